@@ -1,4 +1,5 @@
-"""Describes each API for the load generator: its requests, and how to recognize the events of its streams. Pure.
+"""Describes each API for the load generator: its requests, and how to recognize the events of its
+streams. Pure.
 
 A new API is a class here that fits `Api` and a line in `APIS`.
 """
@@ -86,8 +87,12 @@ class Messages:
                 for tool in prompt.tools
             ]
         if prompt.preamble:
-            body["metadata"] = {"user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})}
-        thinking = {"type": "enabled", "budget_tokens": 1024} if prompt.thinking else {"type": "disabled"}
+            body["metadata"] = {
+                "user_id": json.dumps({"device_id": "0" * 64, "session_id": "bench"})
+            }
+        thinking = (
+            {"type": "enabled", "budget_tokens": 1024} if prompt.thinking else {"type": "disabled"}
+        )
         return body | {"max_tokens": prompt.max_tokens, "thinking": thinking, "stream": True}
 
     def tokens(self, tail: bytes) -> Tokens | None:
@@ -119,7 +124,10 @@ class Messages:
             return [{"type": "text", "text": prompt.system}]
         mark = {"cache_control": {"type": "ephemeral"}}
         return [
-            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;"},
+            {
+                "type": "text",
+                "text": "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;",
+            },
             {"type": "text", "text": "You are a coding agent that is being measured.", **mark},
             {"type": "text", "text": prompt.system, **mark},
         ]
@@ -138,9 +146,14 @@ class Chat:
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
         """Returns the body. Thinking is a variable of the template, which every server passes on."""
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
-        body: dict[str, Any] = {"model": model, "messages": [*system, {"role": "user", "content": prompt.user}]}
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": [*system, {"role": "user", "content": prompt.user}],
+        }
         if prompt.tools:
-            body["tools"] = [{"type": "function", "function": _function(tool)} for tool in prompt.tools]
+            body["tools"] = [
+                {"type": "function", "function": _function(tool)} for tool in prompt.tools
+            ]
         return body | {
             "max_completion_tokens": prompt.max_tokens,
             "chat_template_kwargs": {"enable_thinking": prompt.thinking},
@@ -154,7 +167,8 @@ class Chat:
         return _openai_tokens(data.get("usage") if data else None, "prompt", "completion")
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
-        """Finds the dispatch event, which the request enables, because the API has no event for the end of a call."""
+        """Finds the dispatch event, which the request enables, because the API has no event for the
+        end of a call."""
         return next((time for time, event in events if b"event: tool_call_dispatch" in event), None)
 
 
@@ -166,18 +180,26 @@ class Responses:
     headers: Mapping[str, str] = {"authorization": "Bearer bench"}
     output = b"event: response.output_text.delta"
     end = b'"total_tokens":'
-    """In the usage of the last event. The beginning of that event is far away: it repeats the whole answer."""
+    """In the usage of the last event. The beginning of that event is far away: it repeats the whole
+    answer."""
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
         content = [{"type": "input_text", "text": prompt.user}]
-        body: dict[str, Any] = {"model": model, "input": [{"type": "message", "role": "user", "content": content}]}
+        body: dict[str, Any] = {
+            "model": model,
+            "input": [{"type": "message", "role": "user", "content": content}],
+        }
         if prompt.system:
             body["instructions"] = prompt.system
         if prompt.tools:
-            body["tools"] = [{"type": "function", **_function(tool), "strict": False} for tool in prompt.tools]
+            body["tools"] = [
+                {"type": "function", **_function(tool), "strict": False} for tool in prompt.tools
+            ]
         return body | {
             "max_output_tokens": prompt.max_tokens,
-            "reasoning": {"effort": "medium", "summary": "auto"} if prompt.thinking else {"effort": "none"},
+            "reasoning": {"effort": "medium", "summary": "auto"}
+            if prompt.thinking
+            else {"effort": "none"},
             "store": False,
             "stream": True,
         }
@@ -185,12 +207,20 @@ class Responses:
     def tokens(self, tail: bytes) -> Tokens | None:
         """Reads `usage` at the end of the response."""
         at = tail.rfind(b'"usage":')
-        found = re.match(rb'"usage": ?(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})', tail[at:]) if at >= 0 else None
+        found = (
+            re.match(rb'"usage": ?(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})', tail[at:])
+            if at >= 0
+            else None
+        )
         return _openai_tokens(json.loads(found[1]) if found else None, "input", "output")
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
         """Finds the end of the call's item, at which agents start a tool."""
-        done = (time for time, event in events if b"response.output_item.done" in event and b'"function_call"' in event)
+        done = (
+            time
+            for time, event in events
+            if b"response.output_item.done" in event and b'"function_call"' in event
+        )
         return next(done, None)
 
 
@@ -206,7 +236,9 @@ def _openai_tokens(usage: Any, prompt: str, output: str) -> Tokens | None:
         return None
     details = usage.get(f"{prompt}_tokens_details") or {}
     return Tokens(
-        usage.get(f"{prompt}_tokens") or 0, usage.get(f"{output}_tokens") or 0, details.get("cached_tokens") or 0
+        usage.get(f"{prompt}_tokens") or 0,
+        usage.get(f"{output}_tokens") or 0,
+        details.get("cached_tokens") or 0,
     )
 
 

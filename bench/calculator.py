@@ -1,9 +1,11 @@
-"""`python -m bench.calculator`: sends the calculator prompt five times, and checks the order of every answer.
+"""`python -m bench.calculator`: sends the calculator prompt five times, and checks the order of
+every answer.
 
-It repeats the experiment with which Dynamo's authors show that two parsers share one stream ("Streaming Tokens and
-Tools"): instructions to think first, two tools, and a product that the calculator is to verify. Each answer must be a
-thought, perhaps a text, and then one call of the calculator with the product, without the model's markup, and end for
-the call. A table shows when each block of an answer began and ended; the first answer is shown event by event.
+It repeats the experiment with which Dynamo's authors show that two parsers share one stream
+("Streaming Tokens and Tools"): instructions to think first, two tools, and a product that the
+calculator is to verify. Each answer must be a thought, perhaps a text, and then one call of the
+calculator with the product, without the model's markup, and end for the call. A table shows when
+each block of an answer began and ended; the first answer is shown event by event.
 """
 
 import argparse
@@ -54,7 +56,11 @@ def conversation(model: str, play: str = "") -> Conversation:
     """Returns the prompt of the experiment."""
 
     def tool(name: str, about: str, argument: str) -> ToolSpec:
-        schema = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+        schema = {
+            "type": "object",
+            "properties": {argument: {"type": "string"}},
+            "required": [argument],
+        }
         return ToolSpec(name, about, schema)
 
     return Conversation(
@@ -82,19 +88,25 @@ def problems(answer: Answer) -> list[str]:
         elif block.kind == "call" and not _is_product(block.name, block.arguments):
             found.append(f"the call is {block.name} {block.arguments}")
     if answer.end != "calls":
-        found.append(f"it ends with {answer.end}" + (f": {answer.problem}" if answer.problem else ""))
+        found.append(
+            f"it ends with {answer.end}" + (f": {answer.problem}" if answer.problem else "")
+        )
     return found
 
 
 def _is_product(name: str, arguments: str) -> bool:
     try:
-        return name == "calculator" and json.loads(arguments)["expression"].replace(" ", "") == EXPRESSION
+        return (
+            name == "calculator"
+            and json.loads(arguments)["expression"].replace(" ", "") == EXPRESSION
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
 
 async def ask(http: aiohttp.ClientSession, api: Api, asked: Conversation) -> Round:
-    """Requests one answer as a stream, and reads it as a client of the API does. Raises aiohttp.ClientError."""
+    """Requests one answer as a stream, and reads it as a client of the API does. Raises
+    aiohttp.ClientError."""
     client = CLIENTS[api]
     reader = client.reader()
     blocks, round_ = reader.answer.blocks, Round(reader.answer)
@@ -137,7 +149,14 @@ def show(rounds: Sequence[Round], console: Console) -> None:
         count = f"  ({len(times)} in {times[-1] - times[0]:.0f} ms)" if len(times) > 1 else ""
         console.print(f"{times[0]:7.0f} ms  {text}{count}", highlight=False)
     table = Table(title=PROMPT)
-    for column in ("", "blocks, and ms at which each began and ended", "end", "prompt", "output", ""):
+    for column in (
+        "",
+        "blocks, and ms at which each began and ended",
+        "end",
+        "prompt",
+        "output",
+        "",
+    ):
         table.add_column(column)
     for number, round_ in enumerate(rounds, 1):
         answer = round_.answer
@@ -165,7 +184,9 @@ async def run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> list
         headers |= {"anthropic-version": "2023-06-01", "x-api-key": key}
         timeout = aiohttp.ClientTimeout(total=asked.timeout)
         async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as http:
-            return [await ask(http, asked.api, conversation(model, play)) for _ in range(asked.repeats)]
+            return [
+                await ask(http, asked.api, conversation(model, play)) for _ in range(asked.repeats)
+            ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,7 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model DIR",
     )
     parser.add_argument("--url", help="base URL of a running server")
-    parser.add_argument("--model", help="name of the model; default: the first that the server lists")
+    parser.add_argument(
+        "--model", help="name of the model; default: the first that the server lists"
+    )
     parser.add_argument("--key", help="API key")
     parser.add_argument("--api", choices=APIS, default="messages")
     parser.add_argument("--repeats", type=int, default=REPEATS)

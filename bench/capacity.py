@@ -1,4 +1,5 @@
-"""Measures capacity: concurrent agents, each with one request of 52,000 tokens at a time, on a fresh connection."""
+"""Measures capacity: concurrent agents, each with one request of 52,000 tokens at a time, on a
+fresh connection."""
 
 import asyncio
 import math
@@ -27,10 +28,18 @@ Loads = Sequence[tuple[int, int]]
 
 
 async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> AsyncIterator[Row]:
-    """Measures requests of one kind: all of a prompt but its end is known (`tail`), or nothing (`fresh`)."""
+    """Measures requests of one kind: all of a prompt but its end is known (`tail`), or nothing
+    (`fresh`)."""
     seed = site.seed
     for clients, requests in loads:
-        case = Case("capacity", site.api.name, "fresh", prompt=PROMPTS[kind], clients=clients, tokens=ANSWER_TOKENS)
+        case = Case(
+            "capacity",
+            site.api.name,
+            "fresh",
+            prompt=PROMPTS[kind],
+            clients=clients,
+            tokens=ANSWER_TOKENS,
+        )
         make = make_body(site.api, site.model, size="large", kind=kind, play=PLAY, seed=seed)
         # Made in advance: 6 ms each for a new text.
         bodies = [make(number) for number in range(WARMING + requests)]
@@ -38,16 +47,22 @@ async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> Async
             seed += len(bodies)
         client = site.client("fresh")
         await closed_loop(client, bodies.__getitem__, 1, WARMING)
-        measure = partial(closed_loop, client, bodies[WARMING:].__getitem__, clients, requests // clients)
+        measure = partial(
+            closed_loop, client, bodies[WARMING:].__getitem__, clients, requests // clients
+        )
         yield await measured(site, case, partial(measure, limit_s=limit_s))
 
 
-async def turns(site: Site, turn: int, loads: Loads, each: int, limit_s: float) -> AsyncIterator[Row]:
+async def turns(
+    site: Site, turn: int, loads: Loads, each: int, limit_s: float
+) -> AsyncIterator[Row]:
     """Measures sessions from `turn` on, `each` turns of every session.
 
-    Their earlier turns are played first. Each case continues the sessions from there again, with other tool results.
+    Their earlier turns are played first. Each case continues the sessions from there again, with
+    other tool results.
 
-    Raises ValueError, or a group of it, if a session does not reach `turn`; TimeoutError if that takes too long.
+    Raises ValueError, or a group of it, if a session does not reach `turn`; TimeoutError if that
+    takes too long.
     """
     client = site.client("fresh")
     count = max(sessions for _, sessions in loads)
@@ -57,18 +72,31 @@ async def turns(site: Site, turn: int, loads: Loads, each: int, limit_s: float) 
     if failed := next((one.error for one in played if not one.finished), None):
         raise ValueError(f"a session before turn {turn}: {failed}")
     for clients, sessions in loads:
-        case = Case("capacity", site.api.name, "fresh", prompt=f"session at turn {turn}", clients=clients)
-        forks = [session.fork(site.seed + 100 * clients + at) for at, session in enumerate(begun[:sessions])]
-        yield await measured(site, case, partial(session_loop, client, forks, clients, each, limit_s=limit_s))
+        case = Case(
+            "capacity", site.api.name, "fresh", prompt=f"session at turn {turn}", clients=clients
+        )
+        forks = [
+            session.fork(site.seed + 100 * clients + at)
+            for at, session in enumerate(begun[:sessions])
+        ]
+        yield await measured(
+            site, case, partial(session_loop, client, forks, clients, each, limit_s=limit_s)
+        )
 
 
 async def session_loop(
-    client: Client, sessions: Sequence[AgentSession], clients: int, turns: int, *, limit_s: float = math.inf
+    client: Client,
+    sessions: Sequence[AgentSession],
+    clients: int,
+    turns: int,
+    *,
+    limit_s: float = math.inf,
 ) -> list[Exchange]:
-    """Plays `turns` turns of every session. Each of `clients` has a share of the sessions, one after the other.
+    """Plays `turns` turns of every session. Each of `clients` has a share of the sessions, one
+    after the other.
 
-    After `limit_s` no turn starts. A failed turn ends its session. Raises ExceptionGroup of ValueError for an
-    answer without a call.
+    After `limit_s` no turn starts. A failed turn ends its session. Raises ExceptionGroup of
+    ValueError for an answer without a call.
     """
     end = time.monotonic() + limit_s
 

@@ -28,7 +28,11 @@ def bars(title: str, groups: Sequence[tuple[str, Named]], *, log: bool = False) 
     def length(value: float) -> float:
         room = WIDTH - LEFT - RIGHT
         if log:
-            return room * max(0.0, math.log10(max(value, low) / low) / math.log10(most / low)) if most > low else room
+            return (
+                room * max(0.0, math.log10(max(value, low) / low) / math.log10(most / low))
+                if most > low
+                else room
+            )
         return room * value / most if most else 0.0
 
     parts = [*_legend(colors)]
@@ -62,9 +66,15 @@ def stacked(title: str, rows: Sequence[tuple[str, Named]]) -> str:
 
 
 def lines(
-    title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]], *, log: bool = True
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    log: bool = True,
 ) -> str:
-    """Draws lines over a shared x; both axes logarithmic, or both from 0. A logarithmic plot has no points at 0.
+    """Draws lines over a shared x; both axes logarithmic, or both from 0. A logarithmic plot has no
+    points at 0.
 
     Series with equal names up to a comma share a color; the second of them is dashed.
     """
@@ -73,23 +83,33 @@ def lines(
         return _svg(title, TOP, [])
     by_kind = _colors(name.partition(",")[0] for name in series)
     colors = {name: by_kind[name.partition(",")[0]] for name in series}
-    dashed = [name for number, name in enumerate(series) if colors[name] in list(colors.values())[:number]]
+    dashed = [
+        name for number, name in enumerate(series) if colors[name] in list(colors.values())[:number]
+    ]
     left, right, bottom = 70.0, 30.0, TOP + PLOT_HEIGHT
     x_axis = _Axis([x for x, _ in points], left, WIDTH - right, log)
     y_axis = _Axis([y for _, y in points], bottom, TOP, log)
     parts = [*_legend(by_kind)]
     for tick in y_axis.ticks():
         at = y_axis.place(tick)
-        parts.append(f'<line x1="{left}" x2="{WIDTH - right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e5e7eb"/>')
+        parts.append(
+            f'<line x1="{left}" x2="{WIDTH - right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e5e7eb"/>'
+        )
         parts.append(_text(left - 8, at + 4, _figure(tick), anchor="end", size=11))
     for tick in sorted({x for x, _ in points}):
         parts.append(_text(x_axis.place(tick), bottom + 18, _short(tick), anchor="middle", size=11))
     for name, line in series.items():
-        drawn = [(x_axis.place(x), y_axis.place(y)) for x, y in line if not log or (x > 0 and y > 0)]
+        drawn = [
+            (x_axis.place(x), y_axis.place(y)) for x, y in line if not log or (x > 0 and y > 0)
+        ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
         dash = ' stroke-dasharray="6 4"' if name in dashed else ""
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colors[name]}" stroke-width="2"{dash}/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colors[name]}"/>' for x, y in drawn]
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colors[name]}" stroke-width="2"{dash}/>'
+        )
+        parts += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colors[name]}"/>' for x, y in drawn
+        ]
     parts.append(_text((left + WIDTH - right) / 2, bottom + 38, x_label, anchor="middle"))
     unit = f", {y_label}" if y_label else ""
     return _svg(f"{title}{unit}{' (logarithmic)' if log else ''}", bottom + 52, parts)
@@ -124,7 +144,16 @@ def _svg(title: str, height: float, parts: Sequence[str]) -> str:
     )
     ground = f'<rect width="{WIDTH}" height="{height:.0f}" rx="6" fill="#ffffff"/>'
     return (
-        "\n".join((head, f"<title>{escape(title)}</title>", ground, _text(16, 24, title, size=15), *parts, "</svg>"))
+        "\n".join(
+            (
+                head,
+                f"<title>{escape(title)}</title>",
+                ground,
+                _text(16, 24, title, size=15),
+                *parts,
+                "</svg>",
+            )
+        )
         + "\n"
     )
 
@@ -146,9 +175,7 @@ def _bar(x: float, y: float, width: float, color: str, height: float = BAR - 2) 
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#111827">{escape(text)}</text>'
-    )
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#111827">{escape(text)}</text>'
 
 
 def _figure(value: float) -> str:

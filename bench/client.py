@@ -1,6 +1,8 @@
-"""An HTTP/1.1 client that measures: raw asyncio, one time stamp and a few searches in bytes per read.
+"""An HTTP/1.1 client that measures: raw asyncio, one time stamp and a few searches in bytes per
+read.
 
-`exchange` never raises for errors of the server: a refusal, a broken stream or silence is a result like any other.
+`exchange` never raises for errors of the server: a refusal, a broken stream or silence is a result
+like any other.
 """
 
 import asyncio
@@ -77,14 +79,19 @@ class Client:
         self._addresses: dict[Target, tuple[int, tuple[object, ...]]] = {}
         self._head = request_head(target, api, headers)
 
-    async def exchange(self, body: bytes, *, due: int | None = None, keep: bool = False) -> Exchange:
-        """Sends one request and waits for the end of its answer. `due`: when it should be sent; default: now."""
+    async def exchange(
+        self, body: bytes, *, due: int | None = None, keep: bool = False
+    ) -> Exchange:
+        """Sends one request and waits for the end of its answer. `due`: when it should be sent;
+        default: now."""
         exchange = Exchange(due or time.monotonic_ns(), keep=keep)
         connection: _Connection | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = self._idle.pop() if self._idle else await self._connect()
-                await connection.exchange(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), exchange)
+                await connection.exchange(
+                    b"%b%d\r\n\r\n%b" % (self._head, len(body), body), exchange
+                )
         except TimeoutError:
             exchange.fail(time.monotonic_ns(), f"no end within {self._timeout_s:g} s")
         except OSError as error:
@@ -95,7 +102,8 @@ class Client:
         return exchange
 
     async def warm(self, connections: int) -> None:
-        """Opens connections in advance, unless each request has its own. A failure here shows in the exchange."""
+        """Opens connections in advance, unless each request has its own. A failure here shows in
+        the exchange."""
         with suppress(OSError):
             while self._mode != "fresh" and len(self._idle) < connections:
                 self._idle.append(await self._connect())
@@ -132,7 +140,9 @@ class Client:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.sock_connect(sock, address)
-            _, connection = await loop.create_connection(lambda: _Connection(self.api, self._lost), sock=sock)
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self.api, self._lost), sock=sock
+            )
         except BaseException:
             sock.close()
             raise
@@ -159,7 +169,8 @@ class _Connection(asyncio.Protocol):
         return self._open and self._exchange is None and self._parser.keep_alive
 
     async def exchange(self, request: bytes, exchange: Exchange) -> None:
-        """Sends the request; returns when the exchange has ended. Raises ConnectionError if it cannot be sent."""
+        """Sends the request; returns when the exchange has ended. Raises ConnectionError if it
+        cannot be sent."""
         if not self._open:
             raise ConnectionResetError("the server closed the idle connection")
         self._parser.reset()

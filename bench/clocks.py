@@ -1,7 +1,8 @@
 """Measures when a call's last token left the engine or the worker: the start of the dispatch lag.
 
-There are two sources, both in the monotonic clock that all processes of a machine share: the marks that a script player
-writes (any server with a worker that plays `bench/scripts`), and a tap on Turnwire's bus.
+There are two sources, both in the monotonic clock that all processes of a machine share: the marks
+that a script player writes (any server with a worker that plays `bench/scripts`), and a tap on
+Turnwire's bus.
 """
 
 import time
@@ -19,8 +20,8 @@ from schemas import subjects
 from schemas.frames import TokenFrame
 
 Mark: TypeAlias = Literal["body", "close"]
-"""Which token: the last one of the call's inner form (`</function>`), after which nothing can change the call, or the
-call's closer (`</tool_call>`)."""
+"""Which token: the last one of the call's inner form (`</function>`), after which nothing can
+change the call, or the call's closer (`</tool_call>`)."""
 
 
 class Clock(Protocol):
@@ -39,7 +40,8 @@ class Clock(Protocol):
 
 
 class Marks:
-    """The file in which a script player writes `ID NAME NS` just before the next token leaves the engine."""
+    """The file in which a script player writes `ID NAME NS` just before the next token leaves the
+    engine."""
 
     name = "marks"
     marks: tuple[Mark, ...] = ("body", "close")
@@ -57,7 +59,8 @@ class Marks:
 
 
 class Tap:
-    """Reads the token frames on the bus. Its times are later than the worker's by one hop over the bus."""
+    """Reads the token frames on the bus. Its times are later than the worker's by one hop over the
+    bus."""
 
     name = "bus"
     marks: tuple[Mark, ...] = ("close",)
@@ -77,7 +80,10 @@ class Tap:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._bus.close()
 

@@ -1,11 +1,12 @@
 """Makes requests in the form in which Codex sends them to the Responses API, from a seed.
 
-The fixture has the parts of a request of Codex 0.169, in its order: instructions as a developer's message, skills, the
-project's rules and the environment as messages of their own; its tools, with `apply_patch` as a freeform tool with a
-grammar, a tool search and a web search among them; sealed reasoning and calls in the history; `include`, cache key and
-client metadata. The words are our own. `plain` leaves out what other servers refuse: tools that are not functions,
-their calls, and sealed reasoning. `turnwire_tools.clients` writes other bytes: it knows neither Codex's order of fields
-nor its metadata.
+The fixture has the parts of a request of Codex 0.169, in its order: instructions as a developer's
+message, skills, the project's rules and the environment as messages of their own; its tools, with
+`apply_patch` as a freeform tool with a grammar, a tool search and a web search among them; sealed
+reasoning and calls in the history; `include`, cache key and client metadata. The words are our own.
+`plain` leaves out what other servers refuse: tools that are not functions, their calls, and sealed
+reasoning. `turnwire_tools.clients` writes other bytes: it knows neither Codex's order of fields nor
+its metadata.
 """
 
 import json
@@ -45,8 +46,11 @@ LF: "\\n"
 Body = dict[str, Any]
 
 
-def codex_body(model: str, play: str, *, plain: bool, head: bool, seed: int = 0) -> Callable[[int], bytes]:
-    """Returns the body of the n-th request: another last message of one session; with `head`, other first words."""
+def codex_body(
+    model: str, play: str, *, plain: bool, head: bool, seed: int = 0
+) -> Callable[[int], bytes]:
+    """Returns the body of the n-th request: another last message of one session; with `head`, other
+    first words."""
     source = random.Random(f"codex {seed if head else 0}")
     first = f"Session {NUMBER.decode()}. " if head else ""
     body: Body = {
@@ -54,10 +58,17 @@ def codex_body(model: str, play: str, *, plain: bool, head: bool, seed: int = 0)
         "stream": True,
         "input": [
             _message("developer", first + prose(source, INSTRUCTION_BYTES)),
-            _message("developer", f"<skills_instructions>\n{prose(source, SKILLS_BYTES)}\n</skills_instructions>"),
-            _message("user", f"# AGENTS.md\n\n<INSTRUCTIONS>\n{prose(source, RULES_BYTES)}\n</INSTRUCTIONS>"),
             _message(
-                "user", "<environment_context>\n  <cwd>/workspace</cwd>\n  <shell>bash</shell>\n</environment_context>"
+                "developer",
+                f"<skills_instructions>\n{prose(source, SKILLS_BYTES)}\n</skills_instructions>",
+            ),
+            _message(
+                "user",
+                f"# AGENTS.md\n\n<INSTRUCTIONS>\n{prose(source, RULES_BYTES)}\n</INSTRUCTIONS>",
+            ),
+            _message(
+                "user",
+                "<environment_context>\n  <cwd>/workspace</cwd>\n  <shell>bash</shell>\n</environment_context>",
             ),
             *_history(source, plain),
             _message("user", f"{ASK} ({NUMBER.decode()}). [[play {play}]]"),
@@ -70,7 +81,11 @@ def codex_body(model: str, play: str, *, plain: bool, head: bool, seed: int = 0)
         "include": [] if plain else ["reasoning.encrypted_content"],
         "prompt_cache_key": SESSION,
         "text": {"verbosity": "low"},
-        "client_metadata": {"session_id": SESSION, "turn_id": NUMBER.decode(), "x-codex-window-id": f"{SESSION}:0"},
+        "client_metadata": {
+            "session_id": SESSION,
+            "turn_id": NUMBER.decode(),
+            "x-codex-window-id": f"{SESSION}:0",
+        },
     }
     if plain:
         del body["client_metadata"]
@@ -100,19 +115,35 @@ def _history(source: random.Random, plain: bool) -> Iterator[Body]:
             yield _reasoning(source, step)
         if step % 3 or plain:
             arguments = json.dumps({"path": f"src/module_{step}.py", "pattern": prose(source, 60)})
-            yield {"type": "function_call", "name": FUNCTIONS[0], "arguments": arguments, "call_id": call_id}
+            yield {
+                "type": "function_call",
+                "name": FUNCTIONS[0],
+                "arguments": arguments,
+                "call_id": call_id,
+            }
             yield {"type": "function_call_output", "call_id": call_id, "output": output}
         else:
             line = prose(source, 200).splitlines()[0]
             patch = f"*** Begin Patch\n*** Add File: src/new_{step}.py\n+{line}\n*** End Patch\n"
-            yield {"type": "custom_tool_call", "name": "apply_patch", "input": patch, "call_id": call_id}
+            yield {
+                "type": "custom_tool_call",
+                "name": "apply_patch",
+                "input": patch,
+                "call_id": call_id,
+            }
             yield {"type": "custom_tool_call_output", "call_id": call_id, "output": output}
 
 
 def _reasoning(source: random.Random, step: int) -> Body:
     summary = [{"type": "summary_text", "text": f"**Step {step}** {prose(source, 80)}"}]
-    # Sealed by another server, as after a change of servers in mid-session: it cannot be opened here.
-    return {"type": "reasoning", "summary": summary, "content": None, "encrypted_content": f"gAAAAAB{step:040d}=="}
+    # Sealed by another server, as after a change of servers in mid-session: it cannot be opened
+    # here.
+    return {
+        "type": "reasoning",
+        "summary": summary,
+        "content": None,
+        "encrypted_content": f"gAAAAAB{step:040d}==",
+    }
 
 
 def _tools(source: random.Random, plain: bool) -> Iterator[Body]:
@@ -128,7 +159,17 @@ def _tools(source: random.Random, plain: bool) -> Iterator[Body]:
     if plain:
         return
     edit = {"type": "grammar", "syntax": "lark", "definition": GRAMMAR}
-    yield {"type": "custom", "name": "apply_patch", "description": "Edits files. Freeform: no JSON.", "format": edit}
+    yield {
+        "type": "custom",
+        "name": "apply_patch",
+        "description": "Edits files. Freeform: no JSON.",
+        "format": edit,
+    }
     found = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-    yield {"type": "tool_search", "execution": "client", "description": "Finds more tools.", "parameters": found}
+    yield {
+        "type": "tool_search",
+        "execution": "client",
+        "description": "Finds more tools.",
+        "parameters": found,
+    }
     yield {"type": "web_search", "external_web_access": False}

@@ -1,9 +1,10 @@
 """Brings streams into a form that does not depend on the load of the server, for comparison. Pure.
 
-How a text is cut into deltas depends on load, and nothing else may. So deltas that follow each other in one place are
-joined, and every other event is kept whole and in its order. What must differ between two answers is replaced: ids, by
-which one it is in the answer; times; how much of the prompt was in the engine's cache; and sealed reasoning, which
-contains the turn's id in compressed form.
+How a text is cut into deltas depends on load, and nothing else may. So deltas that follow each
+other in one place are joined, and every other event is kept whole and in its order. What must
+differ between two answers is replaced: ids, by which one it is in the answer; times; how much of
+the prompt was in the engine's cache; and sealed reasoning, which contains the turn's id in
+compressed form.
 """
 
 import json
@@ -14,7 +15,9 @@ from typing import Any, TypeAlias
 Event: TypeAlias = dict[str, Any]
 """The event's data, with its name as `event`; data other than JSON is `data`."""
 
-_IDS = re.compile(r"\b(msg|req|resp|rs|fc|fco|ctc|ct|call|toolu|chatcmpl|srvtoolu)[_-][A-Za-z0-9_-]{6,}")
+_IDS = re.compile(
+    r"\b(msg|req|resp|rs|fc|fco|ctc|ct|call|toolu|chatcmpl|srvtoolu)[_-][A-Za-z0-9_-]{6,}"
+)
 _TIMES = frozenset({"created", "created_at", "completed_at"})
 _SEALS = frozenset({"signature", "encrypted_content"})
 _UNIQUE = frozenset({"sequence_number", "obfuscation", "service_tier"})
@@ -37,7 +40,9 @@ def difference(slow: Sequence[Event], busy: Sequence[Event]) -> str | None:
     """Returns the first difference of two answers, in words; None if they are equal."""
     for number, (one, other) in enumerate(zip(slow, busy, strict=False)):
         if one != other:
-            return f"event {number}: {_shown(one, other)} where the slow run has {_shown(other, one)}"
+            return (
+                f"event {number}: {_shown(one, other)} where the slow run has {_shown(other, one)}"
+            )
     if len(slow) != len(busy):
         return f"{len(busy)} events where the slow run has {len(slow)}"
     return None
@@ -67,7 +72,9 @@ def check_sequence(events: Sequence[Event]) -> None:
     """Checks that Responses numbers its events from 0, without a gap. Raises NotAStream."""
     numbers = [event["sequence_number"] for event in events if "sequence_number" in event]
     if numbers != list(range(len(numbers))):
-        raise NotAStream(f"sequence numbers {numbers[:3]} … {numbers[-3:]} for {len(numbers)} events")
+        raise NotAStream(
+            f"sequence numbers {numbers[:3]} … {numbers[-3:]} for {len(numbers)} events"
+        )
 
 
 def join(events: Sequence[Event], place: "Callable[[Event], Place | None]") -> list[Event]:
@@ -115,7 +122,11 @@ def _chat(event: Event) -> Place | None:
         return None
     delta = choices[0].get("delta", {})
     said = {name for name, value in delta.items() if value not in (None, "")}
-    if said == {"tool_calls"} and len(delta["tool_calls"]) == 1 and "id" not in delta["tool_calls"][0]:
+    if (
+        said == {"tool_calls"}
+        and len(delta["tool_calls"]) == 1
+        and "id" not in delta["tool_calls"][0]
+    ):
         call = delta["tool_calls"][0]
         return Place((call["index"],), call["function"], "arguments")
     if len(said) == 1 and isinstance(delta[next(iter(said))], str) and "role" not in said:
@@ -130,7 +141,11 @@ def _responses(event: Event) -> Place | None:
     return Place(tuple(event.get(name) for name in where), event, "delta")
 
 
-_PLACES: dict[str, Callable[[Event], Place | None]] = {"messages": _messages, "chat": _chat, "responses": _responses}
+_PLACES: dict[str, Callable[[Event], Place | None]] = {
+    "messages": _messages,
+    "chat": _chat,
+    "responses": _responses,
+}
 
 
 class Names:
@@ -142,7 +157,11 @@ class Names:
     def rename(self, value: Any, key: str = "") -> Any:
         """Returns `value` without what must differ between two answers. Equal ids get equal names."""
         if isinstance(value, dict):
-            return {name: self.rename(inner, name) for name, inner in _whole(value).items() if name not in _UNIQUE}
+            return {
+                name: self.rename(inner, name)
+                for name, inner in _whole(value).items()
+                if name not in _UNIQUE
+            }
         if isinstance(value, list):
             return [self.rename(inner) for inner in value]
         if key in _TIMES and isinstance(value, int | float):
@@ -159,7 +178,10 @@ def _whole(value: dict[str, Any]) -> dict[str, Any]:
     """Returns token counts that do not depend on the engine's cache."""
     if "cache_read_input_tokens" in value:
         cached = value["cache_read_input_tokens"] or 0
-        return value | {"input_tokens": value["input_tokens"] + cached, "cache_read_input_tokens": 0}
+        return value | {
+            "input_tokens": value["input_tokens"] + cached,
+            "cache_read_input_tokens": 0,
+        }
     return value | {"cached_tokens": 0} if "cached_tokens" in value else value
 
 

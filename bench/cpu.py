@@ -22,11 +22,13 @@ class Memory(Struct, frozen=True):
     peak: float
     """The largest `rss` so far."""
     pss: float = 0.0
-    """Resident, with each page divided among the processes that share it. 0: not reported by the kernel."""
+    """Resident, with each page divided among the processes that share it. 0: not reported by the
+    kernel."""
 
 
 class Meter:
-    """Measures the CPU time of named processes, this client and the whole machine between `start` and `stop`."""
+    """Measures the CPU time of named processes, this client and the whole machine between `start`
+    and `stop`."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self.pids = dict(pids)
@@ -41,13 +43,16 @@ class Meter:
         self._busy = machine_busy_seconds()
 
     def stop(self) -> "Cost":
-        """Returns the use since `start`. Raises ProcessLookupError, with its name, for a process that has ended."""
+        """Returns the use since `start`. Raises ProcessLookupError, with its name, for a process
+        that has ended."""
         used = {}
         for name, pid in self.pids.items():
             try:
                 used[name] = cpu_seconds(pid) - self._before[name]
             except ProcessLookupError:
-                raise ProcessLookupError(f"{name} (pid {pid}) ended during the measurement") from None
+                raise ProcessLookupError(
+                    f"{name} (pid {pid}) ended during the measurement"
+                ) from None
         own = time.process_time() - self._own
         others = machine_busy_seconds() - self._busy - own - sum(used.values())
         rounded = {name: round(seconds, 6) for name, seconds in used.items()}
@@ -64,9 +69,12 @@ class Cost(Struct, frozen=True):
 
 
 def cpu_seconds(pid: int) -> float:
-    """Returns user and system time of a process with all its threads, also ended ones. Raises ProcessLookupError."""
+    """Returns user and system time of a process with all its threads, also ended ones. Raises
+    ProcessLookupError."""
     try:
-        return time.clock_gettime((~pid << 3) | 2)  # the process's own clock (clock_getcpuclockid), ns resolution
+        return time.clock_gettime(
+            (~pid << 3) | 2
+        )  # the process's own clock (clock_getcpuclockid), ns resolution
     except OSError:
         fields = _read(pid, "stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
@@ -89,7 +97,8 @@ def machine_busy_seconds() -> float:
 
 
 def stages(up: int) -> dict[str, int]:
-    """All processes of a `turnwire up`, by stage: `frontend`, `parser`, … and `nats`; several: `parser-2` and so on.
+    """All processes of a `turnwire up`, by stage: `frontend`, `parser`, … and `nats`; several:
+    `parser-2` and so on.
 
     Raises ProcessLookupError if there is no such process.
     """
@@ -156,7 +165,10 @@ def _stage(pid: int) -> str | None:
         return "nats"
     if words[2:4] == ["services.cli.main", "serve"]:
         return words[4]
-    return next((found[1] for word in words[:4] if (found := _STAGE.match(word))), Path(words[0]).name or None)
+    return next(
+        (found[1] for word in words[:4] if (found := _STAGE.match(word))),
+        Path(words[0]).name or None,
+    )
 
 
 def _read(pid: int, name: str) -> str:

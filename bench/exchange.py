@@ -13,10 +13,11 @@ ANSWER_BYTES: Final = 4096
 
 
 class Exchange:
-    """One request and its answer. Times are ns of the monotonic clock, which all processes share; 0: it did not happen.
+    """One request and its answer. Times are ns of the monotonic clock, which all processes share;
+    0: it did not happen.
 
-    Latencies count from `due`, the time at which the plan has the request, so that they show a client or a server that
-    falls behind (no coordinated omission).
+    Latencies count from `due`, the time at which the plan has the request, so that they show a
+    client or a server that falls behind (no coordinated omission).
     """
 
     __slots__ = (
@@ -64,7 +65,8 @@ class Exchange:
         self._separator = b""
 
     def body(self, now: int, data: bytes, output: bytes) -> None:
-        """Records bytes of an event stream, read at `now`. `output`: bytes that every event with output contains."""
+        """Records bytes of an event stream, read at `now`. `output`: bytes that every event with
+        output contains."""
         self.size += len(data)
         if self._rest:
             data = self._rest + data
@@ -100,7 +102,9 @@ class Exchange:
         elif self.answer or not self.events:
             self.error = f"no event stream: {_excerpt(self.answer)}"
         elif api.end not in self.tail:
-            self.error = f"the stream ended without {api.end.decode()}: {_excerpt(self.tail[-300:])}"
+            self.error = (
+                f"the stream ended without {api.end.decode()}: {_excerpt(self.tail[-300:])}"
+            )
         elif self._rest.strip():
             self.error = f"the stream ended within an event: {_excerpt(self._rest)}"
         else:

@@ -1,17 +1,19 @@
 """`python -m bench.fanout`: measures what holding does for siblings that start in one moment.
 
-Two stacks run at once, with holding and without (`--hold-tokens 0`), and take turns, so that other work of the machine
-slows both:
+Two stacks run at once, with holding and without (`--hold-tokens 0`), and take turns, so that other
+work of the machine slows both:
 
     alone      one new prompt: the time that a lead takes
     siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail (`--tail`)
     strangers  as many prompts at once that share nothing
 
-With `--peer` Dynamo takes its turns beside them: its router that knows the workers' caches, over its own mock engines,
-which have their own speed. Compare what is computed, and times with `alone` of the same stack.
+With `--peer` Dynamo takes its turns beside them: its router that knows the workers' caches, over
+its own mock engines, which have their own speed. Compare what is computed, and times with `alone`
+of the same stack.
 
-Gates, on an idle machine: siblings compute 1.15 of one prompt at most; the slowest one in twenty has its first token
-within the time of one prompt and a tail, and 5 % more; strangers take 2 % longer at most with holding.
+Gates, on an idle machine: siblings compute 1.15 of one prompt at most; the slowest one in twenty
+has its first token within the time of one prompt and a tail, and 5 % more; strangers take 2 %
+longer at most with holding.
 """
 
 import argparse
@@ -73,24 +75,32 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def texts(count: int, *, shared: int, tail: int, seed: str) -> list[tuple[str, str]]:
-    """Returns a system prompt and a question for each of `count` requests. `shared`, `tail`: tokens, about; `shared` 0:
-    each has a system prompt of its own."""
+    """Returns a system prompt and a question for each of `count` requests. `shared`, `tail`:
+    tokens, about; `shared` 0: each has a system prompt of its own."""
     manual = make_prompt("large", "same", "text n=4 delay=0", 1).system
 
     def text(name: str, tokens: int) -> str:
         wanted = int(tokens * CHARS_PER_TOKEN)
         return f"{name}. " + (manual * (wanted // len(manual) + 1))[:wanted]
 
-    systems = [text(seed, shared) if shared else text(f"{seed} {n}", STRANGER_TOKENS) for n in range(count)]
-    return [(system, f"{text(f'Task {n}', tail)} [[play text n=4 delay=0]]") for n, system in enumerate(systems)]
+    systems = [
+        text(seed, shared) if shared else text(f"{seed} {n}", STRANGER_TOKENS) for n in range(count)
+    ]
+    return [
+        (system, f"{text(f'Task {n}', tail)} [[play text n=4 delay=0]]")
+        for n, system in enumerate(systems)
+    ]
 
 
-async def together(http: aiohttp.ClientSession, model: str, requests: Sequence[tuple[str, str]]) -> list[Turn]:
+async def together(
+    http: aiohttp.ClientSession, model: str, requests: Sequence[tuple[str, str]]
+) -> list[Turn]:
     """Sends requests at once. Raises RuntimeError, aiohttp.ClientError."""
     bodies = [
         {
             "model": model,
-            "max_tokens": 1,  # random weights write nothing visible, so that the end of a turn is what is seen
+            # random weights write nothing visible, so that the end of a turn is what is seen
+            "max_tokens": 1,
             "stream": True,
             "system": system,
             "messages": [{"role": "user", "content": question}],
@@ -109,7 +119,8 @@ def computed(turns: Sequence[Turn]) -> float:
 async def open_stacks(
     opened: AsyncExitStack, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """Starts all stacks, which end with `opened`. Returns for each its address and model. Raises StackFailed."""
+    """Starts all stacks, which end with `opened`. Returns for each its address and model. Raises
+    StackFailed."""
     sites = {}
     for stack, flags in STACKS.items():
         speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
@@ -118,21 +129,29 @@ async def open_stacks(
         sites[stack] = own.url, own.model
     if asked.peer:
         python = await asyncio.to_thread(install, lambda line: print(line, file=sys.stderr))
-        model = build_bench_model(Path(opened.enter_context(TemporaryDirectory(prefix="turnwire-fanout-"))))
+        model = build_bench_model(
+            Path(opened.enter_context(TemporaryDirectory(prefix="turnwire-fanout-")))
+        )
         engine = (f"--num-workers={workers}", "--speedup-ratio=1")
-        peer = dynamo_stack(python, model, ("--router-mode=kv",), mock_engine=True, engine_flags=engine)
+        peer = dynamo_stack(
+            python, model, ("--router-mode=kv",), mock_engine=True, engine_flags=engine
+        )
         dynamo = await opened.enter_async_context(peer)
         sites[PEER] = dynamo.url, dynamo.model
     return sites
 
 
-async def measure(siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]) -> list[Figures]:
-    """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError, aiohttp.ClientError, and
-    subprocess.CalledProcessError if the peer cannot be installed."""
+async def measure(
+    siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
+) -> list[Figures]:
+    """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError,
+    aiohttp.ClientError, and subprocess.CalledProcessError if the peer cannot be installed."""
     async with AsyncExitStack() as opened:
         sites = {}
         addresses = await open_stacks(opened, workers, asked, arguments)
-        rounds: dict[str, list[tuple[list[Turn], list[Turn], list[Turn]]]] = {stack: [] for stack in addresses}
+        rounds: dict[str, list[tuple[list[Turn], list[Turn], list[Turn]]]] = {
+            stack: [] for stack in addresses
+        }
         for stack, (url, model) in addresses.items():
             timeout = aiohttp.ClientTimeout(total=asked.timeout)
             headers = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
@@ -141,11 +160,21 @@ async def measure(siblings: int, workers: int, asked: argparse.Namespace, argume
             sites[stack] = await opened.enter_async_context(http), model
         for number in range(asked.rounds + 1):
             turns = list(sites.items())
-            for stack, site in turns if number % 2 else reversed(turns):  # the first one of a round is slower
-                one, group, others = (f"{kind} {siblings} {number}" for kind in ("One", "Group", "Stranger"))
-                alone = await together(*site, texts(1, shared=asked.tokens, tail=asked.tail, seed=one))
-                alike = await together(*site, texts(siblings, shared=asked.tokens, tail=asked.tail, seed=group))
-                apart = await together(*site, texts(siblings, shared=0, tail=asked.tail, seed=others))
+            for stack, site in (
+                turns if number % 2 else reversed(turns)
+            ):  # the first one of a round is slower
+                one, group, others = (
+                    f"{kind} {siblings} {number}" for kind in ("One", "Group", "Stranger")
+                )
+                alone = await together(
+                    *site, texts(1, shared=asked.tokens, tail=asked.tail, seed=one)
+                )
+                alike = await together(
+                    *site, texts(siblings, shared=asked.tokens, tail=asked.tail, seed=group)
+                )
+                apart = await together(
+                    *site, texts(siblings, shared=0, tail=asked.tail, seed=others)
+                )
                 if number:  # the first round is for the speed of the workers, and for caches
                     rounds[stack].append((alone, alike, apart))
     return [
@@ -167,7 +196,17 @@ async def measure(siblings: int, workers: int, asked: argparse.Namespace, argume
 def show(result: Result, console: Console) -> None:
     """Prints the table."""
     table = Table(title="Siblings that start in one moment", box=None)
-    columns = ("", "siblings", "workers", "tokens", "alone ms", "computed", "p50", "p95", "strangers")
+    columns = (
+        "",
+        "siblings",
+        "workers",
+        "tokens",
+        "alone ms",
+        "computed",
+        "p50",
+        "p95",
+        "strangers",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     for one in result.figures:
@@ -179,14 +218,20 @@ def show(result: Result, console: Console) -> None:
         stacks = {one.stack: one for one in result.figures if (one.siblings, one.workers) == case}
         console.print(f"{case[0]} siblings, {case[1]} workers:")
         for name, one in stacks.items():
-            console.print(f"  {name}: {one.computed:.2f} prompts computed; p95 ÷ alone {one.p95_ms / one.alone_ms:.3f}")
+            console.print(
+                f"  {name}: {one.computed:.2f} prompts computed; p95 ÷ alone {one.p95_ms / one.alone_ms:.3f}"
+            )
         held, not_held = (stacks[name].strangers_ms for name in STACKS)
         console.print(f"  strangers, held ÷ not held: {held / not_held:.3f}")
 
 
 async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
     """Measures all cases. Raises as `measure`."""
-    figures = [one for siblings, workers in CASES for one in await measure(siblings, workers, asked, arguments)]
+    figures = [
+        one
+        for siblings, workers in CASES
+        for one in await measure(siblings, workers, asked, arguments)
+    ]
     return Result(report.now(), "fanout", report.this_machine(), figures)
 
 
@@ -208,7 +253,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words[:end])
     try:
         result = asyncio.run(run(asked, words[end + 1 :]))
-    except (StackFailed, CalledProcessError, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
+    except (
+        StackFailed,
+        CalledProcessError,
+        RuntimeError,
+        ValueError,
+        OSError,
+        aiohttp.ClientError,
+    ) as error:
         print(error, file=sys.stderr)
         return 1
     show(result, Console())

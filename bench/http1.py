@@ -1,6 +1,7 @@
 """Parses HTTP/1.1 responses: status, headers, body without its chunked coding. Pure.
 
-It makes two searches and one slice per chunk, because the client must cost less than what it measures.
+It makes two searches and one slice per chunk, because the client must cost less than what it
+measures.
 """
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -31,7 +32,8 @@ class ResponseParser:
         """A chunk's payload is read, the line end after it is not."""
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
-        """Names in lower case; of several with one name, the last one. Complete as soon as `status` is set."""
+        """Names in lower case; of several with one name, the last one. Complete as soon as `status`
+        is set."""
 
     @property
     def complete(self) -> bool:
@@ -59,12 +61,14 @@ class ResponseParser:
         return data if self._state == _TO_CLOSE else b""
 
     def end(self) -> None:
-        """Records that the server closed the connection. Raises BadResponse if the response is incomplete."""
+        """Records that the server closed the connection. Raises BadResponse if the response is
+        incomplete."""
         if self._state == _TO_CLOSE:
             self._state = _DONE
         elif self._state != _DONE:
             raise BadResponse(
-                "the connection was closed " + ("in mid-response" if self.status else "without an answer")
+                "the connection was closed "
+                + ("in mid-response" if self.status else "without an answer")
             )
 
     def _head(self, data: bytes) -> bytes:

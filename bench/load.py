@@ -36,34 +36,89 @@ def arguments(
         description=description,
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --parsers 2 --workers 2",
     )
-    parser.add_argument("scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all of them")
+    parser.add_argument(
+        "scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all of them"
+    )
     where = parser.add_argument_group("where")
     where.add_argument("--url", help="base URL of a running server")
-    where.add_argument("--model", help="name of the model; default: the first that the server lists")
+    where.add_argument(
+        "--model", help="name of the model; default: the first that the server lists"
+    )
     where.add_argument("--api", choices=sorted(APIS), default="messages")
     where.add_argument("--key", help="API key")
-    where.add_argument("--pid", action="append", default=[], metavar="NAME=PID", help="a process to meter; repeatable")
-    where.add_argument("--up", type=int, metavar="PID", help="a `turnwire up` whose stages are to be metered")
-    where.add_argument("--nats", metavar="URL", help="listen to tokens on this bus, for the dispatch lag")
-    where.add_argument("--marks", type=Path, metavar="FILE", help="marks of the script player, for the dispatch lag")
+    where.add_argument(
+        "--pid",
+        action="append",
+        default=[],
+        metavar="NAME=PID",
+        help="a process to meter; repeatable",
+    )
+    where.add_argument(
+        "--up", type=int, metavar="PID", help="a `turnwire up` whose stages are to be metered"
+    )
+    where.add_argument(
+        "--nats", metavar="URL", help="listen to tokens on this bus, for the dispatch lag"
+    )
+    where.add_argument(
+        "--marks",
+        type=Path,
+        metavar="FILE",
+        help="marks of the script player, for the dispatch lag",
+    )
     what = parser.add_argument_group("what")
-    what.add_argument("--sizes", type=_several(get_args(Size)), default=["small", "large"], help="of ttft's prompts")
-    what.add_argument("--kinds", type=_several(KINDS), default=list(KINDS), help="of ttft's prompts")
-    what.add_argument("--connections", type=_several(MODES), default=["keepalive", "fresh"], help="the first: streams'")
-    what.add_argument("--requests", type=int, default=30, help="of a sequence (ttft), or of all of dispatch's clients")
+    what.add_argument(
+        "--sizes",
+        type=_several(get_args(Size)),
+        default=["small", "large"],
+        help="of ttft's prompts",
+    )
+    what.add_argument(
+        "--kinds", type=_several(KINDS), default=list(KINDS), help="of ttft's prompts"
+    )
+    what.add_argument(
+        "--connections",
+        type=_several(MODES),
+        default=["keepalive", "fresh"],
+        help="the first: streams'",
+    )
+    what.add_argument(
+        "--requests",
+        type=int,
+        default=30,
+        help="of a sequence (ttft), or of all of dispatch's clients",
+    )
     what.add_argument("--streams", type=_numbers(int), default=[1, 16, 64, 256], metavar="N,N,…")
-    what.add_argument("--delays", type=_numbers(float), default=[10.0, 0.0], metavar="MS,MS", help="between tokens")
+    what.add_argument(
+        "--delays",
+        type=_numbers(float),
+        default=[10.0, 0.0],
+        metavar="MS,MS",
+        help="between tokens",
+    )
     what.add_argument("--each", type=int, help="requests of each client of stream")
     what.add_argument("--tokens", type=int, default=512, help="of a stream; dispatch has 200")
     what.add_argument("--rate", type=float, default=5.0, help="requests per second of open")
     what.add_argument("--duration", type=float, default=10.0, metavar="S", help="of open")
     what.add_argument("--arrivals", choices=get_args(Arrivals), default="poisson")
-    what.add_argument("--scripts", type=_several(DISPATCH_SCRIPTS), default=list(DISPATCH_SCRIPTS), help="of dispatch")
+    what.add_argument(
+        "--scripts",
+        type=_several(DISPATCH_SCRIPTS),
+        default=list(DISPATCH_SCRIPTS),
+        help="of dispatch",
+    )
     what.add_argument("--quick", action="store_true", help="few and short cases: does it work?")
     how = parser.add_argument_group("how")
-    how.add_argument("--repeat", type=int, default=1, help="the whole list, so often; tables show medians")
+    how.add_argument(
+        "--repeat", type=int, default=1, help="the whole list, so often; tables show medians"
+    )
     how.add_argument("--timeout", type=float, default=120.0, metavar="S", help="for one request")
-    how.add_argument("--quiet", type=float, default=0.0, metavar="S", help="wait for an idle machine before each case")
+    how.add_argument(
+        "--quiet",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="wait for an idle machine before each case",
+    )
     how.add_argument("--nice", type=int, default=0, help="of this client; below 0 only for root")
     how.add_argument("--label", default="", help="for the result's file name")
     how.add_argument("--out", type=Path, help="result file; default: one in bench/results")
@@ -80,14 +135,17 @@ async def run(asked: argparse.Namespace, stack_arguments: Sequence[str], say: Sa
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the load. Returns 0 if all answers were good; 1 if not, or if it could not run; 2 for wrong usage."""
+    """Runs the load. Returns 0 if all answers were good; 1 if not, or if it could not run; 2 for
+    wrong usage."""
     own, behind = split(sys.argv[1:] if argv is None else argv)
     asked = understand(arguments().parse_args(own))
     console = make_console()
     try:
         prepare(asked)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            result = runner.run(run(asked, behind, lambda line: console.print(line, highlight=False)))
+            result = runner.run(
+                run(asked, behind, lambda line: console.print(line, highlight=False))
+            )
     except (StackFailed, ValueError, OSError, aiohttp.ClientError) as error:
         print(f"bench.load: {error}", file=sys.stderr)
         return 1

@@ -1,5 +1,6 @@
-"""Makes load in two ways. Closed loop: a number of clients, each with one request at a time. Open loop: requests are
-sent at planned times, however slow the answers are, and their latencies count from these times.
+"""Makes load in two ways. Closed loop: a number of clients, each with one request at a time. Open
+loop: requests are sent at planned times, however slow the answers are, and their latencies count
+from these times.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ MakeBody: TypeAlias = Callable[[int], bytes]
 """The body of the n-th request."""
 
 
-def arrival_plan(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int = 0) -> list[int]:
+def arrival_plan(
+    rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int = 0
+) -> list[int]:
     """Returns when requests are due, in ns from the start. Equal for equal arguments. Pure.
 
     `poisson`: as from many independent users; `even`: at equal intervals.
@@ -43,10 +46,11 @@ async def closed_loop(
     keep: bool = False,
     limit_s: float = math.inf,
 ) -> list[Exchange]:
-    """Runs `clients` at once, each with `each` requests one after the other. Answers are in the order of the requests.
+    """Runs `clients` at once, each with `each` requests one after the other. Answers are in the
+    order of the requests.
 
-    `ramp_s`: time over which the clients start. `keep`: keep every event, with its time. After `limit_s` no request
-    starts.
+    `ramp_s`: time over which the clients start. `keep`: keep every event, with its time. After
+    `limit_s` no request starts.
     """
     await client.warm(clients)
     end = time.monotonic() + limit_s
@@ -65,7 +69,8 @@ async def closed_loop(
 
 
 async def open_loop(client: Client, body: MakeBody, plan: list[int]) -> list[Exchange]:
-    """Sends a request for each entry of the plan when it is due, whether or not others were answered."""
+    """Sends a request for each entry of the plan when it is due, whether or not others were
+    answered."""
     loop = asyncio.get_running_loop()
     start = time.monotonic_ns()
     sending: list[asyncio.Task[Exchange]] = []

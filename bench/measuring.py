@@ -37,7 +37,14 @@ class Site(Struct, frozen=True):
 
     def client(self, mode: Mode) -> Client:
         """A client without connections yet."""
-        return Client(self.target, self.api, mode, also=self.also, headers=self._headers(), timeout_s=self.timeout_s)
+        return Client(
+            self.target,
+            self.api,
+            mode,
+            also=self.also,
+            headers=self._headers(),
+            timeout_s=self.timeout_s,
+        )
 
     def memory(self) -> dict[str, Memory]:
         """Returns the memory of each process. Raises ProcessLookupError if one has ended."""

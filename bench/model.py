@@ -1,7 +1,8 @@
-"""Makes the model directory that all stacks of a comparison share: the demo model with another end of its template.
+"""Makes the model directory that all stacks of a comparison share: the demo model with another end
+of its template.
 
-The demo's template opens a thought before every answer. Not every server lets a request turn that off, so here only the
-model's output opens a thought.
+The demo's template opens a thought before every answer. Not every server lets a request turn that
+off, so here only the model's output opens a thought.
 """
 
 from pathlib import Path
@@ -23,9 +24,12 @@ def build_bench_model(path: Path) -> Path:
 
 
 def without_opening(template: str) -> str:
-    """Returns the demo's chat template without an opened thought. Raises ValueError for another template."""
+    """Returns the demo's chat template without an opened thought. Raises ValueError for another
+    template."""
     if _LEFT_OPEN in template and _OPENED not in template:
         return template
     if template.count(_OPENED) != 1 or template.count(_SKIPPED) != 1:
-        raise ValueError("the demo model's chat template opens its answers in another way than it did")
+        raise ValueError(
+            "the demo model's chat template opens its answers in another way than it did"
+        )
     return template.replace(_OPENED, _LEFT_OPEN).replace(_SKIPPED, _LEFT_OUT)

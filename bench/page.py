@@ -1,7 +1,9 @@
-"""`python -m bench.page`: writes results into `docs/performance.md`, between its markers, and draws the plots.
+"""`python -m bench.page`: writes results into `docs/performance.md`, between its markers, and draws
+the plots.
 
-The page has two places: one for capacity, one for all else. Without `--result`, each gets the newest finished result of
-`bench/results` with figures for it, one with a peer rather than one without.
+The page has two places: one for capacity, one for all else. Without `--result`, each gets the
+newest finished result of `bench/results` with figures for it, one with a peer rather than one
+without.
 """
 
 import argparse
@@ -44,7 +46,11 @@ def generated(record: Record, name: str, place: str) -> str:
     for group in groups:
         some = [line for line in found if line.group == group]
         parts.append(f"### {group}\n")
-        parts += [f"![{group}](performance/{plot}.svg)\n" for plot in PLOTS_OF.get(group, ()) if plot in plots(record)]
+        parts += [
+            f"![{group}](performance/{plot}.svg)\n"
+            for plot in PLOTS_OF.get(group, ())
+            if plot in plots(record)
+        ]
         for heading, part in _tables(group, some):
             parts.append("\n".join((*heading, *_table(part, record))) + "\n")
     return "\n".join(part for part in parts if part)
@@ -58,7 +64,9 @@ def plots(record: Record) -> dict[str, str]:
         "ttft-fresh": _ttft_plot(record, "fresh", "a fresh connection, its set-up included"),
         "dispatch": _dispatch_plot(record),
         "cpu": _cpu_plot(rows),
-        "tokens": _over_streams(rows, "Output tokens per second, flat out", lambda row: row.tokens_per_s),
+        "tokens": _over_streams(
+            rows, "Output tokens per second, flat out", lambda row: row.tokens_per_s
+        ),
     }
     return {name: plot for name, plot in drawn.items() if plot}
 
@@ -80,8 +88,12 @@ def record_heading(record: Record, name: str) -> str:
 
 
 def _repeats(record: Record) -> str:
-    """Returns how often each part was measured, which differs if a run was resumed with some of its parts."""
-    counts = {part.split()[0]: len(record.repeats(part)) for part in dict.fromkeys(e.part for e in record.entries)}
+    """Returns how often each part was measured, which differs if a run was resumed with some of its
+    parts."""
+    counts = {
+        part.split()[0]: len(record.repeats(part))
+        for part in dict.fromkeys(e.part for e in record.entries)
+    }
     most = max(counts.values(), default=record.repeat)
     fewer = [f"{part}: {count}" for part, count in counts.items() if count < most]
     return f"{most} ({', '.join(fewer)})" if fewer else str(most)
@@ -93,9 +105,14 @@ def _peers(found: Sequence[Line], record: Record) -> str:
     compared = [(line, ratio) for line in found if (ratio := line.best_ratio(ours)) is not None]
     if not compared:
         return ""
-    behind = sorted(((ratio, line) for line, ratio in compared if ratio < 1), key=lambda one: one[0])
+    behind = sorted(
+        ((ratio, line) for line, ratio in compared if ratio < 1), key=lambda one: one[0]
+    )
     text = f"Ahead of the best peer in {len(compared) - len(behind)} of {len(compared)} rows."
-    each = [f"- behind, {1 / ratio:.2f} times the best peer's: {line.what}, {line.unit}" for ratio, line in behind]
+    each = [
+        f"- behind, {1 / ratio:.2f} times the best peer's: {line.what}, {line.unit}"
+        for ratio, line in behind
+    ]
     return "\n".join((text, "", *each)) + "\n"
 
 
@@ -116,15 +133,24 @@ def _capacity(found: Sequence[Line], record: Record) -> Iterator[str]:
     loads: dict[str, dict[str, Line]] = {}
     for line in found:
         loads.setdefault(line.what, {})[line.unit] = line
-    headings = [f"{unit}: {ours}" if side == ours else side for unit in units for side in (ours, *peers)]
+    headings = [
+        f"{unit}: {ours}" if side == ours else side for unit in units for side in (ours, *peers)
+    ]
     ratios = [f"× {peer}" for peer in peers]
-    yield "| " + " | ".join(("", *headings[: 1 + len(peers)], *ratios, *headings[1 + len(peers) :])) + " |"
+    yield (
+        "| "
+        + " | ".join(("", *headings[: 1 + len(peers)], *ratios, *headings[1 + len(peers) :]))
+        + " |"
+    )
     yield "|---|" + "---:|" * (len(headings) + len(ratios))
     for what, lines_by_unit in loads.items():
         cells = [what]
         for unit in units:
             line = lines_by_unit[unit]
-            cells += [f"**{number(line.values.get(ours))}**", *(number(line.values.get(peer)) for peer in peers)]
+            cells += [
+                f"**{number(line.values.get(ours))}**",
+                *(number(line.values.get(peer)) for peer in peers),
+            ]
             if unit == RATE:
                 known = [line.ratio(ours, peer) for peer in peers]
                 cells += ["" if ratio is None else f"{ratio:.2f}" for ratio in known]
@@ -138,18 +164,34 @@ def _tables(group: str, some: Sequence[Line]) -> Iterator[tuple[Sequence[str], S
         return
     units = list(dict.fromkeys(line.unit for line in some))
     for unit in units:
-        yield ((f"{unit}:", "") if len(units) > 1 else ()), [line for line in some if line.unit == unit]
+        yield (
+            ((f"{unit}:", "") if len(units) > 1 else ()),
+            [line for line in some if line.unit == unit],
+        )
 
 
 def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
-    shown = [side.name for side in record.sides if any(line.values.get(side.name) is not None for line in some)]
+    shown = [
+        side.name
+        for side in record.sides
+        if any(line.values.get(side.name) is not None for line in some)
+    ]
     ours, peers = shown[0], shown[1:]
     with_unit = len({line.unit for line in some}) > 1
-    headings = ["", *([""] if with_unit else []), ours, *(word for peer in peers for word in (peer, "×"))]
+    headings = [
+        "",
+        *([""] if with_unit else []),
+        ours,
+        *(word for peer in peers for word in (peer, "×")),
+    ]
     yield "| " + " | ".join(headings) + " |"
     yield "|---|" + "---|" * with_unit + "---:|" * (len(headings) - 1 - with_unit)
     for line in some:
-        cells = [line.what, *([line.unit] if with_unit else []), f"**{number(line.values.get(ours))}**"]
+        cells = [
+            line.what,
+            *([line.unit] if with_unit else []),
+            f"**{number(line.values.get(ours))}**",
+        ]
         for peer in peers:
             ratio = line.ratio(ours, peer)
             cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
@@ -157,7 +199,11 @@ def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
 
 
 def _ttft_plot(record: Record, mode: str, on: str) -> str:
-    chosen = [line for line in lines_of(record) if line.group == TTFT and line.case and line.case.mode == mode]
+    chosen = [
+        line
+        for line in lines_of(record)
+        if line.group == TTFT and line.case and line.case.mode == mode
+    ]
     groups = [(line.what.removesuffix(f", {mode}"), _known(line)) for line in chosen]
     return bars(f"Time to first token on {on}, ms", groups, log=True) if groups else ""
 
@@ -166,11 +212,18 @@ def _dispatch_plot(record: Record) -> str:
     chosen = [
         line
         for line in lines_of(record)
-        if line.group == DISPATCH and line.case and line.case.clock.endswith("body") and "p50" in line.unit
+        if line.group == DISPATCH
+        and line.case
+        and line.case.clock.endswith("body")
+        and "p50" in line.unit
     ]
     groups = [(line.what.removesuffix(", from body"), _known(line)) for line in chosen]
     return (
-        bars("A complete call on its way to the client while the model goes on, ms", groups, log=True) if groups else ""
+        bars(
+            "A complete call on its way to the client while the model goes on, ms", groups, log=True
+        )
+        if groups
+        else ""
     )
 
 
@@ -204,7 +257,10 @@ def _over_streams(rows: dict[str, list[Row]], title: str, figure: Callable[[Row]
         side: [
             (float(row.case.clients), figure(row))
             for row in known
-            if row.case.scenario == "stream" and row.case.api == "messages" and not row.case.delay_ms and not row.failed
+            if row.case.scenario == "stream"
+            and row.case.api == "messages"
+            and not row.case.delay_ms
+            and not row.failed
         ]
         for side, known in rows.items()
     }
@@ -212,7 +268,12 @@ def _over_streams(rows: dict[str, list[Row]], title: str, figure: Callable[[Row]
 
 
 def _lines(
-    title: str, x_label: str, unit: str, series: dict[str, list[tuple[float, float]]], *, log: bool = True
+    title: str,
+    x_label: str,
+    unit: str,
+    series: dict[str, list[tuple[float, float]]],
+    *,
+    log: bool = True,
 ) -> str:
     there = {name: line for name, line in series.items() if line}
     return lines(title, x_label, unit, there, log=log) if there else ""
@@ -228,7 +289,8 @@ def newest(folder: Path, place: str) -> Path:
 
 
 def places(record: Record) -> list[str]:
-    """Returns the places for which a finished result has figures: only capacity, if it has single parts."""
+    """Returns the places for which a finished result has figures: only capacity, if it has single
+    parts."""
     if not record.finished or "quick" in record.label:
         return []
     has_capacity = any(entry.part.startswith("capacity") for entry in record.entries)
@@ -236,9 +298,12 @@ def places(record: Record) -> list[str]:
 
 
 def write(path: Path, place: str, page: Path = PAGE, folder: Path = PLOTS) -> None:
-    """Updates one place of the page and its plots. Raises OSError, or ValueError if the page has no markers."""
+    """Updates one place of the page and its plots. Raises OSError, or ValueError if the page has no
+    markers."""
     record = records.load(path)
-    record.sides = [side for side in record.sides if side.name != BASE]  # only of interest during a change
+    record.sides = [
+        side for side in record.sides if side.name != BASE
+    ]  # only of interest during a change
     begin, end = MARKERS[place]
     before, begun, rest = page.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(end)
@@ -248,13 +313,22 @@ def write(path: Path, place: str, page: Path = PAGE, folder: Path = PLOTS) -> No
         folder.mkdir(parents=True, exist_ok=True)
         for name, plot in plots(record).items():
             (folder / f"{name}.svg").write_text(plot, encoding="utf-8")
-    page.write_text(f"{before}{begin}\n\n{generated(record, path.name, place)}\n{end}{after}", encoding="utf-8")
+    page.write_text(
+        f"{before}{begin}\n\n{generated(record, path.name, place)}\n{end}{after}", encoding="utf-8"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m bench.page", description="A result into docs/performance.md.")
-    parser.add_argument("--result", type=Path, metavar="FILE", help="default: the newest finished one for each place")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.page", description="A result into docs/performance.md."
+    )
+    parser.add_argument(
+        "--result",
+        type=Path,
+        metavar="FILE",
+        help="default: the newest finished one for each place",
+    )
     asked = parser.parse_args(argv)
     try:
         for place in places(records.load(asked.result)) if asked.result else MARKERS:

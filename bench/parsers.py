@@ -1,7 +1,9 @@
-"""`python -m bench.parsers [--vllm DIR] [--sglang DIR]`: measures parsing per token, beside Python parsers of others.
+"""`python -m bench.parsers [--vllm DIR] [--sglang DIR]`: measures parsing per token, beside Python
+parsers of others.
 
-DIR is a folder with the unpacked wheel (`pip download --no-deps vllm==0.33.0`, then unzip). One token a call,
-CPU time of this process, all parsers in turn in every round. `--write` writes the table into README.md.
+DIR is a folder with the unpacked wheel (`pip download --no-deps vllm==0.33.0`, then unzip). One
+token a call, CPU time of this process, all parsers in turn in every round. `--write` writes the
+table into README.md.
 """
 
 import argparse
@@ -82,14 +84,21 @@ def measure(parsers: dict[str, Open], only: Sequence[str], rounds: int) -> Table
     """Measures every family, load and parser."""
     table: Table = {}
     for family in only:
-        table[family] = {name: _load(parsers, family, make(family), rounds) for name, make in LOADS.items()}
-        shown = (f"{n} " + "/".join(_cell(c) for c in cells.values()) for n, cells in table[family].items())
+        table[family] = {
+            name: _load(parsers, family, make(family), rounds) for name, make in LOADS.items()
+        }
+        shown = (
+            f"{n} " + "/".join(_cell(c) for c in cells.values())
+            for n, cells in table[family].items()
+        )
         print(f"{family:14} {'   '.join(shown)}", file=sys.stderr, flush=True)
     return table
 
 
 def _load(parsers: dict[str, Open], family: str, stream: Load, rounds: int) -> dict[str, Cell]:
-    tokenizer = Tokenizer(list(dict.fromkeys(stream.tokens)), families()[family].markers, families()[family].stops)
+    tokenizer = Tokenizer(
+        list(dict.fromkeys(stream.tokens)), families()[family].markers, families()[family].stops
+    )
     steps = [(token, tokenizer.ids[token]) for token in stream.tokens]
     cells = {name: Cell() for name in parsers}
     for name, make in parsers.items():
@@ -100,7 +109,11 @@ def _load(parsers: dict[str, Open], family: str, stream: Load, rounds: int) -> d
     for number in range(rounds):
         for name, make in parsers.items():
             cell = cells[name]
-            slow = number >= SLOW_ROUNDS and not cell.failure and cell.rounds[0] * len(steps) > SLOW_S * 1e6
+            slow = (
+                number >= SLOW_ROUNDS
+                and not cell.failure
+                and cell.rounds[0] * len(steps) > SLOW_S * 1e6
+            )
             if not cell.failure and not slow:
                 cell.rounds.append(_timed(make(family, tokenizer, [TOOL]), steps))
     return cells
@@ -125,7 +138,11 @@ def _right(stream: Stream, steps: list[tuple[str, int]], told: Load) -> bool:
         content = json.loads(said.arguments)["content"] if told.content else ""
     except (ValueError, KeyError, TypeError):
         content = None
-    return (said.reasoning.strip(), said.text.strip(), content) == (told.reasoning, told.text, told.content)
+    return (said.reasoning.strip(), said.text.strip(), content) == (
+        told.reasoning,
+        told.text,
+        told.content,
+    )
 
 
 def _cell(cell: Cell) -> str:
@@ -136,12 +153,23 @@ def markdown(table: Table, names: list[str], command: str) -> str:
     """Returns the table, its medians, and how much faster ours is."""
     rows = [f"| family | {' | '.join(LOADS)} |", "|---" * (len(LOADS) + 1) + "|"]
     for family, loads in table.items():
-        rows.append(f"| {family} | {' | '.join(' / '.join(map(_cell, cells.values())) for cells in loads.values())} |")
+        rows.append(
+            f"| {family} | {' | '.join(' / '.join(map(_cell, cells.values())) for cells in loads.values())} |"
+        )
     rows.append(f"| **median** | {' | '.join(_medians(table, load, names) for load in LOADS)} |")
-    rows += [f"| **{n} ÷ ours** | {' | '.join(_ratio(table, load, n) for load in LOADS)} |" for n in names[1:]]
-    cells = ((f, n, c) for f, loads in table.items() for cs in loads.values() for n, c in cs.items())
-    failures = sorted({f"- {name} on {family}: {cell.failure}" for family, name, cell in cells if cell.failure})
-    return "\n".join([_head(names), *rows, "", *failures, *([""] if failures else []), f"    {command}"])
+    rows += [
+        f"| **{n} ÷ ours** | {' | '.join(_ratio(table, load, n) for load in LOADS)} |"
+        for n in names[1:]
+    ]
+    cells = (
+        (f, n, c) for f, loads in table.items() for cs in loads.values() for n, c in cs.items()
+    )
+    failures = sorted(
+        {f"- {name} on {family}: {cell.failure}" for family, name, cell in cells if cell.failure}
+    )
+    return "\n".join(
+        [_head(names), *rows, "", *failures, *([""] if failures else []), f"    {command}"]
+    )
 
 
 def _head(names: list[str]) -> str:
@@ -158,7 +186,10 @@ def _values(table: Table, load: str, name: str) -> list[float]:
 
 
 def _medians(table: Table, load: str, names: list[str]) -> str:
-    return " / ".join(f"{statistics.median(values):.2f}" if (values := _values(table, load, n)) else "–" for n in names)
+    return " / ".join(
+        f"{statistics.median(values):.2f}" if (values := _values(table, load, n)) else "–"
+        for n in names
+    )
 
 
 def _ratio(table: Table, load: str, name: str) -> str:
@@ -174,7 +205,10 @@ def main() -> None:
     arguments.add_argument("--vllm", type=Path, metavar="DIR")
     arguments.add_argument("--sglang", type=Path, metavar="DIR")
     arguments.add_argument(
-        "--extra", type=Path, metavar="DIR", help="what theirs need: ijson, orjson, partial_json_parser"
+        "--extra",
+        type=Path,
+        metavar="DIR",
+        help="what theirs need: ijson, orjson, partial_json_parser",
     )
     arguments.add_argument("--families", nargs="+", default=list(TOP), choices=list(families()))
     arguments.add_argument("--rounds", type=int, default=7)
@@ -187,11 +221,15 @@ def main() -> None:
         if (peer := load(folder, name.lower())) is not None:
             parsers[name] = peer
     table = measure(parsers, given.families, given.rounds)
-    said = markdown(table, list(parsers), "python -m bench.parsers --vllm DIR --sglang DIR --extra DIR")
+    said = markdown(
+        table, list(parsers), "python -m bench.parsers --vllm DIR --sglang DIR --extra DIR"
+    )
     print(said)
     if given.write:
         before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-        README.write_text(f"{before}{BEGIN}\n{said}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        README.write_text(
+            f"{before}{BEGIN}\n{said}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Loads the Python parsers of vLLM and SGLang alone, from unpacked wheels, under one interface.
 
-Only their parser packages and the message types of these are executed. All else that they import (torch, the engine,
-xgrammar, …) is replaced by classes that can be imported, subclassed and used as annotations. Their code is unchanged:
-the classes of their servers are called as their servers call them, one token at a time.
+Only their parser packages and the message types of these are executed. All else that they import
+(torch, the engine, xgrammar, …) is replaced by classes that can be imported, subclassed and used as
+annotations. Their code is unchanged: the classes of their servers are called as their servers call
+them, one token at a time.
 """
 
 import enum
@@ -20,14 +21,35 @@ from bench.parsers_streams import Tokenizer
 
 Named = dict[str, tuple[str, str]]
 _VLLM: Final = (
-    *("parser", "tool_parsers", "reasoning", "exceptions", "utils.collection_utils", "utils.import_utils"),
+    *(
+        "parser",
+        "tool_parsers",
+        "reasoning",
+        "exceptions",
+        "utils.collection_utils",
+        "utils.import_utils",
+    ),
     *("entrypoints.generate.base.protocol", "entrypoints.serve.engine.protocol"),
     *("entrypoints.openai.chat_completion.protocol", "entrypoints.openai.responses.protocol"),
 )
-_SGLANG: Final = ("srt.function_call", "srt.parser", "srt.entrypoints.openai.protocol", "srt.environ")
+_SGLANG: Final = (
+    "srt.function_call",
+    "srt.parser",
+    "srt.entrypoints.openai.protocol",
+    "srt.environ",
+)
 _EXECUTED: Final = {"vllm": _VLLM, "sglang": _SGLANG}
 _ABSENT: Final = frozenset(
-    {"torch", "triton", "xgrammar", "openai_harmony", "mistral_common", "llguidance", "tiktoken", "torchvision"}
+    {
+        "torch",
+        "triton",
+        "xgrammar",
+        "openai_harmony",
+        "mistral_common",
+        "llguidance",
+        "tiktoken",
+        "torchvision",
+    }
 )
 
 VLLM_NAMES: Final[Named] = {
@@ -110,7 +132,9 @@ def load(folder: Path | None, peer: str) -> Open | None:
 
 
 def _vllm() -> Open:
-    tool_type: Any = import_module("vllm.entrypoints.openai.chat_completion.protocol").ChatCompletionToolsParam
+    tool_type: Any = import_module(
+        "vllm.entrypoints.openai.chat_completion.protocol"
+    ).ChatCompletionToolsParam
     manager: Any = import_module("vllm.parser.parser_manager").ParserManager
 
     class VllmStream:
@@ -123,7 +147,11 @@ def _vllm() -> Open:
             thinking = {"thinking": True, "enable_thinking": True, "thinking_mode": "adaptive"}
             self._parse = cls(tokenizer, offered, chat_template_kwargs=thinking).parse_delta
             self._request = types.SimpleNamespace(
-                include_reasoning=True, tool_choice="auto", tools=offered, messages=[], chat_template_kwargs=thinking
+                include_reasoning=True,
+                tool_choice="auto",
+                tools=offered,
+                messages=[],
+                chat_template_kwargs=thinking,
             )
 
         def feed(self, text: str, token: int) -> Any:
@@ -136,7 +164,9 @@ def _vllm() -> Open:
             if out is not None:
                 said.reasoning += out.reasoning or ""
                 said.text += out.content or ""
-                said.arguments += "".join((c.function.arguments or "") for c in out.tool_calls or () if c.function)
+                said.arguments += "".join(
+                    (c.function.arguments or "") for c in out.tool_calls or () if c.function
+                )
 
     return VllmStream
 
@@ -150,9 +180,16 @@ def _sglang() -> Open:
         def __init__(self, family: str, tokenizer: Tokenizer, tools: list[dict[str, Any]]) -> None:
             tool_parser, reasoning_parser = SGLANG_NAMES[family]
             offered = [tool_type(type="function", function=tool) for tool in tools]
-            thinking = types.SimpleNamespace(chat_template_kwargs={"thinking": True, "enable_thinking": True})
+            thinking = types.SimpleNamespace(
+                chat_template_kwargs={"thinking": True, "enable_thinking": True}
+            )
             self._reasoning = thoughts(
-                reasoning_parser, True, None, thinking, tokenizer=tokenizer, tool_call_parser_active=True
+                reasoning_parser,
+                True,
+                None,
+                thinking,
+                tokenizer=tokenizer,
+                tool_call_parser_active=True,
             )
             self._tools = calls(offered, tool_parser, tokenizer=tokenizer)
 
@@ -183,9 +220,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, folder: Path, peer: str) -> None:
         self._folder, self._peer = folder, peer
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         top, _, rest = name.partition(".")
-        if top == self._peer and any(rest == part or rest.startswith(part + ".") for part in _EXECUTED[top]):
+        if top == self._peer and any(
+            rest == part or rest.startswith(part + ".") for part in _EXECUTED[top]
+        ):
             return importlib.machinery.PathFinder.find_spec(name, path)
         if top != self._peer and top not in _ABSENT:
             return None
@@ -229,9 +270,13 @@ def _stand_in(name: str) -> Any:
         (),
         {
             "__init__": lambda self, *args, **kwargs: None,
-            "__call__": lambda self, *args, **kwargs: args[0] if len(args) == 1 and callable(args[0]) else self,
+            "__call__": lambda self, *args, **kwargs: (
+                args[0] if len(args) == 1 and callable(args[0]) else self
+            ),
             "__class_getitem__": classmethod(lambda cls, key: cls),
-            "__get_pydantic_core_schema__": classmethod(lambda cls, source, handler: {"type": "any"}),
+            "__get_pydantic_core_schema__": classmethod(
+                lambda cls, source, handler: {"type": "any"}
+            ),
         },
     )
 
@@ -259,7 +304,12 @@ _GIVEN: Final[dict[str, dict[str, Any]]] = {
     "mistral_common.tokens.tokenizers.base": {
         "SpecialTokens": enum.Enum(
             "SpecialTokens",
-            {"tool_calls": "[TOOL_CALLS]", "args": "[ARGS]", "begin_think": "[THINK]", "end_think": "[/THINK]"},
+            {
+                "tool_calls": "[TOOL_CALLS]",
+                "args": "[ARGS]",
+                "begin_think": "[THINK]",
+                "end_think": "[/THINK]",
+            },
         )
     },
     "vllm.envs": {"VLLM_ENFORCE_STRICT_TOOL_CALLING": False, "VLLM_MAX_STOP_STRINGS": 64},

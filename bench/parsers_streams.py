@@ -1,4 +1,5 @@
-"""Makes the input of the parsers: prose, reasoning and a long string argument in each family's notation, as tokens."""
+"""Makes the input of the parsers: prose, reasoning and a long string argument in each family's
+notation, as tokens."""
 
 import re
 from collections.abc import Sequence
@@ -9,8 +10,26 @@ from typing import Any, Final
 from services.families import families
 
 TOP: Final = (
-    *("qwen3_coder", "deepseek_v4", "glm47", "kimi_k2", "gpt_oss", "minimax_m2", "kimi_k3", "minimax_m3"),
-    *("deepseek_v41", "nemotron_v3", "hermes", "gemma4", "mistral", "deepseek_v32", "muse_glimmer", "glm45"),
+    *(
+        "qwen3_coder",
+        "deepseek_v4",
+        "glm47",
+        "kimi_k2",
+        "gpt_oss",
+        "minimax_m2",
+        "kimi_k3",
+        "minimax_m3",
+    ),
+    *(
+        "deepseek_v41",
+        "nemotron_v3",
+        "hermes",
+        "gemma4",
+        "mistral",
+        "deepseek_v32",
+        "muse_glimmer",
+        "glm45",
+    ),
     *("deepseek_v31", "inkling", "step3p5", "mimo"),
 )
 """The twenty families that agents use most."""
@@ -49,7 +68,11 @@ class Page(NamedTuple):
 
 '''
 _SPOKEN: Final = {
-    "gpt_oss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"),
+    "gpt_oss": (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant",
+        "<|channel|>final<|message|>",
+    ),
     "muse_glimmer": (" to=self<|message|>", "<|eom|><|start|>assistant", " to=user<|message|>"),
     "inkling": ("<|content_thinking|>", "<|end_message|><|message_model|>", "<|content_text|>"),
     "kimi_k3": ("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>", ""),
@@ -69,22 +92,32 @@ class Load:
 
 
 def words(text: str, markers: tuple[str, ...] = ()) -> list[str]:
-    """Splits a text into tokens: the family's special ones whole, the rest about as large as a model's."""
+    """Splits a text into tokens: the family's special ones whole, the rest about as large as a
+    model's."""
     if not markers:
         return _WORD.findall(text)
     pieces = re.split(f"({'|'.join(map(re.escape, sorted(markers, key=len, reverse=True)))})", text)
-    return [token for i, piece in enumerate(pieces) for token in ([piece] if i % 2 else _WORD.findall(piece))]
+    return [
+        token
+        for i, piece in enumerate(pieces)
+        for token in ([piece] if i % 2 else _WORD.findall(piece))
+    ]
 
 
 class Tokenizer:
-    """The part of a tokenizer that parsers need: markers are single tokens, everything else is words.
+    """The part of a tokenizer that parsers need: markers are single tokens, everything else is
+    words.
 
     Only stop tokens are special: a parser that needs the others as text gets them as text.
     """
 
-    def __init__(self, tokens: Sequence[str], markers: tuple[str, ...], stops: tuple[str, ...]) -> None:
+    def __init__(
+        self, tokens: Sequence[str], markers: tuple[str, ...], stops: tuple[str, ...]
+    ) -> None:
         self._markers = markers
-        self.ids = {text: number for number, text in enumerate(dict.fromkeys([*markers, *stops, *tokens]))}
+        self.ids = {
+            text: number for number, text in enumerate(dict.fromkeys([*markers, *stops, *tokens]))
+        }
         self.texts = list(self.ids)
         self.all_special_tokens = list(stops)
         self.all_special_ids = [self.ids[stop] for stop in stops]
@@ -109,7 +142,11 @@ class Tokenizer:
         return self.ids[token]
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:
-        return self.ids.get(tokens) if isinstance(tokens, str) else [self.ids.get(token) for token in tokens]
+        return (
+            self.ids.get(tokens)
+            if isinstance(tokens, str)
+            else [self.ids.get(token) for token in tokens]
+        )
 
 
 def prose(count: int) -> str:
@@ -145,5 +182,7 @@ def _load(family: str, thought: str, said: str, content: str) -> Load:
     raw += opens + said if said else ""
     if content:
         raw += _BEFORE_CALL.get(family, "")
-        raw += known.style.write_call(str(TOOL["name"]), {"path": "src/rows.py", "content": content})
+        raw += known.style.write_call(
+            str(TOOL["name"]), {"path": "src/rows.py", "content": content}
+        )
     return Load(tuple(words(raw, known.markers)), thought, said, content)

@@ -49,7 +49,13 @@ class Sizes(Struct, frozen=True):
     capacity_limit_s: float = 20.0
     """Time limit of a case: no request starts later."""
     scale_streams: int = 256
-    scale: tuple[str, ...] = ("--parsers=1", "--parsers=2", "--parsers=4", "--frontends=2", "--frontends=4")
+    scale: tuple[str, ...] = (
+        "--parsers=1",
+        "--parsers=2",
+        "--parsers=4",
+        "--frontends=2",
+        "--frontends=4",
+    )
     contents_streams: int = 256
     contents_tokens: int = 120
     captures: Path | None = None
@@ -84,7 +90,8 @@ Part: TypeAlias = Callable[[Site, Sizes], AsyncIterator[Row]]
 
 
 async def idle(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
-    """The cost of an idle side: memory, and the CPU that it takes from the other side's measurements."""
+    """The cost of an idle side: memory, and the CPU that it takes from the other side's
+    measurements."""
     yield await scenarios.idle(site, sizes.idle_s)
 
 
@@ -105,8 +112,8 @@ async def hold(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Time to first token on the three APIs.
 
-    A long prompt's repeated prefix comes first, because Dynamo keeps only the tokens of the first system prompt that a
-    process sees. So it has its best figures here.
+    A long prompt's repeated prefix comes first, because Dynamo keeps only the tokens of the first
+    system prompt that a process sees. So it has its best figures here.
     """
     async for row in sequences.ttft(site, ["large"], ["tail"], BOTH, sizes.requests):
         yield row
@@ -130,13 +137,25 @@ async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Streams at a pace and flat out."""
     rows = scenarios.stream(
-        site, clients=sizes.streams, delays_ms=sizes.delays_ms, tokens=sizes.tokens, mode="keepalive", each=None
+        site,
+        clients=sizes.streams,
+        delays_ms=sizes.delays_ms,
+        tokens=sizes.tokens,
+        mode="keepalive",
+        each=None,
     )
     async for row in rows:
         yield row
     for clients, delay in sizes.single_events:
         yield await anext(
-            scenarios.stream(site, clients=[clients], delays_ms=[delay], tokens=sizes.tokens, mode="keepalive", each=4)
+            scenarios.stream(
+                site,
+                clients=[clients],
+                delays_ms=[delay],
+                tokens=sizes.tokens,
+                mode="keepalive",
+                each=4,
+            )
         )
     for api in ("chat", "responses"):
         for clients, delay in sizes.side_streams:
@@ -184,7 +203,12 @@ async def session_capacity(site: Site, sizes: Sizes, *, turn: int) -> AsyncItera
 async def flat_out(site: Site, sizes: Sizes) -> Row:
     """The maximum throughput of a stack."""
     rows = scenarios.stream(
-        site, clients=[sizes.scale_streams], delays_ms=[0.0], tokens=sizes.tokens, mode="keepalive", each=4
+        site,
+        clients=[sizes.scale_streams],
+        delays_ms=[0.0],
+        tokens=sizes.tokens,
+        mode="keepalive",
+        each=4,
     )
     return await anext(rows)
 
@@ -203,6 +227,10 @@ PARTS: dict[str, Part] = {
     "hold": hold,
 }
 CAPACITY = tuple(part for part in PARTS if part.startswith("capacity"))
-SESSIONS: Sequence[Sequence[str]] = (CAPACITY, ("ttft", "stream", "dispatch", "contents"), ("idle", "hold"))
-"""Parts of one session share a stack; each session has fresh stacks, so that caches filled by long prompts do
-not count as memory of streams."""
+SESSIONS: Sequence[Sequence[str]] = (
+    CAPACITY,
+    ("ttft", "stream", "dispatch", "contents"),
+    ("idle", "hold"),
+)
+"""Parts of one session share a stack; each session has fresh stacks, so that caches filled by long
+prompts do not count as memory of streams."""

@@ -1,17 +1,19 @@
 """`python -m bench.prefixes`: measures what a changing prefix costs.
 
-It repeats the experiment with which Dynamo's authors argue for stable prefixes, on any server: a long prompt
-(`--tokens`) is sent again and again with a new tail, as an agent does from turn to turn.
+It repeats the experiment with which Dynamo's authors argue for stable prefixes, on any server: a
+long prompt (`--tokens`) is sent again and again with a new tail, as an agent does from turn to
+turn.
 
     header stable      Claude Code's billing line in front of every request
     header varying     a billing line that differs from request to request
     thinking kept      after the prompt, a turn with 500 tokens of reasoning that come back as they were
     thinking mutated   as kept, but the first words of that reasoning differ in every request
 
-A stack of our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the line stays in the
-prompt. Dynamo's own figures for 52,000 tokens: 168 ms to the first token with a stable line, 912 with a varying one,
-169 with stripping; 167 and 322 ms with kept and mutated reasoning. Mutated are the first words, because a cache keeps
-everything before the first difference: after other last words there is nearly nothing to compute again.
+A stack of our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the
+line stays in the prompt. Dynamo's own figures for 52,000 tokens: 168 ms to the first token with a
+stable line, 912 with a varying one, 169 with stripping; 167 and 322 ms with kept and mutated
+reasoning. Mutated are the first words, because a cache keeps everything before the first
+difference: after other last words there is nearly nothing to compute again.
 """
 
 import argparse
@@ -43,7 +45,10 @@ RATIOS = {
     "header varying / stable": ("header varying", "header stable"),
     "thinking mutated / kept": ("thinking mutated", "thinking kept"),
 }
-STACKS: Mapping[str, Sequence[str]] = {"stripped": (), "left in": ("--no-strip-anthropic-preamble",)}
+STACKS: Mapping[str, Sequence[str]] = {
+    "stripped": (),
+    "left in": ("--no-strip-anthropic-preamble",),
+}
 """Stacks of our own: what happens to the billing line, and the flags for it."""
 
 Body = dict[str, Any]
@@ -97,7 +102,9 @@ def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
         def body(number: int) -> Body:
             header = f"x-anthropic-billing-header: {line(number)}"
             system = [{"type": "text", "text": header}, {"type": "text", "text": text(name, 1.0)}]
-            return _body(model, system, [_user(f"Go on with step {number}. [[play text n=4 delay=0]]")])
+            return _body(
+                model, system, [_user(f"Go on with step {number}. [[play text n=4 delay=0]]")]
+            )
 
         return body
 
@@ -147,7 +154,10 @@ def _assistant(call: str, *before: Body) -> Body:
 
 
 def _result(call: str, said: str) -> Body:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": said}]}
+    return {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": call, "content": said}],
+    }
 
 
 async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
@@ -160,7 +170,9 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {(await response.text())[:300]}")
         async for line in response.content:
-            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):  # Dynamo ends streams so
+            if not line.startswith(b"data: ") or line.startswith(
+                b"data: [DONE]"
+            ):  # Dynamo ends streams so
                 continue
             event = json.loads(line[6:])
             # Random weights may end a turn at once, or write nothing visible.
@@ -171,16 +183,30 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
                 raise RuntimeError(str(event["error"]))
     if not first:
         raise RuntimeError("the stream held no output")
-    cached, written = (usage.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation"))
+    cached, written = (
+        usage.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation")
+    )
     return Turn((first - started) * 1000, usage["input_tokens"] + cached + written, cached)
 
 
 async def measure(
-    url: str, model: str, *, tokens: int, requests: int, timeout_s: float, key: str | None = None, stack: str = ""
+    url: str,
+    model: str,
+    *,
+    tokens: int,
+    requests: int,
+    timeout_s: float,
+    key: str | None = None,
+    stack: str = "",
 ) -> list[Figures]:
-    """Measures all variants in turn, so that other work of the machine slows all of them. The first request of each has
-    a new prompt, the others are the result. Raises RuntimeError, aiohttp.ClientError."""
-    headers = {"anthropic-version": "2023-06-01", "x-api-key": key or "bench", "content-type": "application/json"}
+    """Measures all variants in turn, so that other work of the machine slows all of them. The first
+    request of each has a new prompt, the others are the result. Raises RuntimeError,
+    aiohttp.ClientError."""
+    headers = {
+        "anthropic-version": "2023-06-01",
+        "x-api-key": key or "bench",
+        "content-type": "application/json",
+    }
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     bodies = variants(model, tokens, int(time.time()) % 1_000_000)
     turns: dict[str, list[Turn]] = {name: [] for name in bodies}
@@ -215,7 +241,12 @@ def ratios(figures: Sequence[Figures]) -> dict[str, float]:
 async def run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> Result:
     """The whole experiment. Raises StackFailed, RuntimeError, aiohttp.ClientError."""
     url, model, figures = asked.url, asked.model, []
-    how = {"tokens": asked.tokens, "requests": asked.requests, "timeout_s": asked.timeout, "key": asked.key}
+    how = {
+        "tokens": asked.tokens,
+        "requests": asked.requests,
+        "timeout_s": asked.timeout,
+        "key": asked.key,
+    }
     if url is not None:
         model = model or await first_model(url, asked.key)
         figures = await measure(url, model, **how)
@@ -225,13 +256,17 @@ async def run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> Resu
             async with own_stack(arguments, start_s=asked.timeout) as own:
                 model = own.model
                 figures += await measure(own.url, own.model, **how, stack=stack)
-    return Result(report.now(), asked.label, url or "", model, report.this_machine(), figures, ratios(figures))
+    return Result(
+        report.now(), asked.label, url or "", model, report.this_machine(), figures, ratios(figures)
+    )
 
 
 def show(result: Result, console: Console) -> None:
     """The table."""
     table = Table(title=f"Time to first token, {result.figures[0].prompt_tokens} tokens")
-    for at, column in enumerate(("billing line", "", "first seen ms", "again ms (median)", "cached", "of")):
+    for at, column in enumerate(
+        ("billing line", "", "first seen ms", "again ms (median)", "cached", "of")
+    ):
         table.add_column(column, justify="left" if at < 2 else "right")
     for figure in result.figures:
         table.add_row(
@@ -258,10 +293,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model DIR",
     )
     parser.add_argument("--url", help="base URL of a running server")
-    parser.add_argument("--model", help="name of the model; default: the first that the server lists")
+    parser.add_argument(
+        "--model", help="name of the model; default: the first that the server lists"
+    )
     parser.add_argument("--key", help="API key")
     parser.add_argument("--tokens", type=int, default=52_000, help="of the prompt, about")
-    parser.add_argument("--requests", type=int, default=7, help="of each variant, besides the first")
+    parser.add_argument(
+        "--requests", type=int, default=7, help="of each variant, besides the first"
+    )
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request")
     parser.add_argument("--label", default="prefixes", help="for the result's file name")
     parser.add_argument("--out", type=Path, help="result file; default: one in bench/results")

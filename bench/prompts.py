@@ -1,7 +1,7 @@
 """Makes request bodies like an agent's from a seed: the same bytes on every machine. Pure.
 
-`size` is `small` (200 tokens, no tools) or `large` (52,000 tokens with the demo model's tokenizer: a system prompt of
-about 177 KB and 20 tools). `kind`: what one request has in common with the next:
+`size` is `small` (200 tokens, no tools) or `large` (52,000 tokens with the demo model's tokenizer:
+a system prompt of about 177 KB and 20 tools). `kind`: what one request has in common with the next:
 
     same    everything
     tail    all but the end of the user's message: a repeated prefix with a new tail
@@ -75,8 +75,11 @@ _TOOLS = _words(
 )
 
 
-def make_body(api: Api, model: str, *, size: Size, kind: Kind, play: str, seed: int = 0) -> Callable[[int], bytes]:
-    """Returns the body of the n-th request. `play`: the script to play and its options, as in `text n=16`.
+def make_body(
+    api: Api, model: str, *, size: Size, kind: Kind, play: str, seed: int = 0
+) -> Callable[[int], bytes]:
+    """Returns the body of the n-th request. `play`: the script to play and its options, as in `text
+    n=16`.
 
     Requests differ by their numbers within a run, and by the seed from run to run.
     """
@@ -112,7 +115,10 @@ def make_prompt(size: Size, kind: Kind, play: str, seed: int = 0) -> Prompt:
 def story_prompt(play: str) -> Prompt:
     """A short request with three tools, for streams: their parser looks for calls in every token."""
     source = random.Random("story")
-    return Prompt(f"Tell me a story. [[play {play}]]", tools=tuple(_tool(source, name, "") for name in _TOOLS[-3:]))
+    return Prompt(
+        f"Tell me a story. [[play {play}]]",
+        tools=tuple(_tool(source, name, "") for name in _TOOLS[-3:]),
+    )
 
 
 def _manual(source: random.Random, size: int) -> str:
@@ -145,8 +151,12 @@ def prose(source: random.Random, size: int) -> str:
 def _sentence(source: random.Random) -> str:
     verb, link = source.choice(_VERBS), source.choice(_LINKS)
     first = f"{verb.capitalize()} the {source.choice(_QUALITIES)} {source.choice(_NOUNS)}"
-    second = f"the {source.choice(_NOUNS)} of the {source.choice(_QUALITIES)} {source.choice(_NOUNS)}"
-    return f"{first} {link} {second} is {source.choice(_QUALITIES)}, and {source.choice(_VERBS)} it."
+    second = (
+        f"the {source.choice(_NOUNS)} of the {source.choice(_QUALITIES)} {source.choice(_NOUNS)}"
+    )
+    return (
+        f"{first} {link} {second} is {source.choice(_QUALITIES)}, and {source.choice(_VERBS)} it."
+    )
 
 
 def _title(source: random.Random) -> str:
@@ -175,7 +185,11 @@ def schema(source: random.Random) -> dict[str, Any]:
     def described(kind: str) -> dict[str, Any]:
         return {"type": kind, "description": _sentence(source)}
 
-    change = {"old": described("string"), "new": described("string"), "all": {"type": "boolean", "default": False}}
+    change = {
+        "old": described("string"),
+        "new": described("string"),
+        "all": {"type": "boolean", "default": False},
+    }
     properties: dict[str, Any] = {
         "path": described("string"),
         "pattern": described("string"),

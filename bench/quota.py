@@ -1,4 +1,5 @@
-"""Gives processes a share of a core: a machine with few cores then shows how more processes of a stage scale."""
+"""Gives processes a share of a core: a machine with few cores then shows how more processes of a
+stage scale."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -6,14 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PERIOD_US = 10_000
-"""Time in which a share is used and refilled: a step of the measured streams. The kernel accepts no share below a
-millisecond."""
+"""Time in which a share is used and refilled: a step of the measured streams. The kernel accepts no
+share below a millisecond."""
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 
 @contextmanager
 def limited(pids: Mapping[str, int], share: float) -> Iterator[None]:
-    """Lets each process use `share` of a core; afterwards there is no limit. Needs root and Linux's cgroups.
+    """Lets each process use `share` of a core; afterwards there is no limit. Needs root and Linux's
+    cgroups.
 
     Raises OSError.
     """

@@ -1,7 +1,8 @@
-"""`python -m bench.random_model DIR`: makes a model with random weights, and the demo's tokenizer and template.
+"""`python -m bench.random_model DIR`: makes a model with random weights, and the demo's tokenizer
+and template.
 
-It is large enough that a prefill takes time, but small enough for the machine: the work of an engine and the savings of
-its cache do not depend on trained weights.
+It is large enough that a prefill takes time, but small enough for the machine: the work of an
+engine and the savings of its cache do not depend on trained weights.
 """
 
 import argparse
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m bench.random_model", description=__doc__)
     parser.add_argument("path", type=Path, metavar="DIR")
-    parser.add_argument("--hidden", type=int, default=256, help="width; 4096 for the size of an 8B model")
+    parser.add_argument(
+        "--hidden", type=int, default=256, help="width; 4096 for the size of an 8B model"
+    )
     parser.add_argument("--layers", type=int, default=2, help="36 for the size of an 8B model")
     asked = parser.parse_args(argv)
     print(build(asked.path, hidden=asked.hidden, layers=asked.layers))

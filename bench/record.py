@@ -55,7 +55,10 @@ class Record(Struct):
 
     def has(self, side: str, repeat: int, part: str) -> bool:
         """Returns whether the part was measured on that side without a problem."""
-        return any((e.side, e.repeat, e.part) == (side, repeat, part) and not e.problem for e in self.entries)
+        return any(
+            (e.side, e.repeat, e.part) == (side, repeat, part) and not e.problem
+            for e in self.entries
+        )
 
     def repeats(self, part: str) -> set[int]:
         """The repeats in which a part was measured without a problem on some side."""
@@ -77,11 +80,25 @@ class Record(Struct):
 
     @property
     def failed(self) -> list[str]:
-        """Returns failures in words; of our own side only, because a peer may refuse unsupported fields."""
+        """Returns failures in words; of our own side only, because a peer may refuse unsupported
+        fields."""
         problems = [f"{e.side}, {e.part}: {e.problem}" for e in self.entries if e.problem]
-        ours = [row for e in self.entries if e.side == self.sides[0].name for row in e.rows if row.failed]
-        problems += [f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}" for row in ours]
-        return problems + [f"contents on {check.api}: {line}" for check in self.checks for line in check.differing[:3]]
+        ours = [
+            row
+            for e in self.entries
+            if e.side == self.sides[0].name
+            for row in e.rows
+            if row.failed
+        ]
+        problems += [
+            f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}"
+            for row in ours
+        ]
+        return problems + [
+            f"contents on {check.api}: {line}"
+            for check in self.checks
+            for line in check.differing[:3]
+        ]
 
 
 def save(record: Record, path: Path) -> None:

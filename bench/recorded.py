@@ -18,7 +18,9 @@ FILES = {
 """Long sessions of Claude Code, the second turns; Codex, the second turns."""
 
 
-def recorded_bodies(folder: Path, api: str, model: str, play: str, seed: int = 0) -> Sequence[Callable[[int], bytes]]:
+def recorded_bodies(
+    folder: Path, api: str, model: str, play: str, seed: int = 0
+) -> Sequence[Callable[[int], bytes]]:
     """Returns, for each recording of `api` with tools, a function from a number to a body."""
     found = []
     for path in sorted(folder.glob(FILES[api])) if api in FILES else ():
@@ -28,9 +30,15 @@ def recorded_bodies(folder: Path, api: str, model: str, play: str, seed: int = 0
         body |= {"model": model, "stream": True}
         ask = f"Please go on ({NUMBER.decode()}). [[play {play}]]"
         if api == "messages":
-            body["messages"] = [*body["messages"], {"role": "user", "content": [{"type": "text", "text": ask}]}]
+            body["messages"] = [
+                *body["messages"],
+                {"role": "user", "content": [{"type": "text", "text": ask}]},
+            ]
         else:
             content = [{"type": "input_text", "text": ask}]
-            body["input"] = [*body["input"], {"type": "message", "role": "user", "content": content}]
+            body["input"] = [
+                *body["input"],
+                {"type": "message", "role": "user", "content": content},
+            ]
         found.append(numbered(json.dumps(body, separators=(",", ":")).encode(), seed))
     return found

@@ -89,7 +89,12 @@ def show(run: Run, console: Console) -> None:
         f"load {machine.load_before} before"
         + (f"; the stack was up after {run.start_s:.1f} s" if run.start_s is not None else "")
     )
-    for scenario, make in (("ttft", _ttft), ("stream", _stream), ("open", _stream), ("dispatch", _dispatch)):
+    for scenario, make in (
+        ("ttft", _ttft),
+        ("stream", _stream),
+        ("open", _stream),
+        ("dispatch", _dispatch),
+    ):
         chosen = [row for row in rows if row.case.scenario == scenario]
         if chosen:
             console.print(make(chosen))
@@ -99,8 +104,20 @@ def show(run: Run, console: Console) -> None:
 
 def _ttft(rows: Sequence[Row]) -> Table:
     stages = _stages(rows)
-    table = Table(title="time to first token, ms; CPU ms per request by process", title_justify="left")
-    headings = ("prompt", "connection", "tokens", "first", "min", "p50", "p95", "first byte p50", "CPU")
+    table = Table(
+        title="time to first token, ms; CPU ms per request by process", title_justify="left"
+    )
+    headings = (
+        "prompt",
+        "connection",
+        "tokens",
+        "first",
+        "min",
+        "p50",
+        "p95",
+        "first byte p50",
+        "CPU",
+    )
     _columns(table, (*headings, *stages, "others"))
     for row in rows:
         table.add_row(
@@ -147,7 +164,10 @@ def _stream(rows: Sequence[Row]) -> Table:
 
 
 def _dispatch(rows: Sequence[Row]) -> Table:
-    table = Table(title="tool call: token leaves the worker, client can start the tool; ms", title_justify="left")
+    table = Table(
+        title="tool call: token leaves the worker, client can start the tool; ms",
+        title_justify="left",
+    )
     headings = (
         "script",
         "clock: token",
@@ -183,15 +203,25 @@ def _say_what_failed(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         for error, count in row.errors.items():
             case = row.case
-            what = " ".join(str(part) for part in (case.scenario, case.prompt or case.script, case.clients) if part)
-            console.print(f"[red]{count} failed[/red] {what}: {error}", markup=True, highlight=False)
+            what = " ".join(
+                str(part)
+                for part in (case.scenario, case.prompt or case.script, case.clients)
+                if part
+            )
+            console.print(
+                f"[red]{count} failed[/red] {what}: {error}", markup=True, highlight=False
+            )
 
 
 def _say_memory(rows: Sequence[Row], console: Console) -> None:
     memory = rows[-1].memory if rows else {}
     if memory:
-        each = ", ".join(f"{name} {held.rss:.0f} (peak {held.peak:.0f})" for name, held in memory.items())
-        console.print(f"resident MiB: {each}; together {sum(held.rss for held in memory.values()):.0f}")
+        each = ", ".join(
+            f"{name} {held.rss:.0f} (peak {held.peak:.0f})" for name, held in memory.items()
+        )
+        console.print(
+            f"resident MiB: {each}; together {sum(held.rss for held in memory.values()):.0f}"
+        )
 
 
 def _columns(table: Table, headings: Sequence[str], left: int = 2) -> None:
@@ -207,7 +237,10 @@ def _by_stage(figures: dict[str, float], stages: Sequence[str]) -> list[str]:
     """The sum, then each stage's part."""
     if not figures:
         return ["-"] * (len(stages) + 1)
-    parts = [sum(figure for name, figure in figures.items() if of_stage(name) == stage) for stage in stages]
+    parts = [
+        sum(figure for name, figure in figures.items() if of_stage(name) == stage)
+        for stage in stages
+    ]
     return [f"{part:.1f}" for part in (sum(parts), *parts)]
 
 

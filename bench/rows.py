@@ -26,11 +26,13 @@ class Case(Struct, frozen=True):
     rate_per_s: float | None = None
     script: str = ""
     clock: str = ""
-    """The source of the time at which a call was complete in the worker, and the token that completes it."""
+    """The source of the time at which a call was complete in the worker, and the token that
+    completes it."""
 
 
 class Row(Struct, frozen=True):
-    """The figures of a case. Times in ms; tokens as the server counted them, otherwise events with output."""
+    """The figures of a case. Times in ms; tokens as the server counted them, otherwise events with
+    output."""
 
     case: Case
     requests: int
@@ -59,8 +61,8 @@ class Row(Struct, frozen=True):
     cost: Cost
     memory: dict[str, Memory]
     dispatch_ms: Spread | None = None
-    """From the token of `case.clock` leaving the worker to the event that completes the call for the client. Negative
-    where a call is complete for the server before that token."""
+    """From the token of `case.clock` leaving the worker to the event that completes the call for
+    the client. Negative where a call is complete for the server before that token."""
     dispatch_missing: int = 0
     """Calls that did not arrive, or for which the worker has no time."""
     turn_end_ms: Spread | None = None
@@ -75,12 +77,20 @@ class Row(Struct, frozen=True):
     @property
     def cpu_us_per_token(self) -> dict[str, float]:
         """CPU microseconds per output token, by process."""
-        return {name: seconds * 1e6 / self.tokens for name, seconds in self.cost.processes.items() if self.tokens}
+        return {
+            name: seconds * 1e6 / self.tokens
+            for name, seconds in self.cost.processes.items()
+            if self.tokens
+        }
 
     @property
     def cpu_ms_per_request(self) -> dict[str, float]:
         """CPU milliseconds per request, by process."""
-        return {name: seconds * 1e3 / self.requests for name, seconds in self.cost.processes.items() if self.requests}
+        return {
+            name: seconds * 1e3 / self.requests
+            for name, seconds in self.cost.processes.items()
+            if self.requests
+        }
 
     @property
     def disturbed(self) -> float:
@@ -97,18 +107,23 @@ def make_row(
     *,
     sequence: bool = False,
 ) -> Row:
-    """Makes the row of some exchanges. `sequence`: they followed each other, and the first one is shown separately."""
+    """Makes the row of some exchanges. `sequence`: they followed each other, and the first one is
+    shown separately."""
     good = [one for one in exchanges if one.finished]
     spoken = [one for one in good[1:] if sequence] or good
     counted = [one.tokens(api) for one in good]
-    tokens = sum(count.output if count else one.outputs for one, count in zip(good, counted, strict=True))
+    tokens = sum(
+        count.output if count else one.outputs for one, count in zip(good, counted, strict=True)
+    )
     start = min((one.due for one in exchanges), default=0)
     wall_s = (max((one.ended for one in exchanges), default=start) - start) / 1e9
     return Row(
         case=case,
         requests=len(exchanges),
         failed=len(exchanges) - len(good),
-        errors=dict(Counter(one.error or "unknown" for one in exchanges if not one.finished).most_common(5)),
+        errors=dict(
+            Counter(one.error or "unknown" for one in exchanges if not one.finished).most_common(5)
+        ),
         wall_s=round(wall_s, 4),
         tokens=tokens,
         events=sum(one.outputs for one in good),

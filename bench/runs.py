@@ -28,12 +28,16 @@ Say = Callable[[str], None]
 
 
 @asynccontextmanager
-async def open_run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> AsyncIterator[tuple[report.Run, Site]]:
+async def open_run(
+    asked: argparse.Namespace, stack_arguments: Sequence[str]
+) -> AsyncIterator[tuple[report.Run, Site]]:
     """Opens the site, by default a stack of our own. Yields a run without rows, and the site.
 
     Raises StackFailed, ValueError, OSError, aiohttp.ClientError.
     """
-    run = report.Run(report.now(), asked.label, asked.url or "", asked.model or "", report.this_machine(), [])
+    run = report.Run(
+        report.now(), asked.label, asked.url or "", asked.model or "", report.this_machine(), []
+    )
     up, nats_url, marks = asked.up, asked.nats, asked.marks
     async with AsyncExitStack() as opened:
         if asked.url is None:
@@ -74,11 +78,20 @@ def _scenario(name: str, site: Site, asked: argparse.Namespace) -> AsyncIterator
     mode = asked.connections[0]
     if name == "ttft":
         return sequences.ttft(
-            site, sizes=asked.sizes, kinds=asked.kinds, modes=asked.connections, requests=asked.requests
+            site,
+            sizes=asked.sizes,
+            kinds=asked.kinds,
+            modes=asked.connections,
+            requests=asked.requests,
         )
     if name == "stream":
         return scenarios.stream(
-            site, clients=asked.streams, delays_ms=asked.delays, tokens=asked.tokens, mode=mode, each=asked.each
+            site,
+            clients=asked.streams,
+            delays_ms=asked.delays,
+            tokens=asked.tokens,
+            mode=mode,
+            each=asked.each,
         )
     if name == "open":
         return scenarios.arrive(
@@ -104,7 +117,11 @@ def _scenario(name: str, site: Site, asked: argparse.Namespace) -> AsyncIterator
 def brief(row: Row) -> str:
     """One line on a row, printed as progress."""
     case = row.case
-    what = case.prompt or case.script or (f"{case.rate_per_s:g}/s" if case.rate_per_s else f"{case.clients} streams")
+    what = (
+        case.prompt
+        or case.script
+        or (f"{case.rate_per_s:g}/s" if case.rate_per_s else f"{case.clients} streams")
+    )
     pace = "" if case.delay_ms is None else f" {case.delay_ms:g} ms"
     figures = "".join(
         f"  {name} {spread.p50:.2f}/{spread.p99:.2f}"

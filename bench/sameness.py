@@ -38,7 +38,9 @@ async def compare(site: Site, streams: int, tokens: int) -> Check:
         slow_events = 0
         for script in SCRIPTS:
             for _ in range(2):  # from the second on, the prefix is in the cache
-                exchange = await client.exchange(_body(site, script, tokens, SLOW_DELAY_MS, 0), keep=True)
+                exchange = await client.exchange(
+                    _body(site, script, tokens, SLOW_DELAY_MS, 0), keep=True
+                )
             slow[script] = _read(site, exchange)
             slow_events += exchange.events
 
@@ -57,7 +59,9 @@ async def compare(site: Site, streams: int, tokens: int) -> Check:
 
 
 def _body(site: Site, script: str, tokens: int, delay_ms: float, number: int) -> bytes:
-    prompt = replace(story_prompt(f"{script} n={tokens} delay={delay_ms:g} id={NUMBER.decode()}"), thinking=True)
+    prompt = replace(
+        story_prompt(f"{script} n={tokens} delay={delay_ms:g} id={NUMBER.decode()}"), thinking=True
+    )
     return json.dumps(site.api.body(prompt, site.model)).encode().replace(NUMBER, b"%08d" % number)
 
 

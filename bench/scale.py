@@ -1,10 +1,12 @@
-"""`python -m bench.scale`: measures how many streams a core carries, by stage, and whether more processes carry more.
+"""`python -m bench.scale`: measures how many streams a core carries, by stage, and whether more
+processes carry more.
 
-A stage's CPU for one step of all its streams is `step + token * streams`, fitted to measured loads (including the cost
-of requests, spread over their tokens). A process on a core of its own then carries as many streams as fill the time
-between two steps. To check that with few cores, frontends and parsers get a fraction of a core each: below the
-predicted number of streams each token must have its own event in time, and above it must not. `--write` puts the tables
-into `docs/large-deployments.md`.
+A stage's CPU for one step of all its streams is `step + token * streams`, fitted to measured loads
+(including the cost of requests, spread over their tokens). A process on a core of its own then
+carries as many streams as fill the time between two steps. To check that with few cores, frontends
+and parsers get a fraction of a core each: below the predicted number of streams each token must
+have its own event in time, and above it must not. `--write` puts the tables into
+`docs/large-deployments.md`.
 """
 
 import argparse
@@ -85,13 +87,19 @@ def step_costs(rows: Sequence[Row]) -> dict[str, StepCost]:
 
 
 def predicted(costs: Mapping[str, StepCost], frontends: int, parsers: int, share: float) -> float:
-    """How many streams these processes carry, each with a share of a core: what the first stage at its limit does."""
-    return min(frontends * costs["frontend"].streams(share), parsers * costs["parser"].streams(share))
+    """How many streams these processes carry, each with a share of a core: what the first stage at
+    its limit does."""
+    return min(
+        frontends * costs["frontend"].streams(share), parsers * costs["parser"].streams(share)
+    )
 
 
 async def load(site: Site, streams: int, tokens: int) -> Row:
-    """Paced streams, all open at once. They begin one after the other, so that the requests do not queue."""
-    rows = hold(site, clients=streams, tokens=tokens, delay_ms=STEP_MS, mode="keepalive", ramp_s=RAMP_S)
+    """Paced streams, all open at once. They begin one after the other, so that the requests do not
+    queue."""
+    rows = hold(
+        site, clients=streams, tokens=tokens, delay_ms=STEP_MS, mode="keepalive", ramp_s=RAMP_S
+    )
     return await anext(rows)
 
 
@@ -142,9 +150,14 @@ def costs_table(costs: Mapping[str, StepCost], rows: Sequence[Row]) -> str:
         "|---|" + "--:|" * (3 + len(streams)),
     ]
     for stage, cost in costs.items():
-        measured = [sum(us for name, us in row.cpu_us_per_token.items() if of_stage(name) == stage) for row in rows]
+        measured = [
+            sum(us for name, us in row.cpu_us_per_token.items() if of_stage(name) == stage)
+            for row in rows
+        ]
         figures = " | ".join(f"{us:.1f}" for us in measured)
-        lines.append(f"| {stage} | {cost.step:.0f} | {cost.token:.1f} | {figures} | {cost.streams():,.0f} |")
+        lines.append(
+            f"| {stage} | {cost.step:.0f} | {cost.token:.1f} | {figures} | {cost.streams():,.0f} |"
+        )
     return "\n".join(lines)
 
 
@@ -163,7 +176,9 @@ def checks_table(checks: Sequence[Check], share: float) -> str:
     return "\n".join(lines)
 
 
-async def run(share: float, tokens: int, loads: Sequence[int], shapes: Sequence[tuple[int, int]]) -> str:
+async def run(
+    share: float, tokens: int, loads: Sequence[int], shapes: Sequence[tuple[int, int]]
+) -> str:
     """Measures everything; returns the tables. Raises StackFailed, OSError."""
     model = build_bench_model(STATE / "model")
     rows = await measure(model, loads, tokens)
@@ -176,13 +191,18 @@ def main() -> int:
     """Prints the tables; 1 where a stack failed or no quota could be set."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
     parser.add_argument(
-        "--share", type=float, default=0.12, help="of a core, for each frontend and parser; 0.1 at least"
+        "--share",
+        type=float,
+        default=0.12,
+        help="of a core, for each frontend and parser; 0.1 at least",
     )
     parser.add_argument("--tokens", type=int, default=1000, help="of a stream")
     parser.add_argument("--quick", action="store_true", help="few and short loads: does it work?")
     parser.add_argument("--write", action="store_true", help="into the page")
     asked = parser.parse_args()
-    loads, shapes, tokens = (LOADS, SHAPES, asked.tokens) if not asked.quick else ((8, 32), ((1, 2),), 64)
+    loads, shapes, tokens = (
+        (LOADS, SHAPES, asked.tokens) if not asked.quick else ((8, 32), ((1, 2),), 64)
+    )
     where = f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start"
     when = f"{datetime.now(UTC):%d %b %Y}, {where}."
     try:

@@ -1,4 +1,5 @@
-"""The cases in which streams run at once: throughput, latency between tokens, dispatch of calls, memory."""
+"""The cases in which streams run at once: throughput, latency between tokens, dispatch of calls,
+memory."""
 
 import asyncio
 import json
@@ -23,9 +24,16 @@ FEWEST = 2
 
 
 async def stream(
-    site: Site, *, clients: Sequence[int], delays_ms: Sequence[float], tokens: int, mode: Mode, each: int | None
+    site: Site,
+    *,
+    clients: Sequence[int],
+    delays_ms: Sequence[float],
+    tokens: int,
+    mode: Mode,
+    each: int | None,
 ) -> AsyncIterator[Row]:
-    """Many streams at once, `each` after another for each client; by default fewer where there are more clients."""
+    """Many streams at once, `each` after another for each client; by default fewer where there are
+    more clients."""
     for delay in delays_ms:
         for count in clients:
             planned = (PACED_REQUESTS if delay else FLAT_OUT_REQUESTS).get(count, FEWEST)
@@ -35,12 +43,27 @@ async def stream(
 
 
 async def arrive(
-    site: Site, *, rate_per_s: float, duration_s: float, arrivals: Arrivals, tokens: int, delay_ms: float, mode: Mode
+    site: Site,
+    *,
+    rate_per_s: float,
+    duration_s: float,
+    arrivals: Arrivals,
+    tokens: int,
+    delay_ms: float,
+    mode: Mode,
 ) -> AsyncIterator[Row]:
     """Open loop: requests come at a rate, whether or not earlier ones were answered."""
     body = _story(site, f"text n={tokens} delay={delay_ms:g}", tokens)
     plan = arrival_plan(rate_per_s, duration_s, arrivals, site.seed)
-    case = Case("open", site.api.name, mode, clients=0, delay_ms=delay_ms, tokens=tokens, rate_per_s=rate_per_s)
+    case = Case(
+        "open",
+        site.api.name,
+        mode,
+        clients=0,
+        delay_ms=delay_ms,
+        tokens=tokens,
+        rate_per_s=rate_per_s,
+    )
     client = site.client(mode)
     try:
         yield await measured(site, case, lambda: open_loop(client, body, plan))
@@ -82,18 +105,36 @@ async def idle(site: Site, seconds: float) -> Row:
         await asyncio.sleep(seconds)
         return []
 
-    return replace(await measured(site, Case("idle", site.api.name, "keepalive"), run), wall_s=seconds)
+    return replace(
+        await measured(site, Case("idle", site.api.name, "keepalive"), run), wall_s=seconds
+    )
 
 
 async def dispatch(
-    site: Site, *, scripts: Sequence[str], clients: int, each: int, tokens: int, delay_ms: float, mode: Mode
+    site: Site,
+    *,
+    scripts: Sequence[str],
+    clients: int,
+    each: int,
+    tokens: int,
+    delay_ms: float,
+    mode: Mode,
 ) -> AsyncIterator[Row]:
-    """A tool call in mid-turn: how long from its last token in the worker to the event with which it can start.
+    """A tool call in mid-turn: how long from its last token in the worker to the event with which
+    it can start.
 
     Clients begin one after the other over the time of a turn, so that calls end at any time.
     """
     for script in scripts:
-        case = Case("dispatch", site.api.name, mode, clients=clients, delay_ms=delay_ms, tokens=tokens, script=script)
+        case = Case(
+            "dispatch",
+            site.api.name,
+            mode,
+            clients=clients,
+            delay_ms=delay_ms,
+            tokens=tokens,
+            script=script,
+        )
         ids = [f"{script}-{site.api.name}-{site.seed}-{number}" for number in range(clients * each)]
 
         def body(number: int, script: str = script, ids: Sequence[str] = ids) -> bytes:
@@ -101,10 +142,15 @@ async def dispatch(
             return json.dumps(site.api.body(prompt, site.model)).encode()
 
         exchanges: list[Exchange] = []
-        row = await _closed(site, case, body, each=each, kept=exchanges, ramp_s=tokens * delay_ms / 1e3)
+        row = await _closed(
+            site, case, body, each=each, kept=exchanges, ramp_s=tokens * delay_ms / 1e3
+        )
         for clock in site.clocks:
             for mark in clock.marks:
-                left = [clock.left_at(mark, play_id, turn_of(one)) for one, play_id in zip(exchanges, ids, strict=True)]
+                left = [
+                    clock.left_at(mark, play_id, turn_of(one))
+                    for one, play_id in zip(exchanges, ids, strict=True)
+                ]
                 yield _with_lags(row, f"{clock.name}: {mark}", site.api, exchanges, left)
         if not site.clocks:
             yield _with_lags(row, "none", site.api, exchanges, [None] * len(ids))
@@ -115,7 +161,9 @@ def turn_of(exchange: Exchange) -> str:
     return exchange.headers.get(b"request-id", b"").decode().removeprefix("req_")
 
 
-def _with_lags(row: Row, clock: str, api: Api, exchanges: Sequence[Exchange], left: Sequence[int | None]) -> Row:
+def _with_lags(
+    row: Row, clock: str, api: Api, exchanges: Sequence[Exchange], left: Sequence[int | None]
+) -> Row:
     lags, ends, missing = [], [], 0
     for exchange, at in zip(exchanges, left, strict=True):
         seen = api.call_done(exchange.each())
@@ -153,7 +201,10 @@ async def _closed(
     keep = kept is not None
     try:
         return await measured(
-            site, case, lambda: closed_loop(client, body, case.clients, each, ramp_s=ramp_s, keep=keep), kept
+            site,
+            case,
+            lambda: closed_loop(client, body, case.clients, each, ramp_s=ramp_s, keep=keep),
+            kept,
         )
     finally:
         client.close()

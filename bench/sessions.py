@@ -1,4 +1,5 @@
-"""Plays sessions of agents as their client: makes requests, and adds the answers to the next ones. Pure."""
+"""Plays sessions of agents as their client: makes requests, and adds the answers to the next ones.
+Pure."""
 
 import json
 import random
@@ -39,9 +40,13 @@ class AgentSession:
 
     @classmethod
     def begin(cls, model: str, seed: int, turn: int) -> "AgentSession":
-        """A session with a prompt of about 52,000 tokens at `turn`. Sessions of different seeds share no prefix."""
+        """A session with a prompt of about 52,000 tokens at `turn`. Sessions of different seeds
+        share no prefix."""
         source = random.Random(f"session {seed}")
-        size = int((PROMPT_TOKENS / turn - TURN_TOKENS) * BYTES_PER_TOKEN - (SYSTEM_BYTES + TOOLS_BYTES) / turn)
+        size = int(
+            (PROMPT_TOKENS / turn - TURN_TOKENS) * BYTES_PER_TOKEN
+            - (SYSTEM_BYTES + TOOLS_BYTES) / turn
+        )
         texts = _texts(source, chain(repeat(size, turn), repeat(LATER_BYTES)))
         return cls(_head(model, seed), [_encode({"role": "user", "content": next(texts)})], texts)
 
@@ -50,7 +55,8 @@ class AgentSession:
         return b'%b,"messages":[%b]}' % (self._head, b",".join(self._messages))
 
     def take(self, events: Sequence[Event]) -> None:
-        """Makes an answer and the result of its call part of the session. Raises ValueError for one without a call."""
+        """Makes an answer and the result of its call part of the session. Raises ValueError for one
+        without a call."""
         answer = DIALECT.read(events)
         if not answer.calls:
             raise ValueError(f"an answer without a call: {answer.text!r}")
@@ -61,8 +67,13 @@ class AgentSession:
     def fork(self, seed: int) -> "AgentSession":
         """The session up to its last answer, with other results from there on. Only after a turn."""
         texts = _texts(random.Random(f"fork {seed}"), repeat(LATER_BYTES))
-        results = [{"type": "tool_result", "tool_use_id": call, "content": next(texts)} for call in self._calls]
-        forked = AgentSession(self._head, [*self._messages[:-1], _encode({"role": "user", "content": results})], texts)
+        results = [
+            {"type": "tool_result", "tool_use_id": call, "content": next(texts)}
+            for call in self._calls
+        ]
+        forked = AgentSession(
+            self._head, [*self._messages[:-1], _encode({"role": "user", "content": results})], texts
+        )
         forked._calls = self._calls
         return forked
 
@@ -80,9 +91,15 @@ def _head(model: str, seed: int) -> bytes:
         "max_tokens": 4096,
         "stream": True,
         "thinking": {"type": "disabled"},
-        "system": [{"type": "text", "text": f"You are agent {seed}. {prompt.system[:SYSTEM_BYTES]}"}],
+        "system": [
+            {"type": "text", "text": f"You are agent {seed}. {prompt.system[:SYSTEM_BYTES]}"}
+        ],
         "tools": [
-            {"name": tool.name, "description": f"Of agent {seed}. {tool.description}", "input_schema": tool.schema}
+            {
+                "name": tool.name,
+                "description": f"Of agent {seed}. {tool.description}",
+                "input_schema": tool.schema,
+            }
             for tool in prompt.tools[:TOOLS]
         ],
     }

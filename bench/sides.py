@@ -1,4 +1,5 @@
-"""Starts the sides of a comparison on this machine, with the same model directory and the same scripts."""
+"""Starts the sides of a comparison on this machine, with the same model directory and the same
+scripts."""
 
 import subprocess
 from collections.abc import AsyncIterator, Container, Mapping
@@ -27,7 +28,8 @@ FASTEST = ("--tokenizer", "fastokens")
 """Flags for Dynamo's frontend with which it is fastest."""
 SERVED_AS = "bench/scripted"
 SLOTS = 1100
-"""Slots of our worker: more than the largest number of open streams, because the peer's worker has no limit."""
+"""Slots of our worker: more than the largest number of open streams, because the peer's worker has
+no limit."""
 
 
 class Up(Struct, frozen=True):
@@ -87,7 +89,9 @@ class Turnwire(Struct, frozen=True):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
         own = (f"--model={self.model}", f"--served-model-name={SERVED_AS}", f"--slots={SLOTS}")
-        async with own_stack((*own, f"--state-dir={STATE / self.name}", *self.flags), root=self.root) as stack:
+        async with own_stack(
+            (*own, f"--state-dir={STATE / self.name}", *self.flags), root=self.root
+        ) as stack:
             site = _site(stack.url, stack.model, stages(stack.pid), stack.marks)
             yield Up(replace(site, also=[Target.of(url) for url in stack.urls[1:]]), stack.start_s)
 
@@ -119,12 +123,15 @@ class Dynamo(Struct, frozen=True):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
-        async with dynamo_stack(self.python, self.model, self.flags, mock_engine=self.mock_engine) as stack:
+        async with dynamo_stack(
+            self.python, self.model, self.flags, mock_engine=self.mock_engine
+        ) as stack:
             yield Up(_site(stack.url, stack.model, stack.pids, stack.marks), stack.start_s)
 
 
 def commit(root: Path) -> str:
-    """Returns the commit that is checked out, and whether files differ from it; "no commit" outside a repository."""
+    """Returns the commit that is checked out, and whether files differ from it; "no commit" outside
+    a repository."""
     command = ("git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*")
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -134,4 +141,6 @@ def commit(root: Path) -> str:
 
 
 def _site(url: str, model: str, pids: Mapping[str, int], marks: Path) -> Site:
-    return Site(target=Target.of(url), api=APIS["messages"], model=model, pids=pids, clocks=[Marks(marks)])
+    return Site(
+        target=Target.of(url), api=APIS["messages"], model=model, pids=pids, clocks=[Marks(marks)]
+    )

@@ -57,8 +57,8 @@ async def own_stack(
 ) -> AsyncIterator[Running]:
     """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it.
 
-    `arguments` follow its own; `start_s`: how long it may take to be ready; `root`: the checkout that runs; another
-    one than this runs in its own environment, if it has one.
+    `arguments` follow its own; `start_s`: how long it may take to be ready; `root`: the checkout
+    that runs; another one than this runs in its own environment, if it has one.
 
     Raises StackFailed.
     """
@@ -91,7 +91,15 @@ async def own_stack(
         try:
             facts = await _ready(process, ready, log, start_s)
             took = asyncio.get_running_loop().time() - started
-            yield Running(facts.url, facts.urls, facts.model, process.pid, facts.nats_url, marks, round(took, 3))
+            yield Running(
+                facts.url,
+                facts.urls,
+                facts.model,
+                process.pid,
+                facts.nats_url,
+                marks,
+                round(took, 3),
+            )
         finally:
             await end_process(process)
 
@@ -104,19 +112,28 @@ def free_port() -> int:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """Ours, for the checkout at `root`. `turnwire up` refuses variables of Turnwire that it does not know."""
-    return {name: value for name, value in os.environ.items() if name != PEERS} | {"PYTHONPATH": str(root)}
+    """Ours, for the checkout at `root`. `turnwire up` refuses variables of Turnwire that it does
+    not know."""
+    return {name: value for name, value in os.environ.items() if name != PEERS} | {
+        "PYTHONPATH": str(root)
+    }
 
 
-async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path, start_s: float) -> _Ready:
+async def _ready(
+    process: asyncio.subprocess.Process, ready: Path, log: Path, start_s: float
+) -> _Ready:
     try:
         async with asyncio.timeout(start_s):
             while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
                 if process.returncode is not None:
-                    raise StackFailed(f"turnwire up ended with status {process.returncode}:\n{_said(log)}")
+                    raise StackFailed(
+                        f"turnwire up ended with status {process.returncode}:\n{_said(log)}"
+                    )
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        raise StackFailed(f"turnwire up was not ready within {start_s:g} s:\n{_said(log)}") from None
+        raise StackFailed(
+            f"turnwire up was not ready within {start_s:g} s:\n{_said(log)}"
+        ) from None
     return msgspec.json.decode(ready.read_bytes(), type=_Ready)  # noqa: ASYNC240 - some bytes in a local file
 
 

@@ -18,7 +18,8 @@ class Spread(Struct, frozen=True):
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The figure at `share` (0 to 1) of an ordered sequence that is not empty: nearest rank, never one in between."""
+    """The figure at `share` (0 to 1) of an ordered sequence that is not empty: nearest rank, never
+    one in between."""
     return ordered[min(len(ordered) - 1, int((len(ordered) - 1) * share + 0.5))]
 
 
@@ -36,5 +37,7 @@ def middle(spreads: Sequence[Spread | None]) -> Spread | None:
     known = [one for one in spreads if one is not None]
     if not known:
         return None
-    cut = [median(getattr(one, name) for one in known) for name in ("min", "p50", "p95", "p99", "max")]
+    cut = [
+        median(getattr(one, name) for one in known) for name in ("min", "p50", "p95", "p99", "max")
+    ]
     return Spread(sum(one.count for one in known), *cut)

@@ -1,6 +1,7 @@
 """Serves canned output with a minimal asyncio server, to measure the limit of the client itself.
 
-`python -m bench.stub [--tokens N] [--batch N]` listens on a free port, says which, and runs until it is ended.
+`python -m bench.stub [--tokens N] [--batch N]` listens on a free port, says which, and runs until
+it is ended.
 """
 
 import argparse

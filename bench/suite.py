@@ -1,7 +1,9 @@
-"""`python -m bench.suite`: measures all parts in one run and one table; with `--peer`, beside Dynamo.
+"""`python -m bench.suite`: measures all parts in one run and one table; with `--peer`, beside
+Dynamo.
 
-Both sides are up at once, with the same model directory, scripts and client, and each part is measured on one, then on
-the other. Each repeat starts them again. The result file is written after every part; `--resume FILE` continues it.
+Both sides are up at once, with the same model directory, scripts and client, and each part is
+measured on one, then on the other. Each repeat starts them again. The result file is written after
+every part; `--resume FILE` continues it.
 """
 
 import argparse
@@ -42,7 +44,14 @@ class Suite:
     """One run over all sides."""
 
     def __init__(
-        self, record: Record, path: Path, sides: Sequence[Side], sizes: Sizes, say: Say, *, quiet_s: float = 0.0
+        self,
+        record: Record,
+        path: Path,
+        sides: Sequence[Side],
+        sizes: Sizes,
+        say: Say,
+        *,
+        quiet_s: float = 0.0,
     ) -> None:
         """`quiet_s`: how long to wait, before each case, for an idle machine."""
         self.record = record
@@ -66,13 +75,19 @@ class Suite:
     async def _repeat(self, repeat: int, parts: Sequence[str]) -> None:
         """All parts once on all sides."""
         for session in SESSIONS:
-            await self._session(repeat, [part for part in session if part in parts or part.split()[0] in parts])
+            await self._session(
+                repeat, [part for part in session if part in parts or part.split()[0] in parts]
+            )
         if "scale" in parts:
             await self._scale(repeat)
 
     async def _session(self, repeat: int, parts: Sequence[str]) -> None:
-        """Starts every side that has something to do, and goes from part to part, and from side to side."""
-        wanted = {side.name: [part for part in parts if self._missing(side, repeat, part)] for side in self._sides}
+        """Starts every side that has something to do, and goes from part to part, and from side to
+        side."""
+        wanted = {
+            side.name: [part for part in parts if self._missing(side, repeat, part)]
+            for side in self._sides
+        }
         async with AsyncExitStack() as opened:
             up: dict[str, Up] = {}
             for side in self._sides:
@@ -105,7 +120,12 @@ class Suite:
             site = replace(up.site, seed=self._seed, quiet_wait_s=self._quiet_s)
             async for row in PARTS[part](site, side.fit(self._sizes)):
                 rows.append(row)
-        except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:  # the other parts may succeed
+        except (
+            OSError,
+            ValueError,
+            msgspec.MsgspecError,
+            ExceptionGroup,
+        ) as error:  # the other parts may succeed
             problem = f"{type(error).__name__}: {error}"
         entry = Entry(side.name, repeat, part, _since(began), rows, problem)
         self._say(summary.brief(entry))
@@ -153,19 +173,39 @@ def arguments() -> argparse.ArgumentParser:
         description="What Turnwire costs, in one table; with --peer, beside Dynamo on the same machine.",
         epilog="Everything after -- goes to `turnwire up`.",
     )
-    parser.add_argument("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
-    parser.add_argument("--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire")
-    parser.add_argument("--mocker", action="store_true", help="also beside Dynamo with its mock engine, flat out")
-    parser.add_argument("--quick", action="store_true", help="small and short cases: does it work?")
-    parser.add_argument("--repeat", type=int, default=1, help="all of it, so often: A B A B; the table has medians")
     parser.add_argument(
-        "--parts", default=",".join(ALL), help="default: %(default)s; or one of a part, as `capacity turn 100`"
+        "--peer", action="store_true", help="beside Dynamo, which is installed if need be"
     )
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with a result that is not finished")
-    parser.add_argument("--captures", type=Path, default=CAPTURES, help="recorded requests of real clients, if any")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
     parser.add_argument(
-        "--quiet", type=float, default=0.0, metavar="S", help="wait for an idle machine before each case"
+        "--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire"
+    )
+    parser.add_argument(
+        "--mocker", action="store_true", help="also beside Dynamo with its mock engine, flat out"
+    )
+    parser.add_argument("--quick", action="store_true", help="small and short cases: does it work?")
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="all of it, so often: A B A B; the table has medians"
+    )
+    parser.add_argument(
+        "--parts",
+        default=",".join(ALL),
+        help="default: %(default)s; or one of a part, as `capacity turn 100`",
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="go on with a result that is not finished"
+    )
+    parser.add_argument(
+        "--captures", type=Path, default=CAPTURES, help="recorded requests of real clients, if any"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="result file; default: one in bench/results"
+    )
+    parser.add_argument(
+        "--quiet",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="wait for an idle machine before each case",
     )
     parser.add_argument("--nice", type=int, default=0, help="of the client; below 0 only for root")
     return parser
@@ -188,30 +228,39 @@ def sides(asked: argparse.Namespace, flags: Sequence[str], say: Say) -> list[Sid
     return found
 
 
-def open_record(asked: argparse.Namespace, found: Sequence[Side], sizes: Sizes) -> tuple[Record, Path]:
+def open_record(
+    asked: argparse.Namespace, found: Sequence[Side], sizes: Sizes
+) -> tuple[Record, Path]:
     """The record that is to be filled, and where it lies. Raises OSError, ValueError."""
     facts = [SideFacts(side.name, side.described) for side in found]
     if asked.resume:
         record = records.load(asked.resume)
         if [one.name for one in record.sides] != [one.name for one in facts]:
-            raise ValueError(f"{asked.resume} compares {[one.name for one in record.sides]}: give the same options")
+            raise ValueError(
+                f"{asked.resume} compares {[one.name for one in record.sides]}: give the same options"
+            )
         if record.sizes != plain(sizes):
             raise ValueError(f"{asked.resume} has cases of another size: give the same options")
         return record, asked.resume
     label = ("peer" if asked.peer else "alone") + "-quick" * asked.quick
     if asked.parts != ",".join(ALL):
-        label += "".join(f"-{name}" for name in dict.fromkeys(part.split()[0] for part in asked.parts.split(",")))
+        label += "".join(
+            f"-{name}" for name in dict.fromkeys(part.split()[0] for part in asked.parts.split(","))
+        )
     record = Record(now(), label, this_machine(), asked.repeat, plain(sizes), facts)
     return record, asked.out or records.default_path(record)
 
 
 def plain(sizes: Sizes) -> dict[str, object]:
     """The sizes as they stand in a file."""
-    return msgspec.json.decode(msgspec.json.encode(replace(sizes, captures=None)), type=dict[str, object])
+    return msgspec.json.decode(
+        msgspec.json.encode(replace(sizes, captures=None)), type=dict[str, object]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the suite. Returns 0 if all answers were good and equal; 1 if not, or if it could not run."""
+    """Runs the suite. Returns 0 if all answers were good and equal; 1 if not, or if it could not
+    run."""
     own, behind = split(sys.argv[1:] if argv is None else argv)
     asked = arguments().parse_args(own)
     console = make_console()
@@ -221,7 +270,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         if unknown := set(asked.parts.split(",")) - {*ALL, *PARTS}:
-            raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
+            raise ValueError(
+                f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}"
+            )
         prepare(asked)
         captures = asked.captures if asked.captures.is_dir() else None
         sizes = replace(QUICK if asked.quick else Sizes(), captures=captures)
@@ -240,7 +291,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         pass
     if not record.finished:
-        print(f"bench.suite: not finished; go on with the same options and --resume {path}", file=sys.stderr)
+        print(
+            f"bench.suite: not finished; go on with the same options and --resume {path}",
+            file=sys.stderr,
+        )
         return 1
     summary.show(record, console)
     say(f"written to {path}")

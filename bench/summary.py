@@ -1,4 +1,5 @@
-"""Summarizes the results of a suite in lines: one figure of one case for every side. Pure, except for the table."""
+"""Summarizes the results of a suite in lines: one figure of one case for every side. Pure, except
+for the table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -70,7 +71,10 @@ def lines(record: Record) -> list[Line]:
 
 def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Line]:
     def line(group: str, what: str, unit: str, figure: Figure) -> Line:
-        values = {side: figure(known[case]) if _good(known.get(case)) else None for side, known in rows.items()}
+        values = {
+            side: figure(known[case]) if _good(known.get(case)) else None
+            for side, known in rows.items()
+        }
         return Line(group, case, what, unit, values, more=unit in ("tokens/s", RATE))
 
     if case.scenario == "capacity":
@@ -91,14 +95,18 @@ def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Lin
         if case.scenario == "stream":
             yield line(group, what, "ms between reads, p99", lambda row: _p99(row.gap_ms))
             if case.delay_ms != MODEL_MS:
-                yield line(group, what, EVENTS, lambda row: row.events / row.tokens if row.tokens else None)
+                yield line(
+                    group, what, EVENTS, lambda row: row.events / row.tokens if row.tokens else None
+                )
     elif case.scenario == "dispatch":
         what = f"{case.api}, {case.script.replace('_', ' ')}, from {case.clock.partition(': ')[2]}"
         yield line(DISPATCH, what, "ms, p50", lambda row: _p50(row.dispatch_ms))
         yield line(DISPATCH, what, "ms, p99", lambda row: _p99(row.dispatch_ms))
 
 
-def _memory(record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mapping[Case, None]) -> Iterator[Line]:
+def _memory(
+    record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mapping[Case, None]
+) -> Iterator[Line]:
     def by_side(name: str, figure: Figure) -> dict[str, float | None]:
         return {
             side: next((figure(row) for case, row in known.items() if case.scenario == name), None)
@@ -117,7 +125,13 @@ def _memory(record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mappi
         }
         yield Line(MEMORY, held, "a stream", "KiB more than idle", each)
         worst = by_side("hold", lambda row: row.worst_gap_ms.max if row.worst_gap_ms else None)
-        yield Line(MEMORY, held, f"{streams}, a token each {held.delay_ms:g} ms", "ms, longest silence of any", worst)
+        yield Line(
+            MEMORY,
+            held,
+            f"{streams}, a token each {held.delay_ms:g} ms",
+            "ms, longest silence of any",
+            worst,
+        )
     yield Line(MEMORY, None, "nothing to do", "MiB resident", idle)
     yield Line(MEMORY, None, "nothing to do", "MiB, shared pages once", by_side("idle", _pss))
     yield Line(MEMORY, None, "nothing to do", "% of a core", by_side("idle", _cores))
@@ -164,7 +178,13 @@ def number(value: float | None) -> str:
         return "–"
     if abs(value) < 0.1:
         return f"{value:.3f}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 100
+        else f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+    )
 
 
 def brief(entry: Entry) -> str:
@@ -192,7 +212,9 @@ def _prompt(case: Case) -> str:
         "codex head": "52K as Codex, first seen",
     }
     if case.prompt == "recorded":
-        what = {"messages": "76K as Claude Code sent it", "responses": "12K as Codex sent it"}[case.api]
+        what = {"messages": "76K as Claude Code sent it", "responses": "12K as Codex sent it"}[
+            case.api
+        ]
         return f"{case.api}, {what}, {case.mode}"
     return f"{case.api}, {names.get(case.prompt, case.prompt)}, {case.mode}"
 

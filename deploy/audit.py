@@ -1,9 +1,11 @@
-"""Tries forbidden actions on a running bus, as each of its users, and reports those that were not refused.
+"""Tries forbidden actions on a running bus, as each of its users, and reports those that were not
+refused.
 
     python3 deploy/audit.py nats://127.0.0.1:4222 SECRETS_DIR [--ca FILE] [--cert FILE --key FILE]
 
-SECRETS_DIR is the directory of `turnwire secrets`. Ends with status 0 if everything was refused. The messages are
-harmless if the permissions hold; the services count a few refused heartbeats. Needs nats-py.
+SECRETS_DIR is the directory of `turnwire secrets`. Ends with status 0 if everything was refused.
+The messages are harmless if the permissions hold; the services count a few refused heartbeats.
+Needs nats-py.
 """
 
 import argparse
@@ -55,7 +57,11 @@ PUBLISHERS: Mapping[str, tuple[str, ...]] = {
     "$JS.API.DIRECT.GET.KV_tw_ledger": ("preprocessor",),
     f"$JS.API.DIRECT.GET.KV_tw_responses.$KV.tw_responses.{PROBE}": ("frontend",),
     f"$JS.API.DIRECT.GET.KV_tw_media.$KV.tw_media.{PROBE}": ("worker",),
-    **{f"$JS.API.STREAM.{call}.{bucket}": ("setup",) for call in ("CREATE", "UPDATE") for bucket in BUCKETS},
+    **{
+        f"$JS.API.STREAM.{call}.{bucket}": ("setup",)
+        for call in ("CREATE", "UPDATE")
+        for bucket in BUCKETS
+    },
 }
 """Subjects of services, and the users that may publish on them."""
 
@@ -86,33 +92,90 @@ _STREAM_CALLS = (
     *("CREATE", "UPDATE", "INFO", "DELETE", "PURGE", "SNAPSHOT", "RESTORE"),
     *("MSG.GET", "MSG.DELETE", "LEADER.STEPDOWN", "PEER.REMOVE"),
 )
-_CONSUMER_CALLS = ("LIST", "NAMES", "INFO", "DELETE", "MSG.NEXT", "PAUSE", "RESET", "UNPIN", "LEADER.STEPDOWN")
+_CONSUMER_CALLS = (
+    "LIST",
+    "NAMES",
+    "INFO",
+    "DELETE",
+    "MSG.NEXT",
+    "PAUSE",
+    "RESET",
+    "UNPIN",
+    "LEADER.STEPDOWN",
+)
 
 
 def forbidden_to_publish() -> list[str]:
     """Subjects on which no user may publish, except `setup` on those where PUBLISHERS names it."""
-    found = ["$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.META.LEADER.STEPDOWN"]
+    found = [
+        "$JS.API.INFO",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.STREAM.LIST",
+        "$JS.API.META.LEADER.STEPDOWN",
+    ]
     found += [f"$JS.API.ACCOUNT.PURGE.{PROBE}", "$JS.API.SERVER.REMOVE", "$JS.EVENT.ADVISORY.API"]
     for stream in (*BUCKETS, PROBE):
         found += [f"$JS.API.STREAM.{call}.{stream}" for call in _STREAM_CALLS]
         found += [f"$JS.API.CONSUMER.{call}.{stream}.{PROBE}" for call in _CONSUMER_CALLS]
-        found += [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.{PROBE}.tw.v2.turn.a.b"]
-        found += [f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{PROBE}", f"$JS.ACK.{stream}.{PROBE}.1.1.1.1.1"]
-        found += [f"$JS.API.DIRECT.GET.{stream}{end}" for end in ("", ".>", ".*", ".$KV.>", ".tw.v2.turn.a.b")]
+        found += [
+            f"$JS.API.CONSUMER.CREATE.{stream}",
+            f"$JS.API.CONSUMER.CREATE.{stream}.{PROBE}.tw.v2.turn.a.b",
+        ]
+        found += [
+            f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{PROBE}",
+            f"$JS.ACK.{stream}.{PROBE}.1.1.1.1.1",
+        ]
+        found += [
+            f"$JS.API.DIRECT.GET.{stream}{end}"
+            for end in ("", ".>", ".*", ".$KV.>", ".tw.v2.turn.a.b")
+        ]
         found += [f"$JS.FC.{stream}.{PROBE}"]
-    found += ["$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.TURNWIRE.CONNZ", "$SRV.PING"]
+    found += [
+        "$SYS.REQ.USER.INFO",
+        "$SYS.REQ.SERVER.PING",
+        "$SYS.REQ.ACCOUNT.TURNWIRE.CONNZ",
+        "$SRV.PING",
+    ]
     found += [f"$KV.tw_ledger.{PROBE}", f"$KV.{PROBE}.{PROBE}", f"_R_.{PROBE}"]
     found += [f"$KV.tw_responses.{PROBE}.{PROBE}", f"$KV.tw_media.{PROBE}.{PROBE}"]
-    found += [f"_INBOX.{PROBE}", f"_INBOX.{PROBE}.1", *(f"_INBOX_{user}.{PROBE}.1.2" for user in USERS)]
+    found += [
+        f"_INBOX.{PROBE}",
+        f"_INBOX.{PROBE}.1",
+        *(f"_INBOX_{user}.{PROBE}.1.2" for user in USERS),
+    ]
     found += [f"_INBOX_{user}.{PROBE}.1" for user in ("worker", "parser", "setup", "tap")]
-    found += [f"tw.v2.credit.frontend.{PROBE}", f"tw.v2.replay.frontend.{PROBE}", "tw.v2", f"tw.v2.{PROBE}", PROBE]
+    found += [
+        f"tw.v2.credit.frontend.{PROBE}",
+        f"tw.v2.replay.frontend.{PROBE}",
+        "tw.v2",
+        f"tw.v2.{PROBE}",
+        PROBE,
+    ]
     return [subject for subject in found if subject not in PUBLISHERS]
 
 
 def forbidden_to_subscribe() -> list[str]:
     """Subjects to which no user may subscribe."""
-    found = [">", "*", "*.>", "tw.>", "tw.*.>", "$SYS.>", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SRV.>", "_R_.>"]
-    found += ["$KV.>", "$KV.tw_ledger.>", "$KV.tw_ledger.*.*", "$KV.tw_responses.>", "$KV.tw_responses.*"]
+    found = [
+        ">",
+        "*",
+        "*.>",
+        "tw.>",
+        "tw.*.>",
+        "$SYS.>",
+        "$JS.>",
+        "$JS.API.>",
+        "$JS.EVENT.>",
+        "$SRV.>",
+        "_R_.>",
+    ]
+    found += [
+        "$KV.>",
+        "$KV.tw_ledger.>",
+        "$KV.tw_ledger.*.*",
+        "$KV.tw_responses.>",
+        "$KV.tw_responses.*",
+    ]
     found += ["$KV.tw_media.>", "$KV.tw_media.*"]
     found += ["_INBOX.>", "_INBOX.*", "*.*", "*.*.*", *(f"_INBOX_{user}.>" for user in USERS)]
     return found
@@ -128,9 +191,15 @@ class User:
 
     async def refused(self) -> set[str]:
         """Returns the subjects, in lower case, that the server has refused since the last call."""
-        for _ in range(3):  # nats-py sends the first ping ahead of what was published, and reports refusals in a task
+        for _ in range(
+            3
+            # nats-py sends the first ping ahead of what was published, and reports refusals in a task
+        ):
             await self.client.flush()
-        found, self._refusals[:] = {text.split('"')[1].lower() for text in self._refusals if '"' in text}, []
+        found, self._refusals[:] = (
+            {text.split('"')[1].lower() for text in self._refusals if '"' in text},
+            [],
+        )
         return found
 
     async def not_refused(self, publish: Iterable[str], subscribe: Iterable[str]) -> list[str]:
@@ -139,14 +208,19 @@ class User:
         for subject in publish:
             await self.client.publish(subject, b"")
         refused = await self.refused()
-        found += [f"{self.name} may publish on {subject}" for subject in publish if subject.lower() not in refused]
+        found += [
+            f"{self.name} may publish on {subject}"
+            for subject in publish
+            if subject.lower() not in refused
+        ]
         for queue in ("", "q"):
             made = [(subject, await self.client.subscribe(subject, queue)) for subject in subscribe]
             refused = await self.refused()
             for subject, subscription in made:
                 if subject.lower() not in refused:
                     found.append(
-                        f"{self.name} may subscribe to {subject}" + (f" in queue group {queue}" if queue else "")
+                        f"{self.name} may subscribe to {subject}"
+                        + (f" in queue group {queue}" if queue else "")
                     )
                 await subscription.unsubscribe()
         return found
@@ -187,8 +261,12 @@ class Audit:
         """Returns everything that was not refused."""
         found = []
         for name in USERS:
-            publish = [s for s, users in PUBLISHERS.items() if name not in users] + forbidden_to_publish()
-            subscribe = [s for s, users in SUBSCRIBERS.items() if name not in users] + forbidden_to_subscribe()
+            publish = [
+                s for s, users in PUBLISHERS.items() if name not in users
+            ] + forbidden_to_publish()
+            subscribe = [
+                s for s, users in SUBSCRIBERS.items() if name not in users
+            ] + forbidden_to_subscribe()
             if name == "tap":  # it may subscribe to these: tw.v2.> is its right
                 subscribe = [s for s in subscribe if not s.startswith("tw.v2")]
             async with self.user(name) as user:
@@ -198,7 +276,8 @@ class Audit:
         return found
 
     async def _by_an_answer_to_itself(self, user: User) -> list[str]:
-        """Tries to answer a message of one's own: with `allow_responses` a user may publish on any reply subject."""
+        """Tries to answer a message of one's own: with `allow_responses` a user may publish on any
+        reply subject."""
         if user.name not in STAGES:
             return []
         target, own = f"$JS.API.STREAM.DELETE.{PROBE}", f"tw.v2.beat.{user.name}.{PROBE}"
@@ -209,10 +288,11 @@ class Audit:
         return await user.not_refused([target], [])
 
     async def _by_an_answer_of_jetstream(self) -> list[str]:
-        """Tries to have JetStream send a stored value to a forbidden subject, named by its reader for the answer.
+        """Tries to have JetStream send a stored value to a forbidden subject, named by its reader
+        for the answer.
 
-        A value that is the configuration of a stream, sent to the subject that creates streams, would copy heartbeats
-        to `tw.v2.tw_audit.>`.
+        A value that is the configuration of a stream, sent to the subject that creates streams,
+        would copy heartbeats to `tw.v2.tw_audit.>`.
         """
         subject = f"$KV.tw_responses.{PROBE}"
         evil = {
@@ -238,13 +318,17 @@ class Audit:
             await frontend.client.flush()
             await asyncio.sleep(SILENCE_S)
         if received:
-            return [f"frontend may create streams by an answer of JetStream; delete the stream {PROBE}"]
+            return [
+                f"frontend may create streams by an answer of JetStream; delete the stream {PROBE}"
+            ]
         return []
 
 
 def main() -> int:
     """Prints everything that was not refused."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("url")
     parser.add_argument("secrets", type=Path)
     parser.add_argument("--ca", help="certificate authority of the server")
@@ -259,14 +343,19 @@ def main() -> int:
             tls.load_cert_chain(arguments.cert, arguments.key)
         found = asyncio.run(Audit(arguments.url, arguments.secrets, tls).run())
     except nats.errors.NoRespondersError:
-        print("audit: there is no bucket tw_responses; `turnwire buckets` creates it", file=sys.stderr)
+        print(
+            "audit: there is no bucket tw_responses; `turnwire buckets` creates it", file=sys.stderr
+        )
         return 2
     except (nats.errors.Error, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
     for line in found:
         print(f"NOT REFUSED: {line}")
-    print(f"{len(USERS)} users: " + (f"{len(found)} rights too many" if found else "everything was refused"))
+    print(
+        f"{len(USERS)} users: "
+        + (f"{len(found)} rights too many" if found else "everything was refused")
+    )
     return 1 if found else 0
 
 

@@ -1,4 +1,5 @@
-"""The client of deploy/prove.sh: sends requests to a running stack and checks the answers. Standard library only."""
+"""The client of deploy/prove.sh: sends requests to a running stack and checks the answers. Standard
+library only."""
 
 import argparse
 import http.client
@@ -13,11 +14,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-BODY = {"model": "turnwire-demo", "max_tokens": 400, "messages": [{"role": "user", "content": "Say something."}]}
+BODY = {
+    "model": "turnwire-demo",
+    "max_tokens": 400,
+    "messages": [{"role": "user", "content": "Say something."}],
+}
 TOOL = {
     "name": "Bash",
     "description": "Runs a command.",
-    "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"command": {"type": "string"}},
+        "required": ["command"],
+    },
 }
 
 
@@ -33,7 +42,9 @@ class Turn:
 def post(url: str, body: dict[str, Any]) -> http.client.HTTPResponse:
     """Returns the answer to one request. Raises SystemExit if it is not 200."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
-    connection.request("POST", "/v1/messages", json.dumps(body), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/messages", json.dumps(body), {"Content-Type": "application/json"}
+    )
     response = connection.getresponse()
     if response.status != 200:
         sys.exit(f"{response.status}: {response.read(500)!r}")
@@ -57,7 +68,9 @@ def stream(url: str, body: dict[str, Any]) -> Turn:
         if last == "error":
             sys.exit(f"the stream failed: {event}")
     if last != "message_stop" or blocks or not tokens:
-        sys.exit(f"the stream is not whole: it ends with {last or 'nothing'}, {blocks} blocks are open")
+        sys.exit(
+            f"the stream is not whole: it ends with {last or 'nothing'}, {blocks} blocks are open"
+        )
     return Turn(first, time.monotonic() - started, tokens)
 
 
@@ -82,7 +95,9 @@ def one(url: str) -> None:
     """Checks a plain answer, a tool call and a stream."""
     message = json.loads(post(url, BODY).read())
     print(f"answers: {message['stop_reason']}, {message['usage']['output_tokens']} tokens")
-    message = json.loads(post(url, {**BODY, "tools": [TOOL], "tool_choice": {"type": "any"}}).read())
+    message = json.loads(
+        post(url, {**BODY, "tools": [TOOL], "tool_choice": {"type": "any"}}).read()
+    )
     calls = [block for block in message["content"] if block["type"] == "tool_use"]
     if message["stop_reason"] != "tool_use" or not calls:
         sys.exit(f"no tool call: {message}")
@@ -98,12 +113,18 @@ def load(url: str, turns: int) -> None:
     seconds, tokens = time.monotonic() - started, sum(turn.tokens for turn in done)
     first = statistics.median(turn.first_s for turn in done)
     rate = f"{tokens / seconds:.0f} tokens/s"
-    print(f"{turns} turns at once: {seconds:.2f} s, {rate}, first token after {first:.2f} s (median)")
+    print(
+        f"{turns} turns at once: {seconds:.2f} s, {rate}, first token after {first:.2f} s (median)"
+    )
 
 
 def spread(recording: Path, wanted: dict[str, int]) -> None:
     """Checks which processes the recorded turns went to."""
-    found: dict[str, Counter[str]] = {"frontend": Counter(), "worker": Counter(), "parser": Counter()}
+    found: dict[str, Counter[str]] = {
+        "frontend": Counter(),
+        "worker": Counter(),
+        "parser": Counter(),
+    }
     for line in recording.read_text().splitlines():
         message = json.loads(line)
         for entry in message["payload"]["entries"]:
@@ -113,14 +134,19 @@ def spread(recording: Path, wanted: dict[str, int]) -> None:
                     found["worker"][event["worker"]] += 1
                     found["parser"][event["parser"]] += 1
     for stage, counts in found.items():
-        print(f"turns by {stage}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
+        print(
+            f"turns by {stage}: "
+            + ", ".join(f"{name} {count}" for name, count in counts.most_common())
+        )
         if len(counts) != wanted[stage]:
             sys.exit(f"{wanted[stage]} of stage {stage} should have had turns")
 
 
 def numbers(text: str) -> dict[str, int]:
     """Parses `worker=2,parser=3` into a dict."""
-    return {name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))}
+    return {
+        name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))
+    }
 
 
 def main() -> None:

@@ -4,7 +4,9 @@ import sys
 
 from openai import OpenAI
 
-client = OpenAI(base_url=(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000") + "/v1", api_key="any")
+client = OpenAI(
+    base_url=(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000") + "/v1", api_key="any"
+)
 model = next(iter(client.models.list())).id
 
 for chunk in client.chat.completions.create(
@@ -16,4 +18,6 @@ for chunk in client.chat.completions.create(
     for choice in chunk.choices:
         print(choice.delta.content or "", end="", flush=True)
     if chunk.usage:
-        print(f"\n{chunk.usage.prompt_tokens} input tokens, {chunk.usage.completion_tokens} output tokens")
+        print(
+            f"\n{chunk.usage.prompt_tokens} input tokens, {chunk.usage.completion_tokens} output tokens"
+        )

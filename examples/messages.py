@@ -4,7 +4,9 @@ import sys
 
 from anthropic import Anthropic
 
-client = Anthropic(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000", api_key="any")
+client = Anthropic(
+    base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000", api_key="any"
+)
 model = next(iter(client.models.list())).id
 
 with client.messages.stream(
@@ -19,4 +21,6 @@ with client.messages.stream(
         elif event.type == "text":
             print(event.text, end="", flush=True)
     usage = stream.get_final_message().usage
-print(f"\n{usage.input_tokens} input tokens, {usage.cache_read_input_tokens} cached, {usage.output_tokens} output")
+print(
+    f"\n{usage.input_tokens} input tokens, {usage.cache_read_input_tokens} cached, {usage.output_tokens} output"
+)

@@ -1,4 +1,5 @@
-"""The parser core alone: model output as ordered blocks, piece by piece: python examples/parse_output.py"""
+"""The parser core alone: model output as ordered blocks, piece by piece: python
+examples/parse_output.py"""
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
@@ -17,7 +18,11 @@ ls -l
 </function>
 </tool_call>"""
 
-shell = ToolSpec("run_shell", "Runs a command.", {"type": "object", "properties": {"command": {"type": "string"}}})
+shell = ToolSpec(
+    "run_shell",
+    "Runs a command.",
+    {"type": "object", "properties": {"command": {"type": "string"}}},
+)
 parser = open_parser("qwen3_coder", tools=[shell], in_reasoning=True)
 for start in range(0, len(OUTPUT), 7):  # the blocks are the same for any chunking
     for event in parser.feed(OUTPUT[start : start + 7]):

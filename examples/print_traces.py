@@ -38,9 +38,13 @@ class Traces:
         """Prints the traces without recent spans."""
         with self._lock:
             now = time.monotonic()
-            for trace in [trace for trace, newest in self._newest.items() if now - newest > QUIET_S]:
+            for trace in [
+                trace for trace, newest in self._newest.items() if now - newest > QUIET_S
+            ]:
                 del self._newest[trace]
-                spans = sorted(self._spans.pop(trace), key=lambda pair: pair[1].start_time_unix_nano)
+                spans = sorted(
+                    self._spans.pop(trace), key=lambda pair: pair[1].start_time_unix_nano
+                )
                 print(f"trace {trace.hex()}")
                 known = {span.span_id for _, span in spans}
                 for _, root in [pair for pair in spans if pair[1].parent_span_id not in known]:
@@ -54,7 +58,9 @@ def _print(spans: list[tuple[str, Span]], span: Span, depth: int, zero: int) -> 
     failed = "  ERROR" if span.status.code == span.status.STATUS_CODE_ERROR else ""
     print(f"{begin:9.1f} ms {length:9.1f} ms  {'  ' * depth}{span.name}  [{service}]{failed}")
     for event in span.events:
-        print(f"{(event.time_unix_nano - zero) / 1e6:9.1f} ms               {'  ' * depth}! {event.name}")
+        print(
+            f"{(event.time_unix_nano - zero) / 1e6:9.1f} ms               {'  ' * depth}! {event.name}"
+        )
     for _, child in [pair for pair in spans if pair[1].parent_span_id == span.span_id]:
         _print(spans, child, depth + 1, zero)
     sys.stdout.flush()

@@ -1,6 +1,8 @@
-"""The prompt core alone: a conversation as the token ids of a model: python examples/prompt_ids.py [MODEL]
+"""The prompt core alone: a conversation as the token ids of a model: python examples/prompt_ids.py
+[MODEL]
 
-MODEL is a directory or hub id with a tokenizer and a chat template. Without it, the demo model is made, in seconds.
+MODEL is a directory or hub id with a tokenizer and a chat template. Without it, the demo model is
+made, in seconds.
 """
 
 import sys
@@ -15,7 +17,11 @@ conversation = Conversation(
     model="example",
     system=[Text("You are a coding agent.")],
     messages=[Message("user", [Text("What is in this directory?")])],
-    tools=[ToolSpec("ls", "Lists files.", {"type": "object", "properties": {"path": {"type": "string"}}})],
+    tools=[
+        ToolSpec(
+            "ls", "Lists files.", {"type": "object", "properties": {"path": {"type": "string"}}}
+        )
+    ],
 )
 with tempfile.TemporaryDirectory() as directory:
     model = sys.argv[1] if len(sys.argv) > 1 else str(build_demo_model(Path(directory)))

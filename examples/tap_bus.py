@@ -1,7 +1,9 @@
-"""Prints each completed call and each finished turn of a running server: python examples/tap_bus.py NATS_URL [TURNS]
+"""Prints each completed call and each finished turn of a running server: python examples/tap_bus.py
+NATS_URL [TURNS]
 
-`turnwire tap` prints the address of the bus. Event frames are JSON, as are all messages but one: a request to a worker
-has the prompt's token ids after a zero byte (`frames.decode_generate` reads it). See schemas/ and docs/bus.md.
+`turnwire tap` prints the address of the bus. Event frames are JSON, as are all messages but one: a
+request to a worker has the prompt's token ids after a zero byte (`frames.decode_generate` reads
+it). See schemas/ and docs/bus.md.
 """
 
 import asyncio
@@ -26,7 +28,10 @@ async def main(url: str, turns: int) -> None:
                 if isinstance(event, Dispatch):
                     print(f"{entry.turn} calls {event.name} {event.arguments}", flush=True)
                 elif isinstance(event, Finish):
-                    print(f"{entry.turn} ends: {event.reason}, {event.usage.output} tokens", flush=True)
+                    print(
+                        f"{entry.turn} ends: {event.reason}, {event.usage.output} tokens",
+                        flush=True,
+                    )
                     turns -= 1
                     if turns == 0:
                         await bus.close()

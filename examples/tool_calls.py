@@ -12,7 +12,11 @@ from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
 SHELL: ToolParam = {
     "name": "Bash",
     "description": "Runs a command and returns its output.",
-    "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"command": {"type": "string"}},
+        "required": ["command"],
+    },
 }
 ALLOWED = {"ls", "pwd", "date"}
 
@@ -25,15 +29,20 @@ def run(command: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
-client = Anthropic(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000", api_key="any")
+client = Anthropic(
+    base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000", api_key="any"
+)
 model = next(iter(client.models.list())).id
 task = sys.argv[2] if len(sys.argv) > 2 else "Run `pwd` with your shell tool."
 messages: list[MessageParam] = [{"role": "user", "content": task}]
 for _ in range(8):
     results: list[ToolResultBlockParam] = []
-    with client.messages.stream(model=model, max_tokens=1024, messages=messages, tools=[SHELL]) as stream:
+    with client.messages.stream(
+        model=model, max_tokens=1024, messages=messages, tools=[SHELL]
+    ) as stream:
         for event in stream:
-            # content_block_stop of a call comes with its last token, while the model may still be writing.
+            # content_block_stop of a call comes with its last token, while the model may still be
+            # writing.
             if event.type == "content_block_stop" and event.content_block.type == "tool_use":
                 call = event.content_block
                 output = run(str(dict(call.input).get("command", "")))

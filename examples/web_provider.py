@@ -1,4 +1,5 @@
-"""A provider of web search and fetch over a folder of text files: python examples/web_provider.py FOLDER [PORT]
+"""A provider of web search and fetch over a folder of text files: python examples/web_provider.py
+FOLDER [PORT]
 
     turnwire up --web-provider http://127.0.0.1:9300/ --web-fetch
 
@@ -22,8 +23,12 @@ def search(pages: dict[str, str], query: str) -> list[dict[str, str]]:
     best = sorted((url for url in pages if scores[url]), key=lambda url: -scores[url])[:MOST]
     found = []
     for url in best:
-        at = max(0, min(pages[url].lower().find(word) % (len(pages[url]) + 1) for word in words) - 200)
-        found.append({"url": url, "title": url.removeprefix(SITE), "text": pages[url][at : at + 1000]})
+        at = max(
+            0, min(pages[url].lower().find(word) % (len(pages[url]) + 1) for word in words) - 200
+        )
+        found.append(
+            {"url": url, "title": url.removeprefix(SITE), "text": pages[url][at : at + 1000]}
+        )
     return found
 
 
@@ -43,7 +48,12 @@ def main(folder: str, port: int) -> None:
 
     app = web.Application()
     app.router.add_post("/", answer)
-    web.run_app(app, host="127.0.0.1", port=port, print=lambda _: print(f"serving {len(pages)} pages", flush=True))
+    web.run_app(
+        app,
+        host="127.0.0.1",
+        port=port,
+        print=lambda _: print(f"serving {len(pages)} pages", flush=True),
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: runs one target (README.md).
 
-Without `--findings` the first violated property ends the run, with the input in libFuzzer's `crash-*` file. With it the
-run goes on, and the directory gets the shortest input for each distinct failure.
+Without `--findings` the first violated property ends the run, with the input in libFuzzer's
+`crash-*` file. With it the run goes on, and the directory gets the shortest input for each distinct
+failure.
 """
 
 import argparse
@@ -42,7 +43,8 @@ class Findings:
 
 
 def _signature(data: bytes, error: BaseException) -> str:
-    """Identifies a failure by property or exception, innermost line, and first byte (the parser's family)."""
+    """Identifies a failure by property or exception, innermost line, and first byte (the parser's
+    family)."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}"
     what = str(getattr(error, "property", type(error).__name__)).replace(" ", "-")
@@ -57,7 +59,9 @@ def main() -> None:
     options, rest = arguments.parse_known_args()
     with atheris.instrument_imports(include=[TARGETS[options.target]]):
         target = import_module(f"fuzz.targets.{options.target}")
-    findings = Findings(options.findings, getattr(target, "show", repr)) if options.findings else None
+    findings = (
+        Findings(options.findings, getattr(target, "show", repr)) if options.findings else None
+    )
 
     def one(data: bytes) -> None:
         try:

@@ -7,7 +7,25 @@ from random import Random
 from typing import Any, Final
 
 SCALARS: Final[tuple[Any, ...]] = (
-    *(None, True, False, 0, -1, 1.5, 1e400, 2**63, 2**70, "", " ", "x", "\x00", "\ud800", [], {}, [[]]),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1.5,
+        1e400,
+        2**63,
+        2**70,
+        "",
+        " ",
+        "x",
+        "\x00",
+        "\ud800",
+        [],
+        {},
+        [[]],
+    ),
 )
 """Values that are put anywhere."""
 
@@ -19,8 +37,8 @@ class Mutator:
         self._keys, self._values = keys, values
 
     def mutate(self, data: bytes, chance: Random, seed: Callable[[], bytes]) -> bytes:
-        """Another body: one of its values, keys or list items is replaced, added, moved or dropped. `seed` makes one
-        instead where `data` is not JSON."""
+        """Another body: one of its values, keys or list items is replaced, added, moved or dropped.
+        `seed` makes one instead where `data` is not JSON."""
         try:
             body = json.loads(data)
             for _ in range(chance.choice((1, 1, 2, 4))):
@@ -35,7 +53,9 @@ class Mutator:
         if not places:
             return deepcopy(chance.choice(self._values))
         holder, key = chance.choice(places)
-        value = chance.choice(self._values) if chance.random() < 0.6 else _at(*chance.choice(places))
+        value = (
+            chance.choice(self._values) if chance.random() < 0.6 else _at(*chance.choice(places))
+        )
         value = deepcopy(value)
         action = chance.randrange(5)
         if action == 0 and chance.random() < 0.1:
@@ -49,7 +69,9 @@ class Mutator:
         elif action == 3 and isinstance(holder[key], str):
             text = holder[key]
             at = chance.randrange(len(text) + 1)
-            holder[key] = text[:at] + chance.choice((" ", "\n", "\x00", "é", "船", "x" * 300)) + text[at:]
+            holder[key] = (
+                text[:at] + chance.choice((" ", "\n", "\x00", "é", "船", "x" * 300)) + text[at:]
+            )
         else:
             holder[key] = value
         return body
@@ -66,7 +88,13 @@ def _at(holder: Any, key: Any) -> Any:
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         yield value, key
         if depth < 20:

@@ -1,6 +1,7 @@
 """A generation to parse, and its encoding as the bytes of a fuzzed input.
 
-Layout: family, flags, tools, finish reason, seed of the cuts, share of the text that is in the prompt; then the text.
+Layout: family, flags, tools, finish reason, seed of the cuts, share of the text that is in the
+prompt; then the text.
 """
 
 from dataclasses import dataclass
@@ -94,7 +95,9 @@ def from_vector(vector: dict[str, Any]) -> Case:
     return Case(
         family=vector["family"],
         raw=vector["raw"],
-        tools=tuple(ToolSpec(t["name"], t.get("description", ""), t["parameters"]) for t in vector["tools"]),
+        tools=tuple(
+            ToolSpec(t["name"], t.get("description", ""), t["parameters"]) for t in vector["tools"]
+        ),
         in_reasoning=vector["prompt_ends_in_reasoning"],
         reason=FinishReason(vector["finish_reason"]),
         prefix=vector.get("prefix", ""),
@@ -109,12 +112,18 @@ def to_vector(case: Case, /, **more: Any) -> dict[str, Any]:
     vector: dict[str, Any] = {
         "family": case.family,
         **more,
-        "tools": [{"name": t.name, "description": t.description, "parameters": t.schema} for t in named],
+        "tools": [
+            {"name": t.name, "description": t.description, "parameters": t.schema} for t in named
+        ],
         "prompt_ends_in_reasoning": case.in_reasoning,
         "finish_reason": case.reason.value,
         "raw": case.raw,
     }
-    for key, value in (("prefix", case.prefix), ("calls_as_text", case.calls_as_text), ("seed", case.seed)):
+    for key, value in (
+        ("prefix", case.prefix),
+        ("calls_as_text", case.calls_as_text),
+        ("seed", case.seed),
+    ):
         if value:
             vector[key] = value
     return vector

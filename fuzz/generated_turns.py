@@ -1,4 +1,5 @@
-"""Generates turns with known blocks: reasoning, text and calls in any order, in the notation of a family."""
+"""Generates turns with known blocks: reasoning, text and calls in any order, in the notation of a
+family."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +11,41 @@ from services.families import Family, families
 from services.families.grammar.markup import Markup
 
 STRINGS: Final = (
-    *("plain", "", " lead and trail ", "line one\nline two\n", "\n\nstarts", "123", "true", "None", "-0.5e3"),
-    *('{"a": 1}', "[1, 2]", "a < b && c > d", "quote \" and ' and \\ back\\n", "\\", '"', "}", "{", "a]}", "a=1, b=2"),
-    *("<tool_call>", "</think>", "<think>", "<|im_", "</b>", "x</", "end with <", "end with \n", "\ttab", "é船🌊"),
+    *(
+        "plain",
+        "",
+        " lead and trail ",
+        "line one\nline two\n",
+        "\n\nstarts",
+        "123",
+        "true",
+        "None",
+        "-0.5e3",
+    ),
+    *(
+        '{"a": 1}',
+        "[1, 2]",
+        "a < b && c > d",
+        "quote \" and ' and \\ back\\n",
+        "\\",
+        '"',
+        "}",
+        "{",
+        "a]}",
+        "a=1, b=2",
+    ),
+    *(
+        "<tool_call>",
+        "</think>",
+        "<think>",
+        "<|im_",
+        "</b>",
+        "x</",
+        "end with <",
+        "end with \n",
+        "\ttab",
+        "é船🌊",
+    ),
     'def f(x):\n    return "<div>" + x[0]\n',
 )
 PROSE: Final = (
@@ -67,7 +100,9 @@ def generated_turn(data: bytes) -> tuple[Case, list[Segment]]:
     family = families()[choose.of([name for name in FAMILIES if name not in _ONE_ORDER])]
     seed = choose.below(256)
     segments = _segments(choose, family)
-    return Case(family.name, _written(choose, family, segments), of_the_vectors(), seed=seed), segments
+    return Case(
+        family.name, _written(choose, family, segments), of_the_vectors(), seed=seed
+    ), segments
 
 
 def _segments(choose: Choices, family: Family) -> list[Segment]:
@@ -77,8 +112,16 @@ def _segments(choose: Choices, family: Family) -> list[Segment]:
         kind = choose.of(("tool_use", "text", "reasoning", "tool_use"))
         if kind == "tool_use" and family.style.call:
             tool = choose.of(of_the_vectors())
-            arguments = {k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)}
-            segments.append((kind, tool.name, {key: _value(choose, schema) for key, schema in arguments.items()}))
+            arguments = {
+                k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)
+            }
+            segments.append(
+                (
+                    kind,
+                    tool.name,
+                    {key: _value(choose, schema) for key, schema in arguments.items()},
+                )
+            )
         elif _may_follow(kind, last) and (kind == "text" or _reasons(family)):
             segments.append((kind, choose.of(PROSE), {}))
     return segments
@@ -105,8 +148,16 @@ def _written(choose: Choices, family: Family, segments: list[Segment]) -> str:
         elif kind == "reasoning":
             piece = family.style.write_reasoning(value)
         else:
-            line = "\n" if family.name in _OWN_LINE and pieces and not pieces[-1].endswith("\n") else ""
-            piece = line + family.style.write_call(value, arguments) + ("" if start else choose.of(("", "\n")))
+            line = (
+                "\n"
+                if family.name in _OWN_LINE and pieces and not pieces[-1].endswith("\n")
+                else ""
+            )
+            piece = (
+                line
+                + family.style.write_call(value, arguments)
+                + ("" if start else choose.of(("", "\n")))
+            )
         pieces.append(piece if not pieces else start + piece)
     return "".join(pieces)
 

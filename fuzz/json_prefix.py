@@ -1,4 +1,5 @@
-"""Checks whether a text is the beginning of a JSON object, as the arguments of a truncated call must be."""
+"""Checks whether a text is the beginning of a JSON object, as the arguments of a truncated call
+must be."""
 
 import re
 from typing import Final
@@ -8,7 +9,9 @@ _CHARACTERS: Final = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*'
 _STRING: Final = re.compile(_CHARACTERS + '"')
 _STRING_HEAD: Final = re.compile(_CHARACTERS + r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![0-9.eE+-])")
-_NUMBER_HEAD: Final = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][+-]?[0-9]*)?)?\Z")
+_NUMBER_HEAD: Final = re.compile(
+    r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][+-]?[0-9]*)?)?\Z"
+)
 _WORDS: Final = ("true", "false", "null")
 
 

@@ -1,4 +1,5 @@
-"""Mutates inputs with the families' grammars: splices markers, whole calls and pieces of vectors into the text."""
+"""Mutates inputs with the families' grammars: splices markers, whole calls and pieces of vectors
+into the text."""
 
 import json
 from collections.abc import Callable
@@ -11,11 +12,68 @@ from fuzz.shapes import spellings
 from fuzz.toolsets import VECTORS, of_the_vectors
 
 VALUES: Final = (
-    *("null", "true", "True", "None", "1", "-0.5", "1e5", "00", "9" * 40, "{}", "[]", '{"a": [1, {"b": null}]}'),
-    *("plain words ", "\n", "\n\n", " ", "\t", "\u00a0", "\x00", "船🌊", "&amp;", "<![CDATA[", "]]>"),
-    *('"', "'", "\\", "\\u00e9", "\\ud800", "\\n", "{", "}", "[", "]", "(", ")", ",", ":", ";", "=", "|"),
-    *("<", ">", "</", "/>", '{"name": "read_ledger", "arguments": {"page": 1}}', "read_ledger(page=1)"),
-    *('"name": ', '"arguments": ', '"parameters": ', '"function": {', '"type": "function", ', '"id": "a1b2c3d4e", '),
+    *(
+        "null",
+        "true",
+        "True",
+        "None",
+        "1",
+        "-0.5",
+        "1e5",
+        "00",
+        "9" * 40,
+        "{}",
+        "[]",
+        '{"a": [1, {"b": null}]}',
+    ),
+    *(
+        "plain words ",
+        "\n",
+        "\n\n",
+        " ",
+        "\t",
+        "\u00a0",
+        "\x00",
+        "船🌊",
+        "&amp;",
+        "<![CDATA[",
+        "]]>",
+    ),
+    *(
+        '"',
+        "'",
+        "\\",
+        "\\u00e9",
+        "\\ud800",
+        "\\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        "(",
+        ")",
+        ",",
+        ":",
+        ";",
+        "=",
+        "|",
+    ),
+    *(
+        "<",
+        ">",
+        "</",
+        "/>",
+        '{"name": "read_ledger", "arguments": {"page": 1}}',
+        "read_ledger(page=1)",
+    ),
+    *(
+        '"name": ',
+        '"arguments": ',
+        '"parameters": ',
+        '"function": {',
+        '"type": "function", ',
+        '"id": "a1b2c3d4e", ',
+    ),
 )
 Edit = Callable[[Random, str, str], str]
 

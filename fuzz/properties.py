@@ -1,7 +1,9 @@
-"""Properties of the parser core that hold for every generation of every family, whatever the model wrote.
+"""Properties of the parser core that hold for every generation of every family, whatever the model
+wrote.
 
-`check` parses one case in one piece, in random pieces and character by character, and raises `PropertyViolated` for the
-first property that does not hold. The docstring of a check names the cases that it leaves out.
+`check` parses one case in one piece, in random pieces and character by character, and raises
+`PropertyViolated` for the first property that does not hold. The docstring of a check names the
+cases that it leaves out.
 """
 
 import json
@@ -21,7 +23,8 @@ from services.families import families
 from services.families.grammar.shapes import BLANKS
 
 HOLD_BACK: Final = 1600
-"""Characters of text that a shape may hold back: two holes of 256, blanks, literals and what must follow."""
+"""Characters of text that a shape may hold back: two holes of 256, blanks, literals and what must
+follow."""
 _COPIED_ELSEWHERE: Final = frozenset({"minimax_m3"})
 """Joins pieces of text between nested tags: its values need not be one piece of the input."""
 
@@ -69,27 +72,44 @@ def check(case: Case) -> list[Block]:
 
 
 def fold(events: Iterable[BlockEvent]) -> list[Block]:
-    """Events as blocks: numbered in order, one open at a time, each delta where the last one ended, lengths right."""
+    """Events as blocks: numbered in order, one open at a time, each delta where the last one ended,
+    lengths right."""
     blocks: list[Block] = []
     opened = False
     for event in events:
         if isinstance(event, BlockStart):
             _require(not opened, "one open block", f"{event} while {blocks[-1:]} is open")
-            _require(event.block == len(blocks), "contiguous block numbers", f"{event} as number {len(blocks)}")
-            _require((event.kind == "tool_use") == bool(event.name), "a call has a name", repr(event))
+            _require(
+                event.block == len(blocks),
+                "contiguous block numbers",
+                f"{event} as number {len(blocks)}",
+            )
+            _require(
+                (event.kind == "tool_use") == bool(event.name), "a call has a name", repr(event)
+            )
             blocks.append(Block(event.kind, event.name, event.call_id))
             opened = True
             continue
-        _require(opened and event.block == len(blocks) - 1, "one open block", f"{event} outside its block")
+        _require(
+            opened and event.block == len(blocks) - 1,
+            "one open block",
+            f"{event} outside its block",
+        )
         block = blocks[-1]
         if isinstance(event, Delta):
             _require(
-                event.offset == len(block.text), "contiguous offsets", f"{event} after {len(block.text)} characters"
+                event.offset == len(block.text),
+                "contiguous offsets",
+                f"{event} after {len(block.text)} characters",
             )
             _require(bool(event.text), "no empty delta", repr(event))
             block.text += event.text
         else:
-            _require(event.length == len(block.text), "length", f"{event}, but {len(block.text)} characters")
+            _require(
+                event.length == len(block.text),
+                "length",
+                f"{event}, but {len(block.text)} characters",
+            )
             block.complete = event.complete
             opened = False
     _require(not opened, "every block is closed", repr(blocks[-1:]))
@@ -105,7 +125,9 @@ def _content(block: Block) -> None:
     elif block.complete:
         _require(isinstance(_arguments(block), dict), "arguments are a JSON object", repr(block))
     else:
-        _require(is_object_prefix(block.text), "arguments are a prefix of a JSON object", repr(block))
+        _require(
+            is_object_prefix(block.text), "arguments are a prefix of a JSON object", repr(block)
+        )
 
 
 def _arguments(block: Block) -> Any:
@@ -120,7 +142,8 @@ def _no_constant(word: str) -> None:
 
 
 def at_once(case: Case, steps: list[list[BlockEvent]]) -> None:
-    """A letter or digit that begins no marker is emitted by its own `feed`, unless text before it is held back.
+    """A letter or digit that begins no marker is emitted by its own `feed`, unless text before it
+    is held back.
 
     Checked only where the character before it was emitted on its own, so that nothing is held back.
     """
@@ -131,7 +154,11 @@ def at_once(case: Case, steps: list[list[BlockEvent]]) -> None:
         plain = char.isalnum() and char not in begins
         if free is not None and plain:
             texts = [e.text for e in events if isinstance(e, Delta)]
-            _require(texts == [char] and len(events) == 1, "plain text at once", f"{char!r} in {free} gave {events}")
+            _require(
+                texts == [char] and len(events) == 1,
+                "plain text at once",
+                f"{char!r} in {free} gave {events}",
+            )
         for event in events:
             if isinstance(event, BlockStart):
                 kind = event.kind
@@ -142,7 +169,8 @@ def at_once(case: Case, steps: list[list[BlockEvent]]) -> None:
 
 
 def held_back(steps: list[list[BlockEvent]]) -> None:
-    """Prose is held back no longer than the longest marker. A body in brackets may take longer, up to its name."""
+    """Prose is held back no longer than the longest marker. A body in brackets may take longer, up
+    to its name."""
     kind: BlockKind | None = None
     for events in steps:
         for event in events:
@@ -167,7 +195,9 @@ def from_the_input(case: Case, blocks: list[Block]) -> None:
     for block in blocks:
         if block.kind == "tool_use":
             continue
-        found = compile(escape(block.text)).search(source, at) or compile(_spelled(case, block)).search(source, at)
+        found = compile(escape(block.text)).search(source, at) or compile(
+            _spelled(case, block)
+        ).search(source, at)
         _require(found is not None, "prose is from the input, once and in order", repr(block))
         at = found.end() if found is not None else at
     if "\\" in source or "&" in source:
@@ -177,7 +207,9 @@ def from_the_input(case: Case, blocks: list[Block]) -> None:
         if block.kind != "tool_use":
             continue
         same = sum(b.name == block.name for b in blocks if b.kind == "tool_use")
-        _require(same <= source.count(str(block.name)), "every call has a name of its own", repr(blocks))
+        _require(
+            same <= source.count(str(block.name)), "every call has a name of its own", repr(blocks)
+        )
         _require((block.call_id or "") in source, "an id is from the input", repr(block))
         if block.complete and case.family not in _COPIED_ELSEWHERE:
             for value in _arguments(block).values():
@@ -192,8 +224,13 @@ def _spelled(case: Case, block: Block) -> str:
 
 
 def accounted_for(case: Case, blocks: list[Block]) -> None:
-    """Without calls, everything but prose is markers and white space. Not checked for channels, which have headers."""
-    if case.prefix or case.reason is not FinishReason.STOP or any(b.kind == "tool_use" for b in blocks):
+    """Without calls, everything but prose is markers and white space. Not checked for channels,
+    which have headers."""
+    if (
+        case.prefix
+        or case.reason is not FinishReason.STOP
+        or any(b.kind == "tool_use" for b in blocks)
+    ):
         return
     gap = framing(case.family, calls=bool(case.tools) and not case.calls_as_text)
     if gap is not None:
@@ -212,23 +249,32 @@ def _consumed(case: Case) -> str:
 def without_calls(case: Case, blocks: list[Block]) -> None:
     """No call is made where calls are treated as text."""
     if case.calls_as_text or not case.tools:
-        _require(not any(b.kind == "tool_use" for b in blocks), "no call without tools", repr(blocks))
+        _require(
+            not any(b.kind == "tool_use" for b in blocks), "no call without tools", repr(blocks)
+        )
 
 
 def cut_off(case: Case, blocks: list[Block]) -> None:
-    """A call that is complete after truncation by `max_tokens` is complete and equal in the full output."""
+    """A call that is complete after truncation by `max_tokens` is complete and equal in the full
+    output."""
     calls = [(b.name, b.call_id, b.text) for b in blocks if b.call]
     at = Random(case.seed).randrange(len(case.raw) + 1)
     for text in {case.raw[:at], case.raw}:
         cut = replace(case, raw=text, reason=FinishReason.LENGTH)
         early = [(b.name, b.call_id, b.text) for b in fold(_run(cut, [text])) if b.call]
-        _require(early == calls[: len(early)], "a cut completes nothing", f"{early} at {text[-80:]!r}, later {calls}")
+        _require(
+            early == calls[: len(early)],
+            "a cut completes nothing",
+            f"{early} at {text[-80:]!r}, later {calls}",
+        )
 
 
 def in_reasoning(steps: list[list[BlockEvent]], thoughts: list[bool]) -> None:
-    """While a block is open, `in_reasoning` is True exactly for reasoning; reasoning tokens are counted by it.
+    """While a block is open, `in_reasoning` is True exactly for reasoning; reasoning tokens are
+    counted by it.
 
-    Not checked where a call stays open until the finish: with its end, reasoning after it is held back.
+    Not checked where a call stays open until the finish: with its end, reasoning after it is held
+    back.
     """
     kind: BlockKind | None = None
     last = max((at for at, events in enumerate(steps[:-1]) if events), default=-1)
@@ -238,7 +284,11 @@ def in_reasoning(steps: list[list[BlockEvent]], thoughts: list[bool]) -> None:
                 kind = event.kind if isinstance(event, BlockStart) else None
         if at > last and kind == "tool_use":
             return
-        _require(kind is None or thought == (kind == "reasoning"), "reasoning is known as such", f"{thought} in {kind}")
+        _require(
+            kind is None or thought == (kind == "reasoning"),
+            "reasoning is known as such",
+            f"{thought} in {kind}",
+        )
 
 
 def _same(mine: list[Block], theirs: list[Block], how: str) -> None:
@@ -249,8 +299,11 @@ def _run(case: Case, pieces: list[str]) -> list[BlockEvent]:
     return [event for step in _steps(case, pieces) for event in step]
 
 
-def _steps(case: Case, pieces: Iterable[str], thoughts: list[bool] | None = None) -> list[list[BlockEvent]]:
-    """The events of each feed, and of the finish; nothing may come after it. `thoughts`: takes `in_reasoning`."""
+def _steps(
+    case: Case, pieces: Iterable[str], thoughts: list[bool] | None = None
+) -> list[list[BlockEvent]]:
+    """The events of each feed, and of the finish; nothing may come after it. `thoughts`: takes
+    `in_reasoning`."""
     parser = case.open()
     steps: list[list[BlockEvent]] = []
     for piece in pieces:

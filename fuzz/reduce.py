@@ -1,4 +1,5 @@
-"""`python -m fuzz.reduce FILE…`: reduces inputs of the parser target to the smallest case with the same failure."""
+"""`python -m fuzz.reduce FILE…`: reduces inputs of the parser target to the smallest case with the
+same failure."""
 
 import json
 import sys
@@ -48,8 +49,14 @@ def reduced(case: Case) -> Case:
                 case = simplify(case)
         case = next((c for n in range(case.seed) if fails(c := replace(case, seed=n))), case)
         case = replace(case, raw=_shrunk(case.raw, lambda raw, c=case: fails(replace(c, raw=raw))))  # type: ignore[misc]
-        case = replace(case, prefix=_shrunk(case.prefix, lambda p, c=case: fails(replace(c, prefix=p))))  # type: ignore[misc]
-        tools = tuple(tool for tool in case.tools if tool.name in case.prefix + case.raw) or case.tools[:1]
+        case = replace(
+            case,
+            prefix=_shrunk(case.prefix, lambda p, c=case: fails(replace(c, prefix=p))),  # type: ignore[misc]
+        )
+        tools = (
+            tuple(tool for tool in case.tools if tool.name in case.prefix + case.raw)
+            or case.tools[:1]
+        )
         if fails(replace(case, tools=tools)):
             case = replace(case, tools=tools)
         if case == before:

@@ -1,4 +1,5 @@
-"""Lists the literals and shapes of a family's grammar, for properties that concern markers and for mutations."""
+"""Lists the literals and shapes of a family's grammar, for properties that concern markers and for
+mutations."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ FILLED: Final = {
     "suffix": ("", ":opensource"),
 }
 """Texts that fit the holes of a shape."""
-_WORDS: Final = frozenset({"names", "arguments", "ids", "unwrap", "rename", "field", "value", "consumed"})
+_WORDS: Final = frozenset(
+    {"names", "arguments", "ids", "unwrap", "rename", "field", "value", "consumed"}
+)
 """Fields of a grammar that hold words inside markers or JSON, and no markers."""
 
 
@@ -73,7 +76,12 @@ def spellings(family: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for text in notations(family):
         for number in range(4):
-            found[_HOLE.sub(lambda hole, number=number: FILLED[hole[1]][number % len(FILLED[hole[1]])], text)] = None  # type: ignore[misc]
+
+            def fill(hole: re.Match[str], number: int = number) -> str:
+                choices = FILLED[hole[1]]
+                return choices[number % len(choices)]
+
+            found[_HOLE.sub(fill, text)] = None
     return tuple(t for t in found if t)
 
 
@@ -92,15 +100,16 @@ class Framing:
         self._end = rf"(?:(?:{cut})[\s\S]*)?" if cut else ""
 
     def fits(self, raw: str, blocks: list[str]) -> bool:
-        """Whether `raw` is the blocks (as patterns) in order with nothing else but markers; at its end one may be cut
-        off."""
+        """Whether `raw` is the blocks (as patterns) in order with nothing else but markers; at its
+        end one may be cut off."""
         pattern = self._gap + "".join(block + self._gap for block in blocks) + self._end
         return re.fullmatch(pattern, raw) is not None
 
 
 @cache
 def reopeners(family: str) -> str:
-    """A pattern for markers that open reasoning, any number of them: inside of reasoning they are dropped."""
+    """A pattern for markers that open reasoning, any number of them: inside of reasoning they are
+    dropped."""
     grammar = families()[family].grammar
     openers = [opener for opener, _ in grammar.think] if isinstance(grammar, Markup) else []
     return f"(?:{'|'.join(map(_loose, openers))})*" if openers else ""
@@ -117,6 +126,10 @@ def framing(family: str, calls: bool) -> Framing | None:
     markers.update(text for pair in grammar.frames for text in pair)
     if calls:
         markers.update(section.text for section in grammar.empty_sections)
-    heads = {call.shape.head for call in grammar.calls if calls} | {_HOLE.split(marker)[0] for marker in markers}
+    heads = {call.shape.head for call in grammar.calls if calls} | {
+        _HOLE.split(marker)[0] for marker in markers
+    }
     # Up to its first bracket a marker is unambiguous: truncated after it, it is still not text.
-    return Framing(frozenset(markers), frozenset(head[: head.find(">") + 1] or head for head in heads))
+    return Framing(
+        frozenset(markers), frozenset(head[: head.find(">") + 1] or head for head in heads)
+    )

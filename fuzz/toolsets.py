@@ -1,4 +1,5 @@
-"""The tools that requests offer while the parsers are fuzzed: those of the vectors, none, and unusual ones."""
+"""The tools that requests offer while the parsers are fuzzed: those of the vectors, none, and
+unusual ones."""
 
 import json
 from functools import cache
@@ -19,7 +20,9 @@ _AWKWARD: Final[dict[str, Any]] = {
         "properties": {
             "maybe": {"type": ["string", "null"]},
             "many": {"anyOf": [{"type": "integer"}, {"type": "boolean"}, {"type": "array"}]},
-            "nested": {"anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"type": "number"}]}]}]}]}]},
+            "nested": {
+                "anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"anyOf": [{"type": "number"}]}]}]}]}]
+            },
             "empty": {"anyOf": []},
             "fixed": {"const": 7},
             "listed": {"enum": [1, "one", None, True, [1], {"a": 1}]},
@@ -61,7 +64,9 @@ def of_the_vectors() -> tuple[ToolSpec, ...]:
     for file in sorted(VECTORS.glob("*.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
             for tool in json.loads(line)["tools"]:
-                found.setdefault(tool["name"], ToolSpec(tool["name"], tool["description"], tool["parameters"]))
+                found.setdefault(
+                    tool["name"], ToolSpec(tool["name"], tool["description"], tool["parameters"])
+                )
     return tuple(found.values())
 
 

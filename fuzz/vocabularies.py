@@ -6,7 +6,9 @@ from typing import Final
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 SPECIAL: Final = ["<|im_end|>", "<tool_call>", "<|é|>"]
-_TEXT: Final = "Grüße 船は 🌊👩‍🚀 “naïve”\n\tdef f(x): return x ** 2 # Ω≈3½ <tool_call>\n<|im_end|> \ufffd"
+_TEXT: Final = (
+    "Grüße 船は 🌊👩‍🚀 “naïve”\n\tdef f(x): return x ** 2 # Ω≈3½ <tool_call>\n<|im_end|> \ufffd"
+)
 
 
 @cache
@@ -26,10 +28,19 @@ def sentencepiece() -> Tokenizer:
     """Pieces with byte fallback: Llama 2, Mistral v3, Gemma."""
     letters = sorted(set("▁abcdefghijklmnopqrstuvwxyzGrüß船:()#*<>|_\n"))
     pieces = ["<unk>", *SPECIAL, *(f"<0x{b:02X}>" for b in range(256)), *letters]
-    tokenizer = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [], byte_fallback=True, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = Tokenizer(
+        models.BPE({p: i for i, p in enumerate(pieces)}, [], byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     tokenizer.add_special_tokens(SPECIAL)
     return tokenizer

@@ -6,11 +6,11 @@ from msgspec import Struct, field
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
 THINKING_BUDGET: Final = "thinking_budget"
-"""The feature of ending thoughts at a budget: of a worker with any engine, and of a preprocessor that can name the
-markers of its model's reasoning."""
+"""The feature of ending thoughts at a budget: of a worker with any engine, and of a preprocessor
+that can name the markers of its model's reasoning."""
 VISION: Final = "vision"
-"""The feature of images in prompts: of a worker with an engine that takes them, and of a preprocessor that has the
-model's processor."""
+"""The feature of images in prompts: of a worker with an engine that takes them, and of a
+preprocessor that has the model's processor."""
 
 
 class ModelCard(Struct, frozen=True, omit_defaults=True):
@@ -41,15 +41,18 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     block_tokens: int = 0
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""
     raw_prompts: bool = False
-    """The worker reads requests from `frames.encode_generate`; workers of older releases read JSON only."""
+    """The worker reads requests from `frames.encode_generate`; workers of older releases read JSON
+    only."""
     shares_queued: bool = False
-    """The engine computes the common beginning of queued prompts once, so that no turn is held for it."""
+    """The engine computes the common beginning of queued prompts once, so that no turn is held for
+    it."""
     weight: float = 1.0
     """This model's share of the new sessions for an alias that several models have."""
 
 
 class Load(Struct, frozen=True, omit_defaults=True):
-    """The load of a process. For workers `slots` is how many turns decode at once, `queue_limit` how many may wait."""
+    """The load of a process. For workers `slots` is how many turns decode at once, `queue_limit`
+    how many may wait."""
 
     running: int = 0
     waiting: int = 0
@@ -60,7 +63,8 @@ class Load(Struct, frozen=True, omit_defaults=True):
 
 
 class Heartbeat(Struct, frozen=True, omit_defaults=True):
-    """Sent by every process each second, and on change. A process that misses three in a row is considered dead."""
+    """Sent by every process each second, and on change. A process that misses three in a row is
+    considered dead."""
 
     stage: Stage
     id: str
@@ -76,13 +80,15 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     window: int = 0
     """Bytes of frames that a sender may have in flight to this process before its first credit."""
     sent: dict[str, int] = {}
-    """Last `seq` sent to each receiver: shows a receiver that the last frames were lost. A receiver that is missing
-    here has nothing in flight: it is new, or was considered dead and its streams are elsewhere."""
+    """Last `seq` sent to each receiver: shows a receiver that the last frames were lost. A receiver
+    that is missing here has nothing in flight: it is new, or was considered dead and its streams
+    are elsewhere."""
     unacknowledged: dict[str, int] = field(default_factory=dict, name="owed")
-    """Last `seq` acknowledged by each receiver that has not acknowledged everything: shows it that a `Credit` was
-    lost."""
+    """Last `seq` acknowledged by each receiver that has not acknowledged everything: shows it that
+    a `Credit` was lost."""
     replays: dict[str, int] = {}
-    """`number` of the last `Replay` handled, by receiver: shows a receiver that its request was lost."""
+    """`number` of the last `Replay` handled, by receiver: shows a receiver that its request was
+    lost."""
     version: str = ""
     host: str = ""
     pid: int = 0
@@ -93,19 +99,20 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
 
 
 class Credit(Struct, frozen=True, omit_defaults=True):
-    """receiver → sender: frames up to `seq` are handled or given up; `window` bytes may be in flight."""
+    """receiver → sender: frames up to `seq` are handled or given up; `window` bytes may be in
+    flight."""
 
     receiver: str
     seq: int
     window: int
     replays_requested: int = field(default=0, name="asked")
-    """`number` of the last `Replay` before this credit. It covers the frames that were given up: a sender that has not
-    handled it must not consider them delivered."""
+    """`number` of the last `Replay` before this credit. It covers the frames that were given up: a
+    sender that has not handled it must not consider them delivered."""
 
 
 class StreamPosition(Struct, frozen=True, omit_defaults=True):
-    """A receiver's position in one stream: it has everything before. In token streams `offset` counts output tokens; in
-    event streams it counts characters of `block`."""
+    """A receiver's position in one stream: it has everything before. In token streams `offset`
+    counts output tokens; in event streams it counts characters of `block`."""
 
     turn: str
     attempt: int
@@ -116,7 +123,8 @@ class StreamPosition(Struct, frozen=True, omit_defaults=True):
 
 
 class Replay(Struct, frozen=True, omit_defaults=True):
-    """receiver → sender: send these streams again from these positions. `all`: and every other stream from 0."""
+    """receiver → sender: send these streams again from these positions. `all`: and every other
+    stream from 0."""
 
     receiver: str
     streams: list[StreamPosition] = []
@@ -126,8 +134,9 @@ class Replay(Struct, frozen=True, omit_defaults=True):
 
 
 class FrontendNotice(Struct, frozen=True, omit_defaults=True):
-    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`); one of the models that
-    share a name was chosen for a session, or made a prompt with which later ones may be compared (`place`)."""
+    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`);
+    one of the models that share a name was chosen for a session, or made a prompt with which later
+    ones may be compared (`place`)."""
 
     action: Literal["forget", "cancel", "place"]
     id: str
@@ -140,7 +149,8 @@ class FrontendNotice(Struct, frozen=True, omit_defaults=True):
     prompt_tokens: int = 0
     """Tokens of the prompt; 0: the notice is of a session."""
     root: str = ""
-    """`place` of a helper's session: a hash of the session that its tree of agents began with, and is placed by."""
+    """`place` of a helper's session: a hash of the session that its tree of agents began with, and
+    is placed by."""
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):
@@ -159,15 +169,17 @@ class Cancel(Struct, frozen=True, omit_defaults=True):
         "failed",
         "unreadable",
     ]
-    """`unreadable`: a shard could not parse the stream's context; the worker reports it to the frontend."""
+    """`unreadable`: a shard could not parse the stream's context; the worker reports it to the
+    frontend."""
 
 
 class KvUpdate(Struct, frozen=True, omit_defaults=True):
-    """worker → preprocessors: changes of the KV blocks that it holds. `cleared` applies first, then `removed`, then
-    `stored`.
+    """worker → preprocessors: changes of the KV blocks that it holds. `cleared` applies first, then
+    `removed`, then `stored`.
 
-    A block's key is a hash of all tokens from the prompt's start to the block's end, and of the salt. All processes
-    compute the same keys (`tokenization.block_keys`); an engine's own hashes stay in its worker.
+    A block's key is a hash of all tokens from the prompt's start to the block's end, and of the
+    salt. All processes compute the same keys (`tokenization.block_keys`); an engine's own hashes
+    stay in its worker.
     """
 
     worker: str

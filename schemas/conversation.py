@@ -1,7 +1,8 @@
 """The conversation into which the frontend translates the requests of every API.
 
-A message is a list of parts in their original order. Arguments, call ids and sealed reasoning stay as the client sent
-them. `docs/messages.md`, `docs/chat.md` and `docs/responses.md` describe the translation.
+A message is a list of parts in their original order. Arguments, call ids and sealed reasoning stay
+as the client sent them. `docs/messages.md`, `docs/chat.md` and `docs/responses.md` describe the
+translation.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,8 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Media(Struct, frozen=True, tag="media", omit_defaults=True):
-    """An image, document or audio. Its bytes are not sent with it over the bus, only its type, size and URL."""
+    """An image, document or audio. Its bytes are not sent with it over the bus, only its type, size
+    and URL."""
 
     kind: Literal["image", "document", "audio"]
     media_type: str = ""
@@ -34,7 +36,8 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
     problem: str = ""
     """Why a document's text was not read, if this server tried."""
     hash: str = ""
-    """Set if the model gets the image: `images.image_hash` of its data, its key in the bucket `tw_media`."""
+    """Set if the model gets the image: `images.image_hash` of its data, its key in the bucket
+    `tw_media`."""
     width: int = 0
     """Pixels, of an image with a hash, upright."""
     height: int = 0
@@ -45,13 +48,15 @@ class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):
 
     text: str | None = None
     seal: str | None = None
-    """Messages' `signature` or `redacted_thinking.data`, Responses' `encrypted_content`; opaque, possibly foreign."""
+    """Messages' `signature` or `redacted_thinking.data`, Responses' `encrypted_content`; opaque,
+    possibly foreign."""
     summary: list[str] = []
     id: str | None = None
 
 
 class Call(Struct, frozen=True, tag="call", omit_defaults=True):
-    """A tool call. `arguments` is the JSON text as the client spelled it (numbers, key order and spacing kept)."""
+    """A tool call. `arguments` is the JSON text as the client spelled it (numbers, key order and
+    spacing kept)."""
 
     call_id: str
     name: str
@@ -64,7 +69,8 @@ class Call(Struct, frozen=True, tag="call", omit_defaults=True):
 
 
 class ToolReference(Struct, frozen=True, tag="tool_reference"):
-    """The point in a result from which on the model sees a deferred tool (Claude Code's ToolSearch)."""
+    """The point in a result from which on the model sees a deferred tool (Claude Code's
+    ToolSearch)."""
 
     name: str
 
@@ -85,13 +91,15 @@ Part: TypeAlias = Text | Media | Reasoning | Call | Result
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One message. Results are in messages of their own (`role="tool"`); instructions keep their place."""
+    """One message. Results are in messages of their own (`role="tool"`); instructions keep their
+    place."""
 
     role: Role
     parts: list[Part]
     name: str | None = None
     ids: list[str] = []
-    """Ids of the items in which the client sent this message, besides the ids of its parts (Responses)."""
+    """Ids of the items in which the client sent this message, besides the ids of its parts
+    (Responses)."""
 
 
 class Grammar(Struct, frozen=True):
@@ -114,8 +122,9 @@ class HostedTool(Struct, frozen=True, omit_defaults=True):
     max_chars: int | None = None
     """Limit of characters per page."""
     deferred: bool = False
-    """The rules of Messages: beside a call of a client's tool, it runs with the client's next request; after many
-    rounds the answer pauses. False: the rules of Responses: it runs at once, and the last round has no tools."""
+    """The rules of Messages: beside a call of a client's tool, it runs with the client's next
+    request; after many rounds the answer pauses. False: the rules of Responses: it runs at once,
+    and the last round has no tools."""
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
@@ -136,7 +145,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
-    """`any`: at least one call; `tool`: a call of `name`; `none`: tools are in the prompt and may not be called."""
+    """`any`: at least one call; `tool`: a call of `name`; `none`: tools are in the prompt and may
+    not be called."""
 
     mode: Literal["auto", "any", "tool", "none"] = "auto"
     name: str | None = None
@@ -144,8 +154,8 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
     namespace: str | None = None
     """Namespace of the tool `name`."""
     allowed: list[str] = []
-    """The only tools that may be called (`allowed_tools`); empty: all. The prompt has all of them in any case, so that
-    a session keeps its prefix."""
+    """The only tools that may be called (`allowed_tools`); empty: all. The prompt has all of them
+    in any case, so that a session keeps its prefix."""
 
 
 class Thinking(Struct, frozen=True, omit_defaults=True):
@@ -156,8 +166,8 @@ class Thinking(Struct, frozen=True, omit_defaults=True):
     effort: str | None = None
     display: Literal["full", "omitted"] = "full"
     history: Literal["default", "keep", "drop"] = "default"
-    """Reasoning of earlier turns: by the model's own rule, all of it, or only that of the current tool loop
-    (Responses' `reasoning.context`, Messages' `clear_thinking_20251015`)."""
+    """Reasoning of earlier turns: by the model's own rule, all of it, or only that of the current
+    tool loop (Responses' `reasoning.context`, Messages' `clear_thinking_20251015`)."""
     count_tokens: bool = False
     """The answer reports the tokens of each thought."""
 
@@ -209,16 +219,18 @@ class Client(Struct, frozen=True, omit_defaults=True):
     alias: str | None = None
     """The model's name in the request, if other models may have it, too."""
     parent: str | None = None
-    """The session of the agent that started this one; None: a person or a program did, or the client does not say."""
+    """The session of the agent that started this one; None: a person or a program did, or the
+    client does not say."""
     kind: Literal["main", "helper", "background"] = "main"
     """`helper`: an agent waits for this one; `background`: no one waits for it (titles, recaps)."""
     compare: str | None = None
-    """Id of the earlier turn with which the prompt is compared. "": none, but later prompts may be compared with this
-    one; None: no comparison at all."""
+    """Id of the earlier turn with which the prompt is compared. "": none, but later prompts may be
+    compared with this one; None: no comparison at all."""
 
 
 class Hints(Struct, frozen=True, omit_defaults=True):
-    """Hints for scheduling and caching (`nvext.agent_hints`, `priority`, `cache_salt`); never part of the prompt."""
+    """Hints for scheduling and caching (`nvext.agent_hints`, `priority`, `cache_salt`); never part
+    of the prompt."""
 
     latency_sensitivity: float | None = None
     """From 0 (batch work) up; larger goes first."""
@@ -249,7 +261,8 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     model: str
     messages: list[Message]
     system: list[Text] = []
-    """Top-level instructions; those inside the conversation are messages with role system or developer."""
+    """Top-level instructions; those inside the conversation are messages with role system or
+    developer."""
     tools: list[ToolSpec] = []
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     thinking: Thinking = field(default_factory=Thinking)
@@ -264,6 +277,8 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     prompt: RawPrompt | None = None
     """If set, there are no messages, no template and no parsing."""
     prefill: bool = True
-    """The answer continues a last assistant message that ends in text. False: a new message follows it."""
+    """The answer continues a last assistant message that ends in text. False: a new message follows
+    it."""
     summary: bool = False
-    """The answer is a summary for programs: nothing is added to it for a user. The frontend does not send this."""
+    """The answer is a summary for programs: nothing is added to it for a user. The frontend does
+    not send this."""

@@ -1,4 +1,5 @@
-"""The tree of errors that end a request. Each API renders a kind in its own form; only the APIs write error bodies."""
+"""The tree of errors that end a request. Each API renders a kind in its own form; only the APIs
+write error bodies."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -25,12 +26,13 @@ class ErrorKind(StrEnum):
 ENGINE_DIED = "engine_died"
 """`ErrorInfo.code` of a failure after which another worker can continue the turn."""
 STREAM_GONE = "stream_gone"
-"""`ErrorInfo.code` of a worker's reply to a shard that requests a stream which the worker no longer has. Unless the
-turn has ended, it continues elsewhere."""
+"""`ErrorInfo.code` of a worker's reply to a shard that requests a stream which the worker no longer
+has. Unless the turn has ended, it continues elsewhere."""
 DEADLINE_PASSED = "deadline_passed"
 """`ErrorInfo.code` of a request that arrived after its deadline: it is not retried."""
 MEDIA_MISSING = "media_missing"
-"""`ErrorInfo.code` of a request with an image that is not stored any more: its frontend stores it again."""
+"""`ErrorInfo.code` of a request with an image that is not stored any more: its frontend stores it
+again."""
 RETRY_AFTER_S = 1.0
 """`retry_after_s` of errors for which no process can take a request at the moment."""
 
@@ -134,14 +136,16 @@ class EngineFailed(TurnwireError):
 INTERNAL = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
 """The error that a client gets for a bug."""
 OUT_OF_MEMORY = ErrorInfo(
-    ErrorKind.UNAVAILABLE, "The server is out of memory. Please try again.", retry_after_s=RETRY_AFTER_S
+    ErrorKind.UNAVAILABLE,
+    "The server is out of memory. Please try again.",
+    retry_after_s=RETRY_AFTER_S,
 )
 """One process is out of memory: the next attempt may reach another."""
 
 
 def unexpected(error: Exception) -> ErrorInfo:
-    """Returns the error for an exception outside this tree: `INTERNAL` for a bug, or `OUT_OF_MEMORY`, which clients may
-    retry."""
+    """Returns the error for an exception outside this tree: `INTERNAL` for a bug, or
+    `OUT_OF_MEMORY`, which clients may retry."""
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
 
 

@@ -1,8 +1,9 @@
 """The events of a turn, in order: the contract between parser and API renderers.
 
-Blocks are numbered from 0 in the order in which they start; one block is open at a time. Every event has its position
-(`block`, `offset` in characters), so that a receiver detects a gap or a repeat from the event alone and any hop may be
-replayed. A turn ends with exactly one `Finish` or `Failed`.
+Blocks are numbered from 0 in the order in which they start; one block is open at a time. Every
+event has its position (`block`, `offset` in characters), so that a receiver detects a gap or a
+repeat from the event alone and any hop may be replayed. A turn ends with exactly one `Finish` or
+`Failed`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,13 +15,16 @@ from msgspec import Struct
 from schemas.errors import ErrorInfo, ErrorKind
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use", "hosted"]
-"""`hosted`: a call of a tool that the frontend runs. Made in the frontend; on the bus it is `tool_use`."""
+"""`hosted`: a call of a tool that the frontend runs. Made in the frontend; on the bus it is
+`tool_use`."""
 MAX_DISPATCH = 512 * 1024
-"""Limit of characters of arguments in a `Dispatch`, which is not split and must fit into one message of the bus."""
+"""Limit of characters of arguments in a `Dispatch`, which is not split and must fit into one
+message of the bus."""
 
 
 class FinishReason(StrEnum):
-    """Why decoding ended. Whether the turn 'ended with tool calls' follows from its blocks and is not a reason."""
+    """Why decoding ended. Whether the turn 'ended with tool calls' follows from its blocks and is
+    not a reason."""
 
     STOP = "stop"
     """The model stopped by itself (end-of-sequence or stop token)."""
@@ -33,7 +37,8 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     """The client left, or the server was stopped."""
     PAUSE = "pause"
-    """The frontend ran tools for many rounds; the client sends the answer back to go on. Never on the bus."""
+    """The frontend ran tools for many rounds; the client sends the answer back to go on. Never on
+    the bus."""
     ERROR = "error"
     """The engine failed during the turn."""
 
@@ -80,25 +85,28 @@ class Delta(Struct, frozen=True, omit_defaults=True, gc=False, tag="delta", tag_
 
 
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
-    """The next output tokens, if the request asked for ids: all that were decoded, in order. They precede the events
-    that the parser made from them, unless a message was lost. They add up to `Usage.output`: the end token is the last
-    one, if the engine reported one; tokens after a cut (stop string, only allowed call) are left out."""
+    """The next output tokens, if the request asked for ids: all that were decoded, in order. They
+    precede the events that the parser made from them, unless a message was lost. They add up to
+    `Usage.output`: the end token is the last one, if the engine reported one; tokens after a cut
+    (stop string, only allowed call) are left out."""
 
     at: int
     """Output tokens of this turn that came before."""
     ids: list[int]
     logprobs: list[TokenLogprob | None] | None = None
-    """One for each id, if the request asked for them; `at` of each is 0. None: the engine reported none, as for tokens
-    of an earlier attempt."""
+    """One for each id, if the request asked for them; `at` of each is 0. None: the engine reported
+    none, as for tokens of an earlier attempt."""
 
 
 class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):
     """A complete tool call, which may run now. Sent once, right before its `block_stop`.
 
-    It precedes the stop because a receiver's position names the open block: a receiver that lost either event requests
-    the rest of this block and gets both again. After the stop, its position would already be in the next block.
+    It precedes the stop because a receiver's position names the open block: a receiver that lost
+    either event requests the rest of this block and gets both again. After the stop, its position
+    would already be in the next block.
 
-    A call of more than `MAX_DISPATCH` characters has no `Dispatch`; `complete` of its `block_stop` marks it as whole.
+    A call of more than `MAX_DISPATCH` characters has no `Dispatch`; `complete` of its `block_stop`
+    marks it as whole.
     """
 
     block: int
@@ -109,7 +117,8 @@ class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):
 
 
 class BlockStop(Struct, frozen=True, omit_defaults=True, tag="block_stop", tag_field="type"):
-    """A block ends. For tool_use, `complete` is whether the call is whole; if so, its `Dispatch` came before."""
+    """A block ends. For tool_use, `complete` is whether the call is whole; if so, its `Dispatch`
+    came before."""
 
     block: int
     complete: bool = True
@@ -122,7 +131,8 @@ class BlockStop(Struct, frozen=True, omit_defaults=True, tag="block_stop", tag_f
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Token counts. `prompt` is the whole prompt, `cached` the part of it that the engine did not compute again."""
+    """Token counts. `prompt` is the whole prompt, `cached` the part of it that the engine did not
+    compute again."""
 
     prompt: int = 0
     cached: int = 0
@@ -148,13 +158,14 @@ class PromptComparison(Struct, frozen=True, omit_defaults=True):
     missed: int = 0
     """Tokens of the earlier prompt after the first difference; 0: this prompt begins with it."""
     changed: list[str] = []
-    """Parts of the request that differ, if tokens are missed: `model`, or names of `ledger.difference.PARTS`. Empty:
-    the request is not the cause, for example where the chat template drops earlier reasoning."""
+    """Parts of the request that differ, if tokens are missed: `model`, or names of
+    `ledger.difference.PARTS`. Empty: the request is not the cause, for example where the chat
+    template drops earlier reasoning."""
 
 
 class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_field="type"):
-    """The prompt is ready and a worker has it: the turn will stream. The first event of every attempt, and of every
-    shard that takes one over."""
+    """The prompt is ready and a worker has it: the turn will stream. The first event of every
+    attempt, and of every shard that takes one over."""
 
     prompt_tokens: int
     max_tokens: int
@@ -218,8 +229,8 @@ class HostedResults(Struct, frozen=True, tag="hosted_results", tag_field="type")
 
 
 class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", tag_field="type"):
-    """The worker died during the turn. This does not end it: the frontend requests the turn again, from these tokens
-    on."""
+    """The worker died during the turn. This does not end it: the frontend requests the turn again,
+    from these tokens on."""
 
     worker: str
     token_ids: bytes
@@ -234,7 +245,16 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
 TurnEvent: TypeAlias = (
-    Prepared | OutputTokens | BlockStart | Delta | Dispatch | BlockStop | HostedResults | Finish | Failed | Interrupted
+    Prepared
+    | OutputTokens
+    | BlockStart
+    | Delta
+    | Dispatch
+    | BlockStop
+    | HostedResults
+    | Finish
+    | Failed
+    | Interrupted
 )
 
 
@@ -244,7 +264,9 @@ def failure_of(event: TurnEvent) -> ErrorInfo | None:
         return event.error
     if isinstance(event, Finish):
         if event.reason is FinishReason.CANCELLED:
-            return ErrorInfo(ErrorKind.UNAVAILABLE, "The server stopped this turn. Please try again.")
+            return ErrorInfo(
+                ErrorKind.UNAVAILABLE, "The server stopped this turn. Please try again."
+            )
         if event.reason is FinishReason.ERROR:
             return ErrorInfo(ErrorKind.ENGINE, "The engine failed in the middle of this turn.")
     return None

@@ -1,8 +1,9 @@
 """The messages of a turn: requests on their way in, frames of tokens and events on their way out.
 
-Messages are JSON, so that `nats sub 'tw.v2.>'` shows a turn as it flows. Large arrays of token ids are little-endian
-u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms. One message is JSON only in part: a request to
-a worker, which has a whole prompt, carries these bytes after its JSON and a zero byte (`encode_generate`).
+Messages are JSON, so that `nats sub 'tw.v2.>'` shows a turn as it flows. Large arrays of token ids
+are little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms. One
+message is JSON only in part: a request to a worker, which has a whole prompt, carries these bytes
+after its JSON and a zero byte (`encode_generate`).
 """
 
 import sys
@@ -24,7 +25,11 @@ ABSENT = Raw(b"null")
 
 def pack_ids(ids: Iterable[int]) -> bytes:
     """Packs token ids as little-endian u32 bytes."""
-    packed = ids if isinstance(ids, array) and ids.typecode == "I" and sys.byteorder == "little" else array("I", ids)
+    packed = (
+        ids
+        if isinstance(ids, array) and ids.typecode == "I" and sys.byteorder == "little"
+        else array("I", ids)
+    )
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
@@ -36,7 +41,8 @@ def unpack_ids(packed: bytes) -> list[int]:
 
 
 def unpack_array(packed: bytes) -> "array[int]":
-    """Unpacks ids into an array, without an object for each id: 50,000 ids take 2 us instead of 500."""
+    """Unpacks ids into an array, without an object for each id: 50,000 ids take 2 us instead of
+    500."""
     ids = array("I")
     ids.frombytes(packed)
     if sys.byteorder == "big":
@@ -45,15 +51,16 @@ def unpack_array(packed: bytes) -> "array[int]":
 
 
 class TurnRequest(Struct, frozen=True, omit_defaults=True):
-    """frontend → preprocessor: prepare and decode this turn. The newest `attempt` supersedes earlier ones."""
+    """frontend → preprocessor: prepare and decode this turn. The newest `attempt` supersedes
+    earlier ones."""
 
     turn: str
     frontend: str
     conversation: Conversation
     attempt: int = 1
     timeout_s: float | None = None
-    """Seconds after which the answer is useless. Each receiver counts them by its own clock, from the arrival of the
-    message."""
+    """Seconds after which the answer is useless. Each receiver counts them by its own clock, from
+    the arrival of the message."""
     resume: bytes = b""
     """Output tokens of an earlier attempt (`pack_ids`); decoding continues after them."""
     avoid: list[str] = []
@@ -65,8 +72,8 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The immediate reply to a `TurnRequest`: the preprocessor accepts it. `Failed` follows from the preprocessor if no
-    worker accepts the turn, else `Prepared` from the parser."""
+    """The immediate reply to a `TurnRequest`: the preprocessor accepts it. `Failed` follows from
+    the preprocessor if no worker accepts the turn, else `Prepared` from the parser."""
 
     preprocessor: str
 
@@ -114,7 +121,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     in_reasoning: bool = False
     """The prompt ends inside an open reasoning block."""
     prefix: str = ""
-    """Text at the prompt's end that belongs to this turn (a forced call's opening): parsed before the first token."""
+    """Text at the prompt's end that belongs to this turn (a forced call's opening): parsed before
+    the first token."""
     stop: list[str] = []
     """Stop strings of the client; searched in text blocks."""
     include_stop: bool = False
@@ -122,12 +130,13 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     calls: Literal["parallel", "single", "none"] = "parallel"
     """`single`: end the turn after its first complete call; `none`: a call's markup is text."""
     allowed: list[str] = []
-    """The only tools that may be called, by the names that the model sees; calls of others are text. Empty: all."""
+    """The only tools that may be called, by the names that the model sees; calls of others are
+    text. Empty: all."""
     logprobs: int | None = None
     """Number of alternatives in each `TokenLogprob`; None: no log probabilities."""
     prompt_ids: bytes = b""
-    """The prompt (`pack_ids`), for the turn's `Prepared`, if the request asked for ids; every output token is then
-    reported too. Empty: no ids."""
+    """The prompt (`pack_ids`), for the turn's `Prepared`, if the request asked for ids; every
+    output token is then reported too. Empty: no ids."""
     count_thoughts: bool = False
     """`BlockStop` of a thought has its tokens."""
     window_limited: bool = False
@@ -147,23 +156,26 @@ FENCE = "```"
 
 
 class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
-    """A limit of a turn's reasoning tokens, which the worker enforces; and the markers of reasoning, in a form that
-    needs no tokenizer: a text has a character for each byte (Latin-1), because tokens may split characters."""
+    """A limit of a turn's reasoning tokens, which the worker enforces; and the markers of
+    reasoning, in a form that needs no tokenizer: a text has a character for each byte (Latin-1),
+    because tokens may split characters."""
 
     tokens: int
     """For all thoughts of the turn, without the markers around them."""
     spelling: dict[str, bytes]
-    """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for other text, and for a
-    token that is not here."""
+    """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for
+    other text, and for a token that is not here."""
     openers: list[str]
     closers: list[str]
     """Texts that end a thought."""
     edges: list[str]
-    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always count."""
+    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always
+    count."""
     end: bytes
     """The tokens that end a thought (`pack_ids`)."""
     answer: bytes
-    """As `end`, for a thought that opens when the budget is spent. In a format of messages they also open an answer."""
+    """As `end`, for a thought that opens when the budget is spent. In a format of messages they
+    also open an answer."""
     in_reasoning: bool = False
     """The prompt ends inside an open thought."""
     grammar: str = ""
@@ -190,7 +202,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     prompt: bytes
     """Prompt token ids (`pack_ids`), without the output of earlier attempts."""
     parser: str
-    """"": the output is discarded, as of a prefill for a likely next turn, which only an idle worker accepts."""
+    """"": the output is discarded, as of a prefill for a likely next turn, which only an idle
+    worker accepts."""
     frontend: str
     sampling: Sampling
     """`max_tokens` is always set: what the context window leaves, or less."""
@@ -206,28 +219,33 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     guided: Raw = ABSENT
     """An `OutputFormat`, for engines with guided decoding."""
     grammar: str = ""
-    """Grammar of the whole output, in llguidance's dialect of Lark. An engine without the feature `grammar` ignores it;
-    the frontend then reports in a header that the request's promises are not enforced."""
+    """Grammar of the whole output, in llguidance's dialect of Lark. An engine without the feature
+    `grammar` ignores it; the frontend then reports in a header that the request's promises are not
+    enforced."""
     thoughts: ThoughtBudget | None = None
     """None: the turn's reasoning has no limit of its own."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
     reused: int = 0
-    """Tokens at the prompt's start that were not encoded: those of a known prompt, and original tokens of turns."""
+    """Tokens at the prompt's start that were not encoded: those of a known prompt, and original
+    tokens of turns."""
     retain_s: int = 0
-    """Seconds for which an engine with the feature `retention` should prefer to keep the prompt; 0: as others."""
+    """Seconds for which an engine with the feature `retention` should prefer to keep the prompt; 0:
+    as others."""
     tenant: str = ""
     """Shares the limit of what is retained; set with `retain_s`."""
     session: str = ""
     """A key of the turn's session (`schemas.session.tenant_key`), for engines with several caches."""
     recall: str = ""
-    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
+    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "": there
+    is no ledger."""
     notice: str = ""
     """Subject for a `PrefillNotice` of this turn; "": none."""
     notice_tokens: int = 0
     """The notice is sent only if the worker has to compute at least this many tokens of the prompt."""
     held_s: float = 0.0
-    """How long the preprocessor held the turn, until another one had computed the beginning of its prompt."""
+    """How long the preprocessor held the turn, until another one had computed the beginning of its
+    prompt."""
     held_for: str = ""
     """That turn."""
     images: list[PromptImage] = []
@@ -241,13 +259,16 @@ _decode_generate = msgspec.json.Decoder(GenerateRequest).decode
 
 
 def encode_generate(request: GenerateRequest) -> bytes:
-    """Encodes a request as JSON without `prompt`, a zero byte, and the prompt's bytes. For 52,000 tokens base64 would
-    cost 0.4 ms here and 0.7 ms at the worker, and a third more bytes."""
-    return b"".join((_encode(msgspec.structs.replace(request, prompt=b"")), _PROMPT, request.prompt))
+    """Encodes a request as JSON without `prompt`, a zero byte, and the prompt's bytes. For 52,000
+    tokens base64 would cost 0.4 ms here and 0.7 ms at the worker, and a third more bytes."""
+    return b"".join(
+        (_encode(msgspec.structs.replace(request, prompt=b"")), _PROMPT, request.prompt)
+    )
 
 
 def decode_generate(data: bytes) -> GenerateRequest:
-    """Reverses `encode_generate`; also accepts a request that is JSON only. The `Raw` fields are views of `data`.
+    """Reverses `encode_generate`; also accepts a request that is JSON only. The `Raw` fields are
+    views of `data`.
 
     Raises msgspec.DecodeError and msgspec.ValidationError.
     """
@@ -263,12 +284,13 @@ class GenerateReply(Struct, frozen=True, omit_defaults=True):
     worker: str
     error: ErrorInfo | None = None
     held: int | None = None
-    """Prompt tokens that the worker expects in its KV cache. None: it refuses the turn, or sends no `PrefillNotice`."""
+    """Prompt tokens that the worker expects in its KV cache. None: it refuses the turn, or sends no
+    `PrefillNotice`."""
 
 
 class PrefillNotice(Struct, frozen=True):
-    """worker → the preprocessor of a turn, on `GenerateRequest.notice`: its first token is decoded, or it has ended
-    without one. At most once; it may be lost."""
+    """worker → the preprocessor of a turn, on `GenerateRequest.notice`: its first token is decoded,
+    or it has ended without one. At most once; it may be lost."""
 
     turn: str
     computed: bool
@@ -286,8 +308,8 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Tokens of one turn, from output index `at` on. A stream's first entry has its parse context, and is sent as soon
-    as the worker has the turn."""
+    """Tokens of one turn, from output index `at` on. A stream's first entry has its parse context,
+    and is sent as soon as the worker has the turn."""
 
     turn: str
     attempt: int
@@ -296,12 +318,14 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     context: Raw = ABSENT
     """A `ParseContext`; present whenever a stream is sent from its start."""
     cached: int | None = None
-    """Prompt tokens that the engine had in its KV cache; in one entry or more, as soon as the number is known."""
+    """Prompt tokens that the engine had in its KV cache; in one entry or more, as soon as the
+    number is known."""
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     finish: TokenFinish | None = None
     held: int = 0
-    """In a stream's first entry: prompt tokens that the worker expects in its KV cache, until `cached` is known."""
+    """In a stream's first entry: prompt tokens that the worker expects in its KV cache, until
+    `cached` is known."""
 
 
 class TokenFrame(Struct, frozen=True, omit_defaults=True):
@@ -309,7 +333,8 @@ class TokenFrame(Struct, frozen=True, omit_defaults=True):
 
     sender: str
     seq: int
-    """1, 2, 3 … per sender and receiver; a gap is a lost frame. The upper bits are the link's generation."""
+    """1, 2, 3 … per sender and receiver; a gap is a lost frame. The upper bits are the link's
+    generation."""
     entries: list[TokenEntry] = field(default_factory=list)
 
 

@@ -1,14 +1,16 @@
-"""Ledger entries: the tokens of turns that have ended, for the prompts that follow (docs/ledger.md)."""
+"""Ledger entries: the tokens of turns that have ended, for the prompts that follow
+(docs/ledger.md)."""
 
 from msgspec import Struct
 
 
 class LedgerContext(Struct, frozen=True, omit_defaults=True):
-    """The part of a turn's ledger entry that describes its prompt. The preprocessor makes it, the worker carries it
-    unread in the parse context, and the parser puts it into the entry.
+    """The part of a turn's ledger entry that describes its prompt. The preprocessor makes it, the
+    worker carries it unread in the parse context, and the parser puts it into the entry.
 
-    It identifies the prompt's ids without holding them: those of `parent`'s prompt, `parent`'s original tokens, and the
-    ids of the text after them. Positions are characters of the prompt's text.
+    It identifies the prompt's ids without holding them: those of `parent`'s prompt, `parent`'s
+    original tokens, and the ids of the text after them. Positions are characters of the prompt's
+    text.
     """
 
     state: bytes
@@ -17,8 +19,8 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     """Length of the prompt head: the text before `opening`."""
     head_hash: bytes
     opening: str = ""
-    """The turn opening at the prompt's end: the markers that open or skip the turn's reasoning, and a forced call's
-    opening. The template may write them differently once the turn is history."""
+    """The turn opening at the prompt's end: the markers that open or skip the turn's reasoning, and
+    a forced call's opening. The template may write them differently once the turn is history."""
     started: str = ""
     """The text with which the client started the turn, without white space."""
     parent: bytes = b""
@@ -28,13 +30,14 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     parent_end: int = 0
     """End of the text that `parent` stands for."""
     previous: bytes = b""
-    """`mac` of the last turn that the prompt restored, with or without its original tokens: it and its `previous` are
-    the entries of this turn's session."""
+    """`mac` of the last turn that the prompt restored, with or without its original tokens: it and
+    its `previous` are the entries of this turn's session."""
     previous_key: bytes = b""
     session: bytes = b""
     """Digest of the client's session id; empty: the client sent none."""
     joint: str = ""
-    """Text between `parent`'s tokens and the text after them: the part of a token in which a turn was cut off."""
+    """Text between `parent`'s tokens and the text after them: the part of a token in which a turn
+    was cut off."""
 
 
 class LedgerEntry(Struct, frozen=True, omit_defaults=True):
@@ -45,7 +48,8 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     """Chain hash of the conversation up to and including the turn."""
     context: LedgerContext
     ids: bytes
-    """The original tokens: as the engine decoded them, packed (`frames.pack_ids`), without the end token."""
+    """The original tokens: as the engine decoded them, packed (`frames.pack_ids`), without the end
+    token."""
     closed: bool = True
     """The model ended the turn itself. Otherwise it was cut off, and lacks its closing."""
     tail: str = ""
@@ -55,10 +59,11 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     prefix: str = ""
     calls_as_text: bool = False
     beginning: bool = False
-    """The turn went on after these tokens, or was broken off: a client may send the beginning of a turn back. Only ids
-    and seals choose this entry."""
+    """The turn went on after these tokens, or was broken off: a client may send the beginning of a
+    turn back. Only ids and seals choose this entry."""
     marks: list[bytes] = []
-    """Digests of the ids and seals that only this turn's client received (`services/ledger/evidence.py`)."""
+    """Digests of the ids and seals that only this turn's client received
+    (`services/ledger/evidence.py`)."""
     thoughts: list[bytes] = []
     """Digests of the turn's reasoning: of the whole, then of each block; empty: it has none."""
     mac: bytes = b""

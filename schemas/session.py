@@ -1,8 +1,9 @@
-"""Identifies the session of a conversation, for placement, the ledger and the comparison of its prompts.
+"""Identifies the session of a conversation, for placement, the ledger and the comparison of its
+prompts.
 
-What a client says of its session (headers, user ids, cache keys) is found by the APIs; here it becomes keys. Frontends
-of different releases agree on `placement_key`, and stored ledger entries have `session_digest`: their values never
-change.
+What a client says of its session (headers, user ids, cache keys) is found by the APIs; here it
+becomes keys. Frontends of different releases agree on `placement_key`, and stored ledger entries
+have `session_digest`: their values never change.
 """
 
 import hashlib
@@ -25,28 +26,35 @@ def first_question(conversation: Conversation) -> str:
 
 
 def placement_key(conversation: Conversation) -> str:
-    """Returns a key of the session among all tenants: of its client's id, else of its first question. A helper has the
-    key of the agent that started it, so that both get the same model."""
+    """Returns a key of the session among all tenants: of its client's id, else of its first
+    question. A helper has the key of the agent that started it, so that both get the same model."""
     session = conversation.client.parent or conversation.client.session
     return _hash(first_question(conversation) if session is None else session)
 
 
 def helper_key(conversation: Conversation) -> str | None:
-    """Returns the `placement_key` that the helpers of this helper have; None if the session is not a helper's."""
+    """Returns the `placement_key` that the helpers of this helper have; None if the session is not
+    a helper's."""
     client = conversation.client
     return None if client.parent is None or client.session is None else _hash(client.session)
 
 
 def tenant_key(conversation: Conversation, session: str | None) -> str:
-    """Returns a key of a session, or without one of the first question, that no other tenant's session has."""
+    """Returns a key of a session, or without one of the first question, that no other tenant's
+    session has."""
     told = first_question(conversation) if session is None else f"id\0{session}"
     return _hash(f"{conversation.client.tenant or ''}\0{told}")
 
 
 def session_key(conversation: Conversation) -> SessionKey:
-    """Returns a key that prompts share which may begin with one another: those of a tenant's session with the same
-    first question, since agents send the requests of their helpers under the same session id."""
-    return conversation.client.tenant, conversation.client.session, _hash(first_question(conversation))
+    """Returns a key that prompts share which may begin with one another: those of a tenant's
+    session with the same first question, since agents send the requests of their helpers under the
+    same session id."""
+    return (
+        conversation.client.tenant,
+        conversation.client.session,
+        _hash(first_question(conversation)),
+    )
 
 
 def session_digest(session: str | None) -> bytes:

@@ -26,8 +26,9 @@ import re
 from collections.abc import Callable
 
 PREFIX = "tw.v2"
-"""Begins every subject, with the number of the protocol. A release with messages that this one cannot read, or would
-misread, has another number: NATS then passes no message between the two, heartbeats excepted (`heartbeats`)."""
+"""Begins every subject, with the number of the protocol. A release with messages that this one
+cannot read, or would misread, has another number: NATS then passes no message between the two,
+heartbeats excepted (`heartbeats`)."""
 ALL = f"{PREFIX}.>"
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -35,7 +36,8 @@ _is_plain = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 
 
 def escape(name: str) -> str:
-    """Returns any text as one subject token of [A-Za-z0-9_=-]; other bytes become =XX. `unescape` reverses it."""
+    """Returns any text as one subject token of [A-Za-z0-9_=-]; other bytes become =XX. `unescape`
+    reverses it."""
     if _is_plain(name):
         return name
     if not name:
@@ -61,11 +63,17 @@ def _one(kind: str) -> Callable[[str], str]:
 
 
 def _two(kind: str) -> Callable[[str, str], str]:
-    """Returns a function that builds `tw.v2.<kind>.<group>.<name>`; the group is a model or a stage."""
+    """Returns a function that builds `tw.v2.<kind>.<group>.<name>`; the group is a model or a
+    stage."""
     return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
 
 
-turn, count, tokenize, detokenize = _two("turn"), _two("count"), _two("tokenize"), _two("detokenize")
+turn, count, tokenize, detokenize = (
+    _two("turn"),
+    _two("count"),
+    _two("tokenize"),
+    _two("detokenize"),
+)
 generate, kv, kv_snapshot = _two("gen"), _two("kv"), _two("kvall")
 replay, credit, heartbeat = _two("replay"), _two("credit"), _two("beat")
 tokens, events = _one("tok"), _one("evt")
@@ -78,7 +86,8 @@ def own_heartbeats() -> str:
 
 
 def heartbeats() -> str:
-    """Matches the heartbeats of every process, also of other protocols: a process reports those (`is_own`)."""
+    """Matches the heartbeats of every process, also of other protocols: a process reports those
+    (`is_own`)."""
     return "tw.*.beat.*.*"
 
 
@@ -88,7 +97,8 @@ def is_own(subject: str) -> bool:
 
 
 def heartbeat_sender(subject: str) -> tuple[str, str, str]:
-    """Returns prefix, stage and escaped id of the sender: heartbeats of other protocols may have any form."""
+    """Returns prefix, stage and escaped id of the sender: heartbeats of other protocols may have
+    any form."""
     protocol, _, stage, process = subject.rsplit(".", 3)
     return protocol, stage, process
 

@@ -1,1 +1,2 @@
-"""Deterministic simulation: all services in one interpreter, in virtual time, with faults drawn from a seed."""
+"""Deterministic simulation: all services in one interpreter, in virtual time, with faults drawn
+from a seed."""

@@ -1,4 +1,5 @@
-"""`python -m simulation`: plays turns under faults, and judges everything. Status 1: something failed.
+"""`python -m simulation`: plays turns under faults, and judges everything. Status 1: something
+failed.
 
 python -m simulation --turns 2000          a minute's worth
 python -m simulation --turns 1000000       a night's
@@ -28,13 +29,21 @@ INTERRUPTED = 130
 def arguments() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
-    parser.add_argument("--turns", type=_positive, default=2000, metavar="N", help="turns to play, in all")
+    parser.add_argument(
+        "--turns", type=_positive, default=2000, metavar="N", help="turns to play, in all"
+    )
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument(
+        "--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes"
+    )
     parser.add_argument("--seed", type=int, metavar="SEED", help="play only this one")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of --seed")
-    parser.add_argument("--reach", action="store_true", help="fail if a rare branch was not reached")
-    parser.add_argument("--no-reduce", action="store_true", help="do not find the faults that a failure needs")
+    parser.add_argument(
+        "--reach", action="store_true", help="fail if a rare branch was not reached"
+    )
+    parser.add_argument(
+        "--no-reduce", action="store_true", help="do not find the faults that a failure needs"
+    )
     return parser
 
 
@@ -80,7 +89,13 @@ def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:
 
 
 def _many(asked: argparse.Namespace, model: Path) -> int:
-    turns, first, jobs, reduced, complete = asked.turns, asked.first, asked.jobs, not asked.no_reduce, asked.reach
+    turns, first, jobs, reduced, complete = (
+        asked.turns,
+        asked.first,
+        asked.jobs,
+        not asked.no_reduce,
+        asked.reach,
+    )
     started, played, requests, failed, interrupted = time.monotonic(), 0, 0, list[int](), False
     outcomes, reached, digests = Counter[str](), Counter[str](), dict[int, str]()
     shown = started
@@ -95,7 +110,10 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
                 if time.monotonic() >= shown + PROGRESS_S:
                     shown = time.monotonic()
                     speed = f"{played / (shown - started):.1f} turns/s"
-                    print(f"{len(digests)} seeds, {played} turns, {speed}, {len(failed)} failed", file=sys.stderr)
+                    print(
+                        f"{len(digests)} seeds, {played} turns, {speed}, {len(failed)} failed",
+                        file=sys.stderr,
+                    )
                 if result.failures:
                     failed.append(result.seed)
                     _show(result)
@@ -106,11 +124,17 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
             pool.shutdown(wait=False, cancel_futures=True)
             print("interrupted; what was played until then:")
     seconds = time.monotonic() - started
-    whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()[:32]
+    whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()[
+        :32
+    ]
     print(f"requests by end: {dict(outcomes.most_common())}")
     rare = {*marks()}
     if missed := sorted(rare - reached.keys()):
-        print("\n    ".join((f"rare branches that were not reached ({len(missed)} of {len(rare)}):", *missed)))
+        print(
+            "\n    ".join(
+                (f"rare branches that were not reached ({len(missed)} of {len(rare)}):", *missed)
+            )
+        )
     print(
         f"{len(digests)} seeds from {first}, {played} turns, {requests} requests in {seconds:.0f} s "
         f"({played / seconds:.1f} turns/s), {len(failed)} failed {failed[:20] or ''} trace {whole}"

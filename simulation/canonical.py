@@ -1,5 +1,5 @@
-"""Brings an answer's events to a form that two runs have in common: without ids, times, seals and what a cache saved,
-with the pieces of a text joined. Pure."""
+"""Brings an answer's events to a form that two runs have in common: without ids, times, seals and
+what a cache saved, with the pieces of a text joined. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,14 @@ _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
 """Tokens that `input_tokens` of Messages leaves out."""
 _VARYING = frozenset(
     {
-        *("created", "created_at", "completed_at", "sequence_number", "obfuscation", "prompt_cache_key"),
+        *(
+            "created",
+            "created_at",
+            "completed_at",
+            "sequence_number",
+            "obfuscation",
+            "prompt_cache_key",
+        ),
         *("cached_tokens", *_CACHED, "cache_write_tokens"),
         *("prompt_cache_diagnostics", "diagnostics"),
         "logprobs",  # `log_probabilities`
@@ -29,8 +36,8 @@ _PROMPT_COUNTS = frozenset({"input_tokens", "prompt_tokens", "total_tokens"})
 
 
 def choice_of(data: Any) -> int | None:
-    """Returns the number of the choice that an event of Chat Completions belongs to; None: to all, or to the only
-    answer of another API."""
+    """Returns the number of the choice that an event of Chat Completions belongs to; None: to all,
+    or to the only answer of another API."""
     if not isinstance(data, dict):
         return None
     if data.get("choices") and data.get("object") == "chat.completion.chunk":
@@ -43,7 +50,9 @@ def choice_of(data: Any) -> int | None:
 
 def by_choice(events: Events) -> list[list[tuple[str, Any]]]:
     """Returns the events of each choice, with those that belong to all."""
-    choices = sorted({choice for _, data in events if (choice := choice_of(data)) is not None}) or [0]
+    choices = sorted({choice for _, data in events if (choice := choice_of(data)) is not None}) or [
+        0
+    ]
     return [[one for one in events if choice_of(one[1]) in (choice, None)] for choice in choices]
 
 
@@ -62,8 +71,8 @@ def log_probabilities(value: Any) -> list[Any]:
 
 
 def canonical(events: Events) -> list[Any]:
-    """Returns the events without pings and log probabilities, with ids numbered by their first use, and with pieces
-    joined: those of the first choice, then those of the next one."""
+    """Returns the events without pings and log probabilities, with ids numbered by their first use,
+    and with pieces joined: those of the first choice, then those of the next one."""
     return [event for choice in by_choice(events) for event in _canonical(choice)]
 
 
@@ -73,7 +82,9 @@ def without_prompt_tokens(value: Any) -> Any:
         return [without_prompt_tokens(one) for one in value]
     if not isinstance(value, dict):
         return value
-    return {key: without_prompt_tokens(one) for key, one in value.items() if key not in _PROMPT_COUNTS}
+    return {
+        key: without_prompt_tokens(one) for key, one in value.items() if key not in _PROMPT_COUNTS
+    }
 
 
 def _canonical(events: Events) -> list[Any]:
@@ -127,8 +138,8 @@ def _join(before: Any, after: Any) -> Any | None:
 
 
 def _difference(one: Any, other: Any, *, within_delta: bool) -> list[list[Any]] | None:
-    """The paths of the texts of deltas in two events of one form; None if anything else differs. Equal texts count,
-    too: a piece may come twice."""
+    """The paths of the texts of deltas in two events of one form; None if anything else differs.
+    Equal texts count, too: a piece may come twice."""
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
             return None
@@ -141,7 +152,11 @@ def _difference(one: Any, other: Any, *, within_delta: bool) -> list[list[Any]] 
         return [] if one == other else None
     paths: list[list[Any]] = []
     for key, left, right in pairs:
-        if isinstance(left, str) and isinstance(right, str) and (key == "delta" or (within_delta and key in _PIECES)):
+        if (
+            isinstance(left, str)
+            and isinstance(right, str)
+            and (key == "delta" or (within_delta and key in _PIECES))
+        ):
             paths.append([key])
             continue
         found = _difference(left, right, within_delta=within_delta or key == "delta")
@@ -151,4 +166,6 @@ def _difference(one: Any, other: Any, *, within_delta: bool) -> list[list[Any]] 
     return paths
 
 
-_PIECES = frozenset({"text", "thinking", "partial_json", "content", "reasoning_content", "reasoning", "arguments"})
+_PIECES = frozenset(
+    {"text", "thinking", "partial_json", "content", "reasoning_content", "reasoning", "arguments"}
+)

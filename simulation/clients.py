@@ -1,7 +1,8 @@
-"""Simulated agents: they play sessions over HTTP as real clients do, with retries, hang-ups and slow reading.
+"""Simulated agents: they play sessions over HTTP as real clients do, with retries, hang-ups and
+slow reading.
 
-Each request is judged as it ends: its events by the rules of its API (`turnwire_tools.clients`), its blocks by what the
-model wrote.
+Each request is judged as it ends: its events by the rules of its API (`turnwire_tools.clients`),
+its blocks by what the model wrote.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
 
 Outcome: TypeAlias = Literal["answer", "error", "refused", "broken", "hung up", "pending"]
-"""How a request ended: with its answer; with the API's error event; with an error status; the connection broke; the
-client hung up. `pending`: a background response has not ended."""
+"""How a request ended: with its answer; with the API's error event; with an error status; the
+connection broke; the client hung up. `pending`: a background response has not ended."""
 MOST_TRIES = 40
 RETRY_S, LONGEST_RETRY_S = 0.5, 16.0
 """The first pause before a request is sent again, which doubles each time, and the longest one."""
@@ -40,7 +41,8 @@ SILENCE_S = 700.0
 """Time without a byte after which a client gives up: far above every promise."""
 SILENCE = "not a byte for a long time"
 KEEPALIVE_S = 12.0
-"""The longest time without a byte in a stream that has begun: frontends send a keep-alive after ten seconds."""
+"""The longest time without a byte in a stream that has begun: frontends send a keep-alive after ten
+seconds."""
 
 
 @dataclass
@@ -57,7 +59,8 @@ class Request:
     problem: str = ""
     events: list[tuple[str, Any]] = field(default_factory=list)
     silences: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when a stream that had begun had no bytes, where that is longer than `KEEPALIVE_S`."""
+    """From when to when a stream that had begun had no bytes, where that is longer than
+    `KEEPALIVE_S`."""
     too_long: bool = False
     """Whether the prompt is longer than the window, so that it must be refused."""
     readers: Sequence[Reader] = field(kw_only=True)
@@ -89,7 +92,9 @@ class Agent:
         self._frontend = frontend
         self._turn = 0
         self._previous = ""
-        self._conversation = Conversation("m", [], system=[Text(session.system)], tools=[*session.tools])
+        self._conversation = Conversation(
+            "m", [], system=[Text(session.system)], tools=[*session.tools]
+        )
 
     @property
     def left(self) -> int:
@@ -122,7 +127,9 @@ class Agent:
             self.done = True
 
     def _add(self, message: Message) -> None:
-        self._conversation = replace(self._conversation, messages=[*self._conversation.messages, message])
+        self._conversation = replace(
+            self._conversation, messages=[*self._conversation.messages, message]
+        )
 
     def _note(self, text: str) -> None:
         self.world.note(self.session.name, text)
@@ -155,19 +162,26 @@ class Agent:
             if request.status == 400 and "Previous response" in request.problem:
                 self._previous = ""  # the store lost it: the client sends its history
             if request.outcome != "hung up":
-                await asyncio.sleep(min(LONGEST_RETRY_S, RETRY_S * 2**number) * (0.5 + self._random.random()))
-        self._wrong(f"no answer after {MOST_TRIES} requests; the last one: {self.requests[-1].problem}")
+                await asyncio.sleep(
+                    min(LONGEST_RETRY_S, RETRY_S * 2**number) * (0.5 + self._random.random())
+                )
+        self._wrong(
+            f"no answer after {MOST_TRIES} requests; the last one: {self.requests[-1].problem}"
+        )
         return None
 
-    # -- one request --------------------------------------------------------------------------------------------------
+    # -- one request
+    # --------------------------------------------------------------------------------------------------
 
     async def _abandon(self) -> None:
-        """Asks something else, and hangs up at once or later, long before the answer's end: only a cancellation ends
-        that turn."""
+        """Asks something else, and hangs up at once or later, long before the answer's end: only a
+        cancellation ends that turn."""
         conversation = Conversation("m", [Message("user", [Text(ENDLESS)])])
         body = CLIENTS[self.session.api].request(conversation, stream=self.session.behaviour.stream)
         request = asyncio.create_task(self._request(body))
-        await asyncio.wait([request], timeout=self._random.random() * self._random.choice((0.02, 8.0)))
+        await asyncio.wait(
+            [request], timeout=self._random.random() * self._random.choice((0.02, 8.0))
+        )
         request.cancel()
         await asyncio.wait([request])
 
@@ -225,8 +239,11 @@ class Agent:
         )
         return self._random.choice(frontends) if frontends else None
 
-    async def _exchange(self, request: Request, port: int, message: bytes, *, hang_up: bool = False) -> None:
-        """Sends an HTTP request on a connection of its own, reads the answer, and sets the request's outcome."""
+    async def _exchange(
+        self, request: Request, port: int, message: bytes, *, hang_up: bool = False
+    ) -> None:
+        """Sends an HTTP request on a connection of its own, reads the answer, and sets the
+        request's outcome."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError as error:
@@ -246,8 +263,12 @@ class Agent:
             writer.transport.abort()
 
     def _new(self, frontend: str) -> Request:
-        readers = [CLIENTS[self.session.api].reader() for _ in range(self.session.behaviour.choices)]
-        return Request(self.session.name, self._turn, frontend, self.world.loop.now, readers=readers)
+        readers = [
+            CLIENTS[self.session.api].reader() for _ in range(self.session.behaviour.choices)
+        ]
+        return Request(
+            self.session.name, self._turn, frontend, self.world.loop.now, readers=readers
+        )
 
     async def _follow(self, request: Request) -> None:
         """Waits for a background response, and reads the rest of its stream where that broke off."""
@@ -264,7 +285,9 @@ class Agent:
                 return
             path = f"{CLIENTS['responses'].path}/{id}"
             if self.session.behaviour.stream:
-                after = max((data["sequence_number"] for _, data in request.events if data), default=0)
+                after = max(
+                    (data["sequence_number"] for _, data in request.events if data), default=0
+                )
                 path += f"?stream=true&starting_after={after}"
             await self._exchange(request, frontend.port, self._head("GET", path, 0))
 
@@ -273,7 +296,9 @@ class Agent:
         if self.session.behaviour.chained or self.session.behaviour.background:
             for answer in self.answers:
                 ended = next(
-                    data for _, data in reversed(answer.events) if data and ("response" in data or "id" in data)
+                    data
+                    for _, data in reversed(answer.events)
+                    if data and ("response" in data or "id" in data)
                 )
                 document = ended.get("response", ended)
                 if (frontend := self._frontend_to_use()) is None:
@@ -284,7 +309,11 @@ class Agent:
                 await self._exchange(read, port, self._head("GET", path, 0))
                 if read.outcome == "answer" and read.events != [("document", document)]:
                     stored = read.events[0][1]
-                    differ = [name for name in {**document, **stored} if stored.get(name) != document.get(name)]
+                    differ = [
+                        name
+                        for name in {**document, **stored}
+                        if stored.get(name) != document.get(name)
+                    ]
                     read.problem = f"read, sent: {[(name, stored.get(name), document.get(name)) for name in differ]}"
                 self.reads.append((answer, read))
 
@@ -297,14 +326,18 @@ class Agent:
             "x-turnwire-tool-dispatch": "1",
             "x-turnwire-reasoning-details": "1",
             "x-session-id": self.session.name,
-            "x-request-id": f"{self.session.name}-{self._turn}",  # frontends log it beside the turn's own id
+            # frontends log it beside the turn's own id
+            "x-request-id": f"{self.session.name}-{self._turn}",
         }
-        lines = [f"{verb} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [
+            f"{verb} {path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
     async def _read(self, request: Request, stream: asyncio.StreamReader, hang_up: bool) -> None:
-        """Reads an answer, or the rest of one, and sets the request's outcome. Raises as `StreamReader`, BadResponse,
-        IllFormed."""
+        """Reads an answer, or the rest of one, and sets the request's outcome. Raises as
+        `StreamReader`, BadResponse, IllFormed."""
         http, events, readers, document = ResponseParser(), SseParser(), request.readers, b""
         request.outcome, request.problem = "broken", "the stream ended without its last event"
         slow = self._random.random() < self.session.behaviour.slow
@@ -336,7 +369,10 @@ class Agent:
             if slow:
                 await asyncio.sleep(self._random.random() * 0.4)
         if request.status != 200:
-            request.outcome, request.problem = "refused", f"{request.status}: {self._message(document)}"
+            request.outcome, request.problem = (
+                "refused",
+                f"{request.status}: {self._message(document)}",
+            )
             if request.status in (503, 529) and b"retry-after" not in http.headers:
                 self._wrong(f"no Retry-After: {request.problem}")
             return
@@ -375,7 +411,9 @@ class Agent:
         behaviour = self.session.behaviour
         is_live = behaviour.stream and not behaviour.background
         for reader in request.readers:
-            for mistake in mistakes(reader.answer, wanted, is_whole=request.outcome == "answer", is_live=is_live):
+            for mistake in mistakes(
+                reader.answer, wanted, is_whole=request.outcome == "answer", is_live=is_live
+            ):
                 self._wrong(f"after {request.outcome}: {mistake}")
 
 

@@ -1,8 +1,10 @@
-"""Draws faults from a seed and applies them: to processes, to the network, to the bus and its store, to engines.
+"""Draws faults from a seed and applies them: to processes, to the network, to the bus and its
+store, to engines.
 
-A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do. Half of the
-seeds have faults at times of the load, the others when few turns are left: what is lost there shows, because no later
-message covers it. Some faults wait until a rare branch of the services is reached: they hit a recovery in its middle.
+A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and
+Kubernetes do. Half of the seeds have faults at times of the load, the others when few turns are
+left: what is lost there shows, because no later message covers it. Some faults wait until a rare
+branch of the services is reached: they hit a recovery in its middle.
 """
 
 import math
@@ -42,7 +44,18 @@ Kind: TypeAlias = Literal[
     "full disk",
 ]
 PROCESS_KINDS: Sequence[Kind] = (
-    *("kill", "kill", "kill", "freeze", "freeze", "freeze", "terminate", "cut", "cut", "lose machine"),
+    *(
+        "kill",
+        "kill",
+        "kill",
+        "freeze",
+        "freeze",
+        "freeze",
+        "terminate",
+        "cut",
+        "cut",
+        "lose machine",
+    ),
     *("start", "start other protocol"),
     *("slow network", "slow loop", "clock"),
 )
@@ -58,12 +71,28 @@ PARTNERS: Mapping[str, tuple[str, str]] = {
     "parser": ("worker", "a turn moves to another parser"),
     "worker": ("parser", "a parser hands back the turns of a worker that was lost"),
 }
-"""Stage → the stage that has the same turns, and the branch with which that one begins to recover them."""
-SUBJECTS = ("tok", "tok", "evt", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
-"""The third words of subjects, and the replies to requests. Half of the faults that lose messages lose those of one
-kind only."""
+"""Stage → the stage that has the same turns, and the branch with which that one begins to recover
+them."""
+SUBJECTS = (
+    "tok",
+    "tok",
+    "evt",
+    "evt",
+    "credit",
+    "replay",
+    "cancel",
+    "beat",
+    "turn",
+    "gen",
+    "resp",
+    REPLIES,
+)
+"""The third words of subjects, and the replies to requests. Half of the faults that lose messages
+lose those of one kind only."""
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
-DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
+DEADLY: frozenset[Kind] = frozenset(
+    ("kill", "lose machine", "freeze", "cut", "terminate", "engine dies")
+)
 """Kinds after which others may take a process for dead."""
 ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
 """Kinds that end a process, with its connections."""
@@ -90,7 +119,8 @@ class Fault:
     """One fault of a plan."""
 
     at: float
-    """Seconds after the beginning of the load, after only `left` turns were left, or after `branch` was reached."""
+    """Seconds after the beginning of the load, after only `left` turns were left, or after `branch`
+    was reached."""
     kind: Kind
     stage: str = ""
     index: int = 0
@@ -103,11 +133,24 @@ class Fault:
     subject: str = ""
     """The kind of messages that it loses; "": all."""
     branch: str = ""
-    """The rare branch that must be reached before it begins. It hits the process that reached it, while that runs."""
+    """The rare branch that must be reached before it begins. It hits the process that reached it,
+    while that runs."""
 
     def __str__(self) -> str:
-        target = f" {self.stage}[{self.index}]" if self.stage else f" {self.subject}" if self.subject else ""
-        since = f" after {self.left} are left" if self.left else f" after “{self.branch}”" if self.branch else ""
+        target = (
+            f" {self.stage}[{self.index}]"
+            if self.stage
+            else f" {self.subject}"
+            if self.subject
+            else ""
+        )
+        since = (
+            f" after {self.left} are left"
+            if self.left
+            else f" after “{self.branch}”"
+            if self.branch
+            else ""
+        )
         return f"{self.at:7.3f} s{since}: {self.kind}{target}, {self.seconds:.3f} s" + (
             f", {self.amount:g}" if self.amount else ""
         )
@@ -142,9 +185,9 @@ class Applied:
 
 
 def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] = ()) -> list[Fault]:
-    """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or
-    each has ended before the next. Some are followed by a second one of a process that has the same turns. `branches`:
-    the rare ones that some faults wait for."""
+    """Draws the faults of a load with this number of turns. Those at times are within `span_s`;
+    they may overlap, or each has ended before the next. Some are followed by a second one of a
+    process that has the same turns. `branches`: the rare ones that some faults wait for."""
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
@@ -162,30 +205,52 @@ def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] =
         at += fault.seconds + random.random() * span_s / 3
         if fault.kind in DEADLY and fault.stage in PARTNERS and random.random() < 0.4:
             stage, branch = PARTNERS[fault.stage]
-            second = replace(fault, kind=random.choice(("kill", "kill", "lose machine", "freeze")), stage=stage)
+            second = replace(
+                fault, kind=random.choice(("kill", "kill", "lose machine", "freeze")), stage=stage
+            )
             if branches and random.random() < 0.6:
                 within_s = 0.01  # within milliseconds all of it is sent, unless the network is slow
                 if random.random() < 0.5:
-                    slow = replace(second, at=0.0, kind="slow network", seconds=20.0, amount=0.6, left=0, branch=branch)
+                    slow = replace(
+                        second,
+                        at=0.0,
+                        kind="slow network",
+                        seconds=20.0,
+                        amount=0.6,
+                        left=0,
+                        branch=branch,
+                    )
                     faults.append(slow)
                     within_s = 3.0
-                faults.append(replace(second, at=round(random.random() * within_s, 4), left=0, branch=branch))
+                faults.append(
+                    replace(second, at=round(random.random() * within_s, 4), left=0, branch=branch)
+                )
             else:
-                faults.append(replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3)))
+                faults.append(
+                    replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3))
+                )
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))
 
 
 def _draw_one(random: Random, at: float, left: int) -> Fault:
     kinds = random.choice((*(PROCESS_KINDS,) * 4, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS))
     kind = random.choice(kinds)
-    stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
+    stage = (
+        random.choice(TARGETS)
+        if kinds is PROCESS_KINDS
+        else "worker"
+        if kinds is ENGINE_KINDS
+        else ""
+    )
     seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
     subject = random.choice(SUBJECTS) if kind == "lose messages" and random.random() < 0.5 else ""
     amount = {
         "slow network": random.choice((0.01, 0.1, 0.6)),
         "slow loop": random.choice((0.002, 0.02, 0.2)),
         "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
-        "lose messages": random.choice((0.2, 0.6, 1.0, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
+        "lose messages": random.choice(
+            (0.2, 0.6, 1.0, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)
+        ),
         "no leader": random.choice((0.0, 1.0)),
     }.get(kind, 0.0)
     if subject and amount == 1.0 and random.random() < 0.5:
@@ -197,7 +262,9 @@ def _draw_one(random: Random, at: float, left: int) -> Fault:
 class Injector:
     """Applies the faults of a plan to a world."""
 
-    def __init__(self, world: World, faults: Sequence[Fault], random: Random, left: Callable[[], int]) -> None:
+    def __init__(
+        self, world: World, faults: Sequence[Fault], random: Random, left: Callable[[], int]
+    ) -> None:
         """`left`: returns how many turns have no answer yet."""
         self.applied: list[Applied] = []
         self._world = world
@@ -217,7 +284,11 @@ class Injector:
     @property
     def over(self) -> bool:
         """Whether every fault has ended, and every process is there again."""
-        return not self._left and all(applied.ended < math.inf for applied in self.applied) and self._world.ready
+        return (
+            not self._left
+            and all(applied.ended < math.inf for applied in self.applied)
+            and self._world.ready
+        )
 
     def _wait(self, faults: Sequence[Fault]) -> None:
         """Lets faults begin as soon as only their number of turns is left."""
@@ -260,7 +331,11 @@ class Injector:
     def _target(self, fault: Fault, name: str) -> Running | None:
         running = [one for one in self._world.running.values() if one.stage == fault.stage]
         own = self._world.running.get(name)
-        if own is not None and own.stage in STAGES and (own.engine is not None or fault.kind not in ENGINE_KINDS):
+        if (
+            own is not None
+            and own.stage in STAGES
+            and (own.engine is not None or fault.kind not in ENGINE_KINDS)
+        ):
             return own
         return running[fault.index % len(running)] if running else None
 
@@ -275,7 +350,8 @@ class Injector:
         self._later(applied.fault.seconds, healed)
 
     def _heal_last(self, applied: Applied, target: str, heal: Callable[[], object]) -> None:
-        """As `_heal`, but what the first of several faults changed ends with the last one that changes it."""
+        """As `_heal`, but what the first of several faults changed ends with the last one that
+        changes it."""
         key = applied.fault.kind, target
         self._under_way[key] += 1
         self._heals.setdefault(key, heal)
@@ -292,7 +368,8 @@ class Injector:
         self._later(max(applied.fault.seconds, RESTART_S), self._start, applied, port)
 
     def _start(self, applied: Applied, port: int = 0) -> None:
-        # A frontend that two faults ended has one successor, because a second one cannot listen on its port.
+        # A frontend that two faults ended has one successor, because a second one cannot listen on
+        # its port.
         others = (one for one in self._world.running.values() if port and one.port == port)
         self._when_ready(applied, next(others, None) or self._world.start(applied.stage, port=port))
 
@@ -335,7 +412,9 @@ class Injector:
                 self._heal_last(applied, name, lambda: world.network.slow.pop(name, None))
             case "slow loop":
                 random = self._random
-                machine.stall = lambda: random.random() * fault.amount if random.random() < 0.1 else 0.0
+                machine.stall = lambda: (
+                    random.random() * fault.amount if random.random() < 0.1 else 0.0
+                )
 
                 def fast() -> None:
                     machine.stall = None
@@ -394,7 +473,9 @@ class Injector:
                     cluster.lose_writes(self._random.random() * 5.0)
                 self._heal(applied, lambda: [world.start_server(name) for name in names])
             case "lose messages":
-                beginning = {"": "tw.", REPLIES: "_INBOX"}.get(fault.subject, f"{subjects.PREFIX}.{fault.subject}.")
+                beginning = {"": "tw.", REPLIES: "_INBOX"}.get(
+                    fault.subject, f"{subjects.PREFIX}.{fault.subject}."
+                )
                 loss = beginning, fault.amount
                 cluster.losses.append(loss)
                 self._heal(applied, partial(cluster.losses.remove, loss))
@@ -413,7 +494,9 @@ class Injector:
 
                 self._heal_last(applied, "answers", answer)
             case "no leader":
-                leaders = [(group, group.leader) for group in (cluster.everyone, *cluster.groups.values())]
+                leaders = [
+                    (group, group.leader) for group in (cluster.everyone, *cluster.groups.values())
+                ]
                 for group, _ in leaders:
                     group.leader = None
 
@@ -427,7 +510,9 @@ class Injector:
 
                 def room() -> None:
                     cluster.disk_full = False
-                    for name in [*world.servers]:  # nats-server takes nothing more until it is started again
+                    for name in [
+                        *world.servers
+                    ]:  # nats-server takes nothing more until it is started again
                         world.kill(name)
                         world.start_server(name)
 

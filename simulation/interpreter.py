@@ -1,7 +1,9 @@
-"""Replaces what makes two runs of Python differ: clocks, randomness, process ids, and the standard error stream.
+"""Replaces what makes two runs of Python differ: clocks, randomness, process ids, and the standard
+error stream.
 
-To be installed before anything of `services` is imported, because some modules import `perf_counter` by name. Every
-process has its own wall clock; all other clocks are the virtual time. Randomness is drawn from the seed.
+To be installed before anything of `services` is imported, because some modules import
+`perf_counter` by name. Every process has its own wall clock; all other clocks are the virtual time.
+Randomness is drawn from the seed.
 """
 
 import os

@@ -1,8 +1,9 @@
 """An event loop in virtual time that runs several simulated processes, each with its own queue.
 
-A callback belongs to the process that scheduled it, by its context. A process can be frozen (its callbacks wait), slow
-(a turn of its loop takes long) or killed (its callbacks are dropped). Which process runs next is drawn from the seed;
-within a process the order is asyncio's. Time goes on only when no process has anything to do.
+A callback belongs to the process that scheduled it, by its context. A process can be frozen (its
+callbacks wait), slow (a turn of its loop takes long) or killed (its callbacks are dropped). Which
+process runs next is drawn from the seed; within a process the order is asyncio's. Time goes on only
+when no process has anything to do.
 
 There are no threads: work for an executor runs at once, in the turn that submits it.
 """
@@ -26,7 +27,8 @@ _PROCESS: ContextVar["Machine | None"] = ContextVar("simulated process", default
 
 
 class Machine:
-    """The operating system's view of one simulated process: its callbacks, its clock, whether it runs."""
+    """The operating system's view of one simulated process: its callbacks, its clock, whether it
+    runs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,30 +78,40 @@ class SimLoop(asyncio.BaseEventLoop):
         self.world: Any = None
         """Set by `World`: product objects report to it."""
 
-    def _new_task(self, loop: Any, work: Any, *, context: Context | None = None, **rest: Any) -> "asyncio.Task[Any]":
+    def _new_task(
+        self, loop: Any, work: Any, *, context: Context | None = None, **rest: Any
+    ) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **rest)
-        machine = (context.get(_PROCESS) if context is not None else running_machine()) or self.system
+        machine = (
+            context.get(_PROCESS) if context is not None else running_machine()
+        ) or self.system
         if not machine.tasks and machine not in self._machines:
             self._machines.append(machine)
         machine.tasks[task] = None
         task.add_done_callback(machine.tasks.pop, context=self.system.context)
         return task
 
-    # -- asyncio's interface ------------------------------------------------------------------------------------------
+    # -- asyncio's interface
+    # ------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         """Returns the virtual time."""
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        """Schedules a callback of the process that runs now, or of the one that `context` belongs to."""
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Schedules a callback of the process that runs now, or of the one that `context` belongs
+        to."""
         handle = asyncio.Handle(callback, args, self, context)
         self._put(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         """Schedules a callback for a time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._number += 1
@@ -135,11 +147,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_soon(deliver)
         return future
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
         """Connects within the simulated network."""
         return await self.network.connect(protocol_factory, host, port)
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
         """Listens within the simulated network."""
         return self.network.listen(protocol_factory, host, port)
 
@@ -159,11 +175,12 @@ class SimLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Does nothing: the loop has no selector."""
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- running
+    # ------------------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
-        """Runs until `done`, at most to the virtual time `limit_s`. Returns whether it was done, which is looked at
-        `CHECK_S` apart."""
+        """Runs until `done`, at most to the virtual time `limit_s`. Returns whether it was done,
+        which is looked at `CHECK_S` apart."""
         check_at = self.now
         while self.now <= limit_s:
             if self.now >= check_at:
@@ -261,7 +278,8 @@ class SimLoop(asyncio.BaseEventLoop):
         events._set_running_loop(None)
         self.close()
 
-    # -- faults of processes ------------------------------------------------------------------------------------------
+    # -- faults of processes
+    # ------------------------------------------------------------------------------------------
 
     def kill(self, machine: Machine) -> None:
         """Ends a process: none of its callbacks runs any more."""

@@ -1,4 +1,5 @@
-"""A cluster of modelled NATS servers: who runs, who leads which stream, and the calls that make and change streams."""
+"""A cluster of modelled NATS servers: who runs, who leads which stream, and the calls that make and
+change streams."""
 
 import json
 from dataclasses import dataclass, field
@@ -44,12 +45,19 @@ class Cluster:
     """Servers that act as one, with the streams that they hold together."""
 
     def __init__(
-        self, loop: SimLoop, *, jetstream: bool = True, write_deadline_s: float = 5.0, ping_s: float = 20.0
+        self,
+        loop: SimLoop,
+        *,
+        jetstream: bool = True,
+        write_deadline_s: float = 5.0,
+        ping_s: float = 20.0,
     ) -> None:
         """
         Args:
-            write_deadline_s: a client that takes nothing for this time is a slow consumer, and is disconnected.
-            ping_s: interval of the pings to clients and between servers. The third without an answer ends a connection.
+            write_deadline_s: a client that takes nothing for this time is a slow consumer, and is
+                disconnected.
+            ping_s: interval of the pings to clients and between servers. The third without an
+            answer ends a connection.
         """
         self.loop = loop
         self.jetstream = jetstream
@@ -61,9 +69,11 @@ class Cluster:
         """The streams, by name."""
         self.everyone = Group([], None, None)
         self.disk_full = False
-        """A stream in files that is written to meanwhile takes nothing more, until its server is started again."""
+        """A stream in files that is written to meanwhile takes nothing more, until its server is
+        started again."""
         self.hangs = False
-        """Whether streams take no writes and no calls, without an answer: a majority is lost, which nobody noticed."""
+        """Whether streams take no writes and no calls, without an answer: a majority is lost, which
+        nobody noticed."""
         self.losses: list[tuple[str, float]] = []
         """(beginning of subjects, share) of messages that are lost between server and subscriber."""
         self.names = 0
@@ -72,9 +82,13 @@ class Cluster:
     def loses(self, subject: str) -> bool:
         """Draws whether a message is lost on its way to a subscriber."""
         random = self.loop.random.random
-        return any(f"{subject}.".startswith(beginning) and random() < share for beginning, share in self.losses)
+        return any(
+            f"{subject}.".startswith(beginning) and random() < share
+            for beginning, share in self.losses
+        )
 
-    # -- servers ------------------------------------------------------------------------------------------------------
+    # -- servers
+    # ------------------------------------------------------------------------------------------------------
 
     def join(self, server: "Server") -> None:
         """Takes a server in that starts."""
@@ -109,7 +123,8 @@ class Cluster:
                         group.stream = Stream(group.stream.config)
 
     def lose_writes(self, since_s: float) -> None:
-        """Loses the last writes of streams on a single server: its machine failed before the disk had them."""
+        """Loses the last writes of streams on a single server: its machine failed before the disk
+        had them."""
         for group in self.groups.values():
             if len(group.peers) == 1 and group.stream is not None:
                 group.stream.lose_after(self.loop.now - since_s)
@@ -139,7 +154,8 @@ class Cluster:
         return [
             one
             for one in group.peers
-            if self._is_up(one) and (one == host or not network.is_cut(machine, self.servers[one].machine))
+            if self._is_up(one)
+            and (one == host or not network.is_cut(machine, self.servers[one].machine))
         ]
 
     def has_majority(self, group: Group, host: str | None) -> bool:
@@ -163,19 +179,26 @@ class Cluster:
             if group.missed_at is None:
                 group.missed_at = now
                 group.election_at = now + random.uniform(*ELECTION_S)
-            able = [host for host in group.peers if self.has_majority(group, host) and host not in group.late_since]
+            able = [
+                host
+                for host in group.peers
+                if self.has_majority(group, host) and host not in group.late_since
+            ]
             if able and now >= group.election_at and len(group.peers) > 1:
                 group.leader = able[int(random.random() * len(able))]
                 group.missed_at = None
             elif not able and now >= group.missed_at + LOST_QUORUM_S:
                 group.leader = None
 
-    # -- streams ------------------------------------------------------------------------------------------------------
+    # -- streams
+    # ------------------------------------------------------------------------------------------------------
 
     def group_of(self, subject: str) -> Group | None:
         """The stream that stores messages of a subject."""
         for group in self.groups.values():
-            if group.stream is not None and any(matches(one, subject) for one in group.stream.config["subjects"]):
+            if group.stream is not None and any(
+                matches(one, subject) for one in group.stream.config["subjects"]
+            ):
                 return group
         return None
 
@@ -189,12 +212,15 @@ class Cluster:
         return group.stream.at(time)
 
     def call(self, verb: str, name: str, data: bytes) -> Json | None:
-        """Makes a call of JetStream's interface for streams; returns None for one that does not exist."""
+        """Makes a call of JetStream's interface for streams; returns None for one that does not
+        exist."""
         if verb not in ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "MSG.DELETE"):
             return None
         answer = nats_streams.answer(verb)
         try:
-            request: Json = json.loads(data) if data and verb in ("CREATE", "UPDATE", "PURGE") else {}
+            request: Json = (
+                json.loads(data) if data and verb in ("CREATE", "UPDATE", "PURGE") else {}
+            )
         except ValueError:
             return answer | nats_streams.error(400, 10025, "invalid JSON: unexpected EOF")
         group = self.groups.get(name)
@@ -206,7 +232,9 @@ class Cluster:
         now = self.loop.now
         if group is None:
             copies = request.get("num_replicas") or 1
-            group = self.groups[name] = self._placed(Stream(request, HISTORY_S if copies > 1 else 0.0), copies)
+            group = self.groups[name] = self._placed(
+                Stream(request, HISTORY_S if copies > 1 else 0.0), copies
+            )
         stream = group.stream
         assert stream is not None
         if verb == "MSG.DELETE":
@@ -218,31 +246,46 @@ class Cluster:
             del self.groups[name]
             return answer | {"success": True}
         elif verb == "PURGE":
-            return answer | {"success": True, "purged": stream.purge(request.get("filter") or ">", now)}
+            return answer | {
+                "success": True,
+                "purged": stream.purge(request.get("filter") or ">", now),
+            }
         return answer | nats_streams.description(stream, now)
 
     def _placed(self, stream: Stream, copies: int) -> Group:
         up = [host for host in self.everyone.peers if self._is_up(host)]
         peers = self.loop.random.sample(up, min(copies, len(up)))
-        return Group(peers, stream, peers[0], direct_from=dict.fromkeys(peers, self.loop.now + DIRECT_S))
+        return Group(
+            peers, stream, peers[0], direct_from=dict.fromkeys(peers, self.loop.now + DIRECT_S)
+        )
 
     def _refusal(self, name: str, request: Json, group: Group | None, verb: str) -> Json | None:
         if request.get("name") != name:
             return nats_streams.error(400, 10056, "stream name in subject does not match request")
         if (request.get("num_replicas") or 1) > len(self.everyone.peers):
             if len(self.everyone.peers) == 1:
-                return nats_streams.error(500, 10074, "replicas > 1 not supported in non-clustered mode")
-            return nats_streams.error(400, 10005, "no suitable peers for placement, insufficient servers available")
+                return nats_streams.error(
+                    500, 10074, "replicas > 1 not supported in non-clustered mode"
+                )
+            return nats_streams.error(
+                400, 10005, "no suitable peers for placement, insufficient servers available"
+            )
         if (request.get("max_bytes") or 0) > nats_streams.STORE_BYTES:
             return nats_streams.error(500, 10047, "insufficient storage resources available")
         if group is None or group.stream is None:
             if verb == "UPDATE":
                 return nats_streams.error(404, 10059, "stream not found")
-            taken = [one.stream.config["subjects"] for one in self.groups.values() if one.stream is not None]
+            taken = [
+                one.stream.config["subjects"]
+                for one in self.groups.values()
+                if one.stream is not None
+            ]
             if any(subjects == request["subjects"] for subjects in taken):
                 return nats_streams.error(400, 10065, "subjects overlap with an existing stream")
         elif verb == "UPDATE":
             return nats_streams.change_refusal(group.stream.config, request)
         elif group.stream.config != request:
-            return nats_streams.error(400, 10058, "stream name already in use with a different configuration")
+            return nats_streams.error(
+                400, 10058, "stream name already in use with a different configuration"
+            )
         return None

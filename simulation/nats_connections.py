@@ -1,4 +1,5 @@
-"""The connections of a modelled NATS server: of clients, which speak the protocol of NATS, and to other servers."""
+"""The connections of a modelled NATS server: of clients, which speak the protocol of NATS, and to
+other servers."""
 
 import asyncio
 import json
@@ -179,7 +180,8 @@ class Connection(asyncio.Protocol):
         server.numbers += 1
         self._number = server.numbers
 
-    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+    # -- asyncio.Protocol
+    # ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """Greets the client."""
@@ -220,7 +222,9 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Begins to wait for a client that does not read."""
         self._batch = self._written
-        self._deadline = self._server.cluster.loop.call_later(self._server.cluster.write_deadline_s, self._overdue)
+        self._deadline = self._server.cluster.loop.call_later(
+            self._server.cluster.write_deadline_s, self._overdue
+        )
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -280,10 +284,12 @@ class Connection(asyncio.Protocol):
             except ValueError:
                 self._end()
 
-    # -- operations ---------------------------------------------------------------------------------------------------
+    # -- operations
+    # ---------------------------------------------------------------------------------------------------
 
     def _operation(self, line: bytes) -> None:
-        """Handles an operation, of which a message is only the first line. Raises ValueError if it is malformed."""
+        """Handles an operation, of which a message is only the first line. Raises ValueError if it
+        is malformed."""
         verb, *fields = line.split(None, 1) or [b""]
         arguments = fields[0].split() if fields else []
         match verb.upper(), len(arguments):
@@ -302,7 +308,9 @@ class Connection(asyncio.Protocol):
             case b"PONG", _:
                 self._pings = 0
             case b"CONNECT", _ if fields:
-                self._options = {"verbose": True, "pedantic": True, "echo": True} | json.loads(fields[0])
+                self._options = {"verbose": True, "pedantic": True, "echo": True} | json.loads(
+                    fields[0]
+                )
                 if self._options.get("no_responders") and not self._options.get("headers"):
                     self._end("no responders requires headers support")
                 else:
@@ -321,7 +329,9 @@ class Connection(asyncio.Protocol):
             self._end("Maximum Payload Violation")
             return
         subject = names[0].decode()
-        if self._options.get("pedantic") and not (_is_valid(subject) and "*" not in subject and ">" not in subject):
+        if self._options.get("pedantic") and not (
+            _is_valid(subject) and "*" not in subject and ">" not in subject
+        ):
             self._write(b"-ERR 'Invalid Publish Subject'\r\n")
         self._message = subject, names[1].decode() if len(names) > 1 else "", head, size
 
@@ -382,7 +392,9 @@ class Connection(asyncio.Protocol):
     def _matching(self, subject: str) -> Iterator[Subscription]:
         return (one for one in self._subscriptions.values() if matches(one.subject, subject))
 
-    def send_message(self, subject: str, subscription: Subscription, reply: str, headers: bytes, data: bytes) -> None:
+    def send_message(
+        self, subject: str, subscription: Subscription, reply: str, headers: bytes, data: bytes
+    ) -> None:
         """Sends a message to one subscription."""
         if self._transport.is_closing():
             return

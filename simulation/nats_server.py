@@ -1,12 +1,15 @@
-"""A model of nats-server: the protocol of clients, at-most-once delivery, routes, and the streams of buckets.
+"""A model of nats-server: the protocol of clients, at-most-once delivery, routes, and the streams
+of buckets.
 
 `tests/simulation/test_simulation_nats.py` runs the same cases on this model and on real servers.
 
-A server is a simulated process: while it is frozen it reads and answers nothing; when it is killed its clients'
-connections end. Servers of a `Cluster` are joined by routes, which are connections of the simulated network. Who leads
-a stream is decided for all servers at once, by who reaches whom; everything else a server learns from its connections.
+A server is a simulated process: while it is frozen it reads and answers nothing; when it is killed
+its clients' connections end. Servers of a `Cluster` are joined by routes, which are connections of
+the simulated network. Who leads a stream is decided for all servers at once, by who reaches whom;
+everything else a server learns from its connections.
 
-Left out, because no service uses it: queue groups, consumers, message ids, accounts and users, TLS, lame duck mode.
+Left out, because no service uses it: queue groups, consumers, message ids, accounts and users, TLS,
+lame duck mode.
 """
 
 import asyncio
@@ -24,7 +27,9 @@ ROUTE_PORT = 6222
 ROUTE_RETRY_S = 1.0
 STORE_S = 200e-6
 """Delay of an answer of the store."""
-_TEMPORARILY_UNAVAILABLE = nats_streams.error(503, 10008, "JetStream system temporarily unavailable")
+_TEMPORARILY_UNAVAILABLE = nats_streams.error(
+    503, 10008, "JetStream system temporarily unavailable"
+)
 
 
 class Server:
@@ -54,7 +59,8 @@ class Server:
         """Removes the server from the cluster, because its process was killed."""
         self.cluster.leave(self)
 
-    # -- routes -------------------------------------------------------------------------------------------------------
+    # -- routes
+    # -------------------------------------------------------------------------------------------------------
 
     def dial(self, host: str) -> None:
         """Keeps a route to another server."""
@@ -94,9 +100,17 @@ class Server:
             for route in self.routes.values():
                 route.send("-", subject)
 
-    # -- messages -----------------------------------------------------------------------------------------------------
+    # -- messages
+    # -----------------------------------------------------------------------------------------------------
 
-    def publish(self, subject: str, reply: str, headers: bytes, data: bytes, source: Connection | None = None) -> int:
+    def publish(
+        self,
+        subject: str,
+        reply: str,
+        headers: bytes,
+        data: bytes,
+        source: Connection | None = None,
+    ) -> int:
         """Passes a message to all subscriptions and streams; returns how many of them there are."""
         if ".." in subject or subject[0] == "." or subject[-1] == ".":
             return 0
@@ -115,7 +129,14 @@ class Server:
             self.routes[host].send("M", subject, reply, headers, data)
         return count + len(wanting)
 
-    def deliver(self, subject: str, reply: str, headers: bytes, data: bytes, source: Connection | None = None) -> int:
+    def deliver(
+        self,
+        subject: str,
+        reply: str,
+        headers: bytes,
+        data: bytes,
+        source: Connection | None = None,
+    ) -> int:
         """Sends a message to this server's subscriptions; returns their number."""
         count, cluster = 0, self.cluster
         for subscription in self.subscriptions.find(subject):
@@ -133,7 +154,8 @@ class Server:
         if group is not None and group.leader == self.host:
             self._append(group, subject, reply, headers, data)
 
-    # -- streams ------------------------------------------------------------------------------------------------------
+    # -- streams
+    # ------------------------------------------------------------------------------------------------------
 
     def _append(self, group: Group, subject: str, reply: str, headers: bytes, data: bytes) -> None:
         """Stores a message as the stream's leader. Without a majority nobody answers."""
@@ -146,7 +168,9 @@ class Server:
             answer = refusal | name | {"seq": 0}
         else:
             stream.failed |= cluster.disk_full and stream.storage == "file"
-            if stream.failed:  # nats-server 2.15 stores nothing and answers nothing, until it is started again
+            if (
+                stream.failed
+            ):  # nats-server 2.15 stores nothing and answers nothing, until it is started again
                 return
             answer = name | {"seq": stream.put(subject, headers, data, cluster.loop.now)}
         self._answer(reply, b"", json.dumps(answer).encode(), STORE_S * len(group.peers))
@@ -162,7 +186,11 @@ class Server:
         if kind != "STREAM":
             return 1
         if leader is None:
-            self._answer(reply, b"", json.dumps(nats_streams.answer(verb) | _TEMPORARILY_UNAVAILABLE).encode())
+            self._answer(
+                reply,
+                b"",
+                json.dumps(nats_streams.answer(verb) | _TEMPORARILY_UNAVAILABLE).encode(),
+            )
             return 1
         if verb in ("INFO", "PURGE") and name in cluster.groups:
             leader = cluster.groups[name].leader
@@ -176,7 +204,9 @@ class Server:
         """Answers a call as its leader."""
         cluster = self.cluster
         group = cluster.groups.get(name, cluster.everyone)
-        if cluster.has_majority(cluster.everyone, self.host) or cluster.has_majority(group, self.host):
+        if cluster.has_majority(cluster.everyone, self.host) or cluster.has_majority(
+            group, self.host
+        ):
             answer = cluster.call(verb, name, data)
             if answer is not None:
                 self._answer(reply, b"", json.dumps(answer).encode())
@@ -191,11 +221,14 @@ class Server:
         able = [
             host
             for host in group.peers
-            if (host == self.host or host in self.routes) and (host == group.leader or now >= group.direct_from[host])
+            if (host == self.host or host in self.routes)
+            and (host == group.leader or now >= group.direct_from[host])
         ]
         if not able:
             return 0
-        host = able[0] if len(able) == 1 else able[int(self.cluster.loop.random.random() * len(able))]
+        host = (
+            able[0] if len(able) == 1 else able[int(self.cluster.loop.random.random() * len(able))]
+        )
         if host == self.host:
             self.take_direct(name, subject, reply, data)
         else:
@@ -215,4 +248,6 @@ class Server:
         """Sends an answer of the store to the subscribers of `reply`, after its disk or network."""
         if reply:
             loop = self.cluster.loop
-            loop.call_later(delay_s, self.publish, reply, "", headers, data, context=self.machine.context)
+            loop.call_later(
+                delay_s, self.publish, reply, "", headers, data, context=self.machine.context
+            )

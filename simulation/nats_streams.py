@@ -1,6 +1,7 @@
 """The streams of a model of nats-server: what key-value buckets use of JetStream.
 
-`Stream` is the store; `answer_api` and `answer_direct` are what a server replies to requests about it.
+`Stream` is the store; `answer_api` and `answer_direct` are what a server replies to requests about
+it.
 """
 
 import json
@@ -81,7 +82,12 @@ class Stream:
 
     def size(self, message: Stored) -> int:
         """Bytes that the store counts for a message."""
-        own = len(message.subject) + len(message.headers) + len(message.data) + MIN_OVERHEAD[self.storage]
+        own = (
+            len(message.subject)
+            + len(message.headers)
+            + len(message.data)
+            + MIN_OVERHEAD[self.storage]
+        )
         return own + (LENGTH_OF_HEADERS[self.storage] if message.headers else 0)
 
     def put(self, subject: str, headers: bytes, data: bytes, now: float) -> int:
@@ -111,7 +117,9 @@ class Stream:
             del self.last[message.subject]
         if self.keeps_removed_s:
             message.until = now
-            self._removed = [one for one in self._removed if one.until > now - self.keeps_removed_s] + [message]
+            self._removed = [
+                one for one in self._removed if one.until > now - self.keeps_removed_s
+            ] + [message]
 
     def expire(self, now: float) -> None:
         """Removes the messages that are too old."""
@@ -128,7 +136,8 @@ class Stream:
         return len(found)
 
     def lose_after(self, time: float) -> None:
-        """Loses the messages that were stored after a time. Values that they replaced are gone, too."""
+        """Loses the messages that were stored after a time. Values that they replaced are gone,
+        too."""
         for seq in [one.seq for one in self.messages.values() if one.time > time]:
             self.drop(seq, time)
             self.last_seq = min(self.last_seq, seq - 1)
@@ -185,7 +194,9 @@ def description(stream: Stream, now: float) -> Json:
     state = {
         "messages": len(stream.messages),
         "bytes": stream.used_bytes,
-        "first_seq": next(iter(stream.messages), stream.last_seq + 1 if stream.last_seq or stream.purged else 0),
+        "first_seq": next(
+            iter(stream.messages), stream.last_seq + 1 if stream.last_seq or stream.purged else 0
+        ),
         "last_seq": stream.last_seq,
         "consumer_count": 0,
     }
@@ -197,11 +208,13 @@ def answer(verb: str) -> Json:
     return {"type": f"{_TYPES}{verb.lower().replace('.', '_')}_response"}
 
 
-def direct_answers(stream: Stream, subject: str, data: bytes, view: list[Stored]) -> Iterator[tuple[bytes, bytes]]:
+def direct_answers(
+    stream: Stream, subject: str, data: bytes, view: list[Stored]
+) -> Iterator[tuple[bytes, bytes]]:
     """Yields headers and data of the answers to a direct request.
 
-    `subject`: the last tokens of the request's own subject, for the last message there. `view`: the messages that the
-    answering server has.
+    `subject`: the last tokens of the request's own subject, for the last message there. `view`: the
+    messages that the answering server has.
     """
     if subject:
         request: Json = {"last_by_subj": subject}
@@ -240,7 +253,9 @@ def _batch(
 
     def wanted(subject: str) -> bool:
         parent = subject.rpartition(".")[0]
-        return subject in quick or f"{parent}.*" in quick or any(matches(one, subject) for one in slow)
+        return (
+            subject in quick or f"{parent}.*" in quick or any(matches(one, subject) for one in slow)
+        )
 
     found = [one for one in view if wanted(one.subject)]
     if not found:
@@ -250,7 +265,9 @@ def _batch(
     for number, message in enumerate(found[:most]):
         pending = len(found) - number - 1
         yield (
-            _direct_headers(name, message, b"Nats-Num-Pending: %d" % pending, b"Nats-Last-Sequence: %d" % last),
+            _direct_headers(
+                name, message, b"Nats-Num-Pending: %d" % pending, b"Nats-Last-Sequence: %d" % last
+            ),
             message.data,
         )
         last = message.seq

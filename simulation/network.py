@@ -1,8 +1,9 @@
-"""TCP connections between simulated processes: in order, with delays, back-pressure, partitions and resets.
+"""TCP connections between simulated processes: in order, with delays, back-pressure, partitions and
+resets.
 
-The bytes of a connection are never lost or reordered while it lives. Those that a partition holds back arrive when it
-ends, as TCP sends them again. The connections of a process that is killed end, unless its machine is lost: then its
-peers notice nothing.
+The bytes of a connection are never lost or reordered while it lives. Those that a partition holds
+back arrive when it ends, as TCP sends them again. The connections of a process that is killed end,
+unless its machine is lost: then its peers notice nothing.
 """
 
 import asyncio
@@ -59,7 +60,9 @@ class _Server:
 class Transport(asyncio.Transport):
     """One end of a connection."""
 
-    def __init__(self, network: "Network", machine: Machine, local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def __init__(
+        self, network: "Network", machine: Machine, local: tuple[str, int], remote: tuple[str, int]
+    ) -> None:
         super().__init__({"socket": _Socket(local), "sockname": local, "peername": remote})
         self.network = network
         self.machine = machine
@@ -84,12 +87,14 @@ class Transport(asyncio.Transport):
         self._closing = False
         self._lost = False
         self.silent = False
-        """Whether its machine is lost: nothing answers. Another machine in its place resets the connection."""
+        """Whether its machine is lost: nothing answers. Another machine in its place resets the
+        connection."""
         self._eof_wanted = self._eof_sent = False
         self._eof_in = self._eof_reported = False
         self._reset_in = False
 
-    # -- asyncio.Transport --------------------------------------------------------------------------------------------
+    # -- asyncio.Transport
+    # --------------------------------------------------------------------------------------------
 
     @override
     def get_protocol(self) -> Any:
@@ -167,7 +172,8 @@ class Transport(asyncio.Transport):
         self._closing = True
         self._end_soon(None)
 
-    # -- the kernels --------------------------------------------------------------------------------------------------
+    # -- the kernels
+    # --------------------------------------------------------------------------------------------------
 
     def _push(self) -> None:
         """Sends what the peer's kernel takes."""
@@ -251,8 +257,8 @@ class Transport(asyncio.Transport):
         return b"".join(parts)
 
     def hang_up(self) -> None:
-        """Closes the socket, as the end of its process does too: the peer gets an end, or a reset if something was not
-        read."""
+        """Closes the socket, as the end of its process does too: the peer gets an end, or a reset
+        if something was not read."""
         unread = bool(self._in)
         self._lost = self._closing = True
         self._out.clear()
@@ -280,7 +286,8 @@ class Network:
         self.listeners: dict[tuple[str, int], tuple[Machine, Callable[[], Any]]] = {}
         self.open: dict[Transport, None] = {}
         self.cut: set[frozenset[str]] = set()
-        """Pairs of processes that do not reach each other; `frozenset((name,))`: one process reaches nobody."""
+        """Pairs of processes that do not reach each other; `frozenset((name,))`: one process
+        reaches nobody."""
         self._held: dict[Transport, int] = {}
         """How many arrivals of a sender a partition holds back."""
         self._silent: set[tuple[str, int]] = set()
@@ -317,7 +324,10 @@ class Network:
         server, make = listener
         self._port += 1
         local = (f"10.0.0.{1 + self._port % 250}", self._port)
-        near, far = Transport(self, machine, local, address), Transport(self, server, address, local)
+        near, far = (
+            Transport(self, machine, local, address),
+            Transport(self, server, address, local),
+        )
         near.peer, far.peer = far, near
         near.protocol = factory()
         self.open[near] = self.open[far] = None
@@ -353,8 +363,11 @@ class Network:
                 self.loop.call_at(at, self._arrive, sender, context=self.loop.system.context)
 
     def lost(self, machine: Machine, *, silently: bool = False) -> None:
-        """Ends the connections and listeners of a process that was killed. `silently`: its machine is lost, too."""
-        for address in [address for address, (owner, _) in self.listeners.items() if owner is machine]:
+        """Ends the connections and listeners of a process that was killed. `silently`: its machine
+        is lost, too."""
+        for address in [
+            address for address, (owner, _) in self.listeners.items() if owner is machine
+        ]:
             del self.listeners[address]
             if silently:
                 self._silent.add(address)
@@ -367,7 +380,8 @@ class Network:
                 transport.hang_up()
 
     def _running(self) -> Machine:
-        """The process that runs now. If it takes the place of a lost machine, that one's connections get a reset."""
+        """The process that runs now. If it takes the place of a lost machine, that one's
+        connections get a reset."""
         machine = running_machine() or self.loop.system
         for transport in self._gone.pop(machine.name, ()):
             transport.silent = False
@@ -385,5 +399,7 @@ class Network:
         """Whether a partition separates two processes."""
         cut = self.cut
         return bool(cut) and (
-            frozenset((one.name,)) in cut or frozenset((other.name,)) in cut or frozenset((one.name, other.name)) in cut
+            frozenset((one.name,)) in cut
+            or frozenset((other.name,)) in cut
+            or frozenset((one.name, other.name)) in cut
         )

@@ -1,4 +1,5 @@
-"""Plays seeds in several processes. Only those import the services, after their clocks were replaced."""
+"""Plays seeds in several processes. Only those import the services, after their clocks were
+replaced."""
 
 import multiprocessing
 import os
@@ -17,7 +18,8 @@ def open_pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def _follow_parent() -> None:
-    """Lets this process end with the one that started it, however that ends. Ctrl-C is for that one only."""
+    """Lets this process end with the one that started it, however that ends. Ctrl-C is for that one
+    only."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -51,7 +53,8 @@ def reduce(seed: int, model: Path) -> list[str]:
 
 
 def results(pool: Executor, first: int, turns: int, jobs: int, model: Path) -> Iterator[Result]:
-    """Plays seed after seed until there are enough turns. Which seeds these are does not depend on the machine."""
+    """Plays seed after seed until there are enough turns. Which seeds these are does not depend on
+    the machine."""
     open_: dict[Future[Result], int] = {}
     seed, played, done = first, 0, dict[int, Result]()
     at = first

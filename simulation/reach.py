@@ -42,7 +42,9 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: object = None
+    ) -> ModuleSpec | None:
         if not fullname.startswith("services."):
             return None
         spec = PathFinder.find_spec(fullname, path)
@@ -59,7 +61,8 @@ def install() -> None:
 
 
 def listen(call: Callable[[str], None]) -> None:
-    """Sets what is called with the name of each branch that is reached from now on, in the process that reaches it."""
+    """Sets what is called with the name of each branch that is reached from now on, in the process
+    that reaches it."""
     LISTENERS[:] = [call]
 
 

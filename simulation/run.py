@@ -1,4 +1,5 @@
-"""Plays seeds in this interpreter: references are made once for each workload, failures are reduced."""
+"""Plays seeds in this interpreter: references are made once for each workload, failures are
+reduced."""
 
 import os
 import pickle
@@ -44,8 +45,8 @@ def play(seed: int, model: Path, *, trace: bool = False) -> Result:
 
 
 def reduce(seed: int, model: Path) -> list[Fault]:
-    """Returns the fewest of a failing seed's faults with which it still fails: the shortest beginning, and of that what
-    is needed."""
+    """Returns the fewest of a failing seed's faults with which it still fails: the shortest
+    beginning, and of that what is needed."""
     scenario = _scenario(seed, model)
     faults: Sequence[Fault] = scenario.faults
     for count in range(len(faults) + 1):

@@ -1,4 +1,5 @@
-"""Plays one simulation from its seed: a deployment, sessions and faults, until the judges have seen everything."""
+"""Plays one simulation from its seed: a deployment, sessions and faults, until the judges have seen
+everything."""
 
 import gc
 import traceback
@@ -35,7 +36,8 @@ class Scale:
 
 
 MANY, FEW = Scale(24, 20.0, 40.0), Scale(5, 4.0, 12.0)
-"""One workload in three has few sessions: many cover up what is lost, because later messages show it."""
+"""One workload in three has few sessions: many cover up what is lost, because later messages show
+it."""
 TURNS_LIMIT_S = 3600.0
 SETTLE_S = 40.0
 LAG_S = 3.0
@@ -45,7 +47,12 @@ _WARM_UP = Session(
     "messages",
     "red",
     "",
-    [Ask("[[say]]Yes.\n</think>\n\nReady.[[/say]]", [Answer("", [("reasoning", "Yes."), ("text", "Ready.")], [])])],
+    [
+        Ask(
+            "[[say]]Yes.\n</think>\n\nReady.[[/say]]",
+            [Answer("", [("reasoning", "Yes."), ("text", "Ready.")], [])],
+        )
+    ],
     Behaviour(pause_s=0.0),
 )
 
@@ -54,8 +61,8 @@ class Scenario:
     """One seed."""
 
     def __init__(self, seed: int, model: Path, reference: Reference | None = None) -> None:
-        """`reference`: the run of the seed's workload without faults; None: answers are compared with the
-        script only."""
+        """`reference`: the run of the seed's workload without faults; None: answers are compared
+        with the script only."""
         self.seed = seed
         self._reference = reference
         self.model = model
@@ -72,7 +79,9 @@ class Scenario:
             "preprocessor": {"hold_tokens": more.choice((0, 32, 32, 128, 512))},
             "worker": {"prefill_tokens_per_s": more.choice((0, 2000, 5000))},
         }
-        self.faults = draw(random, span_s=self.scale.span_s, turns=self.workload.turns, branches=marks())
+        self.faults = draw(
+            random, span_s=self.scale.span_s, turns=self.workload.turns, branches=marks()
+        )
 
     def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
         """Plays the seed with its faults, or with others."""
@@ -91,7 +100,9 @@ class Scenario:
             self._play(world, faults, result)
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            result.failures.append(f"the simulation failed: {error!r} at {place.filename}:{place.lineno}")
+            result.failures.append(
+                f"the simulation failed: {error!r} at {place.filename}:{place.lineno}"
+            )
         finally:
             result.digest, result.trace = world.digest, [*world.trace]
             world.close()
@@ -108,12 +119,15 @@ class Scenario:
                 raise RuntimeError(f"workload {self.seed % WORKLOADS} does not end without faults")
             wrong = [problem for agent in agents for problem in agent.problems]
             if wrong:
-                raise RuntimeError(f"workload {self.seed % WORKLOADS} fails without faults: {wrong}")
+                raise RuntimeError(
+                    f"workload {self.seed % WORKLOADS} fails without faults: {wrong}"
+                )
             return Reference.of(agents, world)
         finally:
             world.close()
 
-    # -- playing ------------------------------------------------------------------------------------------------------
+    # -- playing
+    # ------------------------------------------------------------------------------------------------------
 
     def _agents(self, world: World, random: Random) -> list[Agent]:
         agents = []
@@ -124,7 +138,9 @@ class Scenario:
             start = random.random() * self.scale.start_s
             if session.group:  # siblings begin in one moment
                 start = groups.setdefault(session.group, start) + start / 1000
-            world.loop.call_later(start, self._begin, world, agent, machine, context=world.loop.system.context)
+            world.loop.call_later(
+                start, self._begin, world, agent, machine, context=world.loop.system.context
+            )
             agents.append(agent)
         return agents
 
@@ -138,7 +154,11 @@ class Scenario:
         if not world.run(lambda: world.ready, 60.0):
             result.failures.append("the deployment does not become ready")
             return
-        warm = [Agent(world, _WARM_UP, Random(0), name) for name, one in world.running.items() if one.port]
+        warm = [
+            Agent(world, _WARM_UP, Random(0), name)
+            for name, one in world.running.items()
+            if one.port
+        ]
         for agent in warm:  # what a process makes with its first turn belongs to its idle state
             self._begin(world, agent, Machine(_WARM_UP.name))
         world.run(lambda: all(agent.done for agent in warm), 60.0)
@@ -153,7 +173,11 @@ class Scenario:
             result.outcomes[request.outcome] = result.outcomes.get(request.outcome, 0) + 1
         for agent in agents:
             result.failures += agent.problems
-            if agent.task is not None and agent.task.done() and (error := agent.task.exception()) is not None:
+            if (
+                agent.task is not None
+                and agent.task.done()
+                and (error := agent.task.exception()) is not None
+            ):
                 result.failures.append(f"{agent.session.name}: {type(error).__name__}: {error}")
         if self._reference is not None:
             result.failures += differences(agents, world, self._reference, injector.applied)
@@ -174,7 +198,10 @@ class Scenario:
         if not world.run(lambda: not idle.exceeded(), SETTLE_S + self.recovery_s):
             result.failures += idle.exceeded()
         world.run(lambda: False, LAG_S)
-        reads = [world.loop.create_task(agent.read_back(), context=Machine("reads").context) for agent in agents]
+        reads = [
+            world.loop.create_task(agent.read_back(), context=Machine("reads").context)
+            for agent in agents
+        ]
         world.run(lambda: all(read.done() for read in reads), WAIT_S)
         result.failures += [text for agent in agents for text in unstored(agent, injector.applied)]
         result.failures += idle.stay()

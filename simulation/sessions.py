@@ -1,7 +1,8 @@
 """Draws what agents ask and what the model writes: sessions with known answers.
 
-The script engine plays output that is part of the prompt (`[[say]]…[[/say]]`), so each answer is known beforehand.
-Every word names its session and its turn: text in the wrong place is seen at once.
+The script engine plays output that is part of the prompt (`[[say]]…[[/say]]`), so each answer is
+known beforehand. Every word names its session and its turn: text in the wrong place is seen at
+once.
 """
 
 import json
@@ -14,18 +15,39 @@ from turnwire_tools.clients.answer import APIS, Api, Story
 
 TENANTS = ("red", "blue")
 TOOLS = [
-    ToolSpec("look", "Looks at a place.", {"type": "object", "properties": {"where": {"type": "string"}}}),
+    ToolSpec(
+        "look", "Looks at a place.", {"type": "object", "properties": {"where": {"type": "string"}}}
+    ),
     ToolSpec(
         "run",
         "Runs a command.",
         {"type": "object", "properties": {"cmd": {"type": "string"}, "count": {"type": "integer"}}},
     ),
 ]
-PACES = ("", "", "[[burst 1]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
+PACES = (
+    "",
+    "",
+    "[[burst 1]]",
+    "[[burst 16]]",
+    "[[pause 300]]",
+    "[[pause 4000]]",
+    "[[delay 60]]",
+    "[[delay 400]]",
+)
 LONG_PACE = "[[pause 45000]]"
-"""Once in a while an answer takes longer than recovery, so that a fault can be over before the turn is."""
+"""Once in a while an answer takes longer than recovery, so that a fault can be over before the turn
+is."""
 PACES_BETWEEN_CALLS = ("", "", "[[pause 1500]]", "[[pause 4000]]")
-_ODD = ("é船🌊", "a < b && c", '{"k": [1, 2]}', "two\nlines", "<think>", "</tool_call>", "`code`", "end.")
+_ODD = (
+    "é船🌊",
+    "a < b && c",
+    '{"k": [1, 2]}',
+    "two\nlines",
+    "<think>",
+    "</tool_call>",
+    "`code`",
+    "end.",
+)
 
 
 @dataclass(frozen=True)
@@ -110,11 +132,15 @@ class Workload:
         group = 0
         while alone and random.random() < 0.9:
             group += 1
-            words = " ".join(f"g{group}w{number}" for number in range(random.choice((20, 100, 400))))
+            words = " ".join(
+                f"g{group}w{number}" for number in range(random.choice((20, 100, 400)))
+            )
             size = random.randint(2, 8)
             members, alone = alone[:size], alone[size:]
             for member in members:
-                self.sessions[member] = replace(self.sessions[member], group=group, system=f"Group {group}. {words}")
+                self.sessions[member] = replace(
+                    self.sessions[member], group=group, system=f"Group {group}. {words}"
+                )
 
     def _session(self, number: int) -> Session:
         random, name = self._random, f"s{number}"
@@ -160,7 +186,9 @@ class Workload:
         thought = prose(5)
         story.append(("reasoning", thought))
         script = (
-            random.choice(("", "[[burst 4]]", "[[burst 16]]", "[[burst 64]]")) + self._paced(thought) + "\n</think>\n\n"
+            random.choice(("", "[[burst 4]]", "[[burst 16]]", "[[burst 64]]"))
+            + self._paced(thought)
+            + "\n</think>\n\n"
         )
         results: list[str] = []
         if last or random.random() < 0.6:
@@ -170,7 +198,9 @@ class Workload:
         if not last:
             count = random.choice((1, 1, 2, 3))
             for at in range(count):
-                script += ("\n" if at else "\n\n" if len(story) == 2 else "") if len(story) > 1 else ""
+                script += (
+                    ("\n" if at else "\n\n" if len(story) == 2 else "") if len(story) > 1 else ""
+                )
                 if random.random() < 0.5:
                     where = " ".join(next(words) for _ in range(random.randint(1, 3)))
                     if random.random() < 0.2:

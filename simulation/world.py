@@ -1,8 +1,9 @@
-"""A simulated deployment: NATS servers, and any number of each service, as processes that can be killed or frozen.
+"""A simulated deployment: NATS servers, and any number of each service, as processes that can be
+killed or frozen.
 
-The services' code is the real one, from `run(config)` on; nats-py and aiohttp are real, too. What is replaced is the
-event loop with its network (`loop`, `network`), clocks and randomness (`interpreter`), and nats-server
-(`nats_server`). A model is loaded once for all processes.
+The services' code is the real one, from `run(config)` on; nats-py and aiohttp are real, too. What
+is replaced is the event loop with its network (`loop`, `network`), clocks and randomness
+(`interpreter`), and nats-server (`nats_server`). A model is loaded once for all processes.
 """
 
 import asyncio
@@ -116,12 +117,16 @@ class World:
         self._frozen_until: dict[Machine, float] = {}
         self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
         self.loop.world = self
-        for module in (worker_service, parser_service):  # as large a part of the window as by default
+        for module in (
+            worker_service,
+            parser_service,
+        ):  # as large a part of the window as by default
             _replace(module, FRAME_BYTES=FRAME_BYTES * window_bytes // MIB)
         interpreter.begin(self.loop, seed, self._logged)
         self.loop.set_exception_handler(self._unhandled)
 
-    # -- the trace ----------------------------------------------------------------------------------------------------
+    # -- the trace
+    # ----------------------------------------------------------------------------------------------------
 
     def note(self, name: str, text: str) -> None:
         """Adds a line to the trace."""
@@ -153,7 +158,8 @@ class World:
         await make_buckets(config)
         await keep_buckets(config, 5.0)
 
-    # -- processes ----------------------------------------------------------------------------------------------------
+    # -- processes
+    # ----------------------------------------------------------------------------------------------------
 
     @property
     def bus(self) -> BusConfig:
@@ -197,7 +203,9 @@ class World:
         running.machine.prefix = "tw.v1"
         return running
 
-    def spawn(self, name: str, stage: str, work: Coroutine[Any, Any, None], *, port: int = 0) -> Running:
+    def spawn(
+        self, name: str, stage: str, work: Coroutine[Any, Any, None], *, port: int = 0
+    ) -> Running:
         """Runs a coroutine as a process of its own."""
         machine = Machine(name)
         self.note(name, "starts")
@@ -236,10 +244,14 @@ class World:
             return frontend_service.run(FrontendConfig(**common | settings))
         if stage == "preprocessor":
             window = {"max_model_len": WINDOW}
-            return preprocessor_service.run(PreprocessorConfig(**common | model | window | settings))
+            return preprocessor_service.run(
+                PreprocessorConfig(**common | model | window | settings)
+            )
         if stage == "parser":
             return parser_service.run(ParserConfig(**common | model | settings))
-        return worker_service.run(WorkerConfig(**common | model | {"script_mode": "request"} | settings))
+        return worker_service.run(
+            WorkerConfig(**common | model | {"script_mode": "request"} | settings)
+        )
 
     def served(self, process: Process, service: Any) -> None:
         """Notes the `Process` and the service of the simulated process that runs now."""
@@ -256,7 +268,8 @@ class World:
         self.running[machine.name].engine = engine
         return engine
 
-    # -- faults -------------------------------------------------------------------------------------------------------
+    # -- faults
+    # -------------------------------------------------------------------------------------------------------
 
     def kill(self, name: str, *, silently: bool = False) -> None:
         """Kills a process; `silently`: with its machine, so that its peers notice nothing."""
@@ -287,7 +300,9 @@ class World:
             return
         self.note(name, f"is frozen for {seconds:.3f} s")
         machine.frozen = True
-        until = self._frozen_until[machine] = max(self.loop.now + seconds, self._frozen_until.get(machine, 0.0))
+        until = self._frozen_until[machine] = max(
+            self.loop.now + seconds, self._frozen_until.get(machine, 0.0)
+        )
         self.loop.call_at(until, self._thaw, machine, context=self.loop.system.context)
 
     def _thaw(self, machine: Machine) -> None:
@@ -309,10 +324,12 @@ class World:
             return False
         return not running.port or ("127.0.0.1", running.port) in self.network.listeners
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- running
+    # ------------------------------------------------------------------------------------------------------
 
     def run(self, done: Callable[[], bool], limit_s: float) -> bool:
-        """Runs until `done`, at most `limit_s` of virtual time from now. Returns whether it was done."""
+        """Runs until `done`, at most `limit_s` of virtual time from now. Returns whether it was
+        done."""
         return self.loop.run_until(done, self.loop.now + limit_s)
 
     def close(self) -> None:
@@ -346,12 +363,17 @@ def _readable(line: str) -> str:
         level = "" if fields["level"] == "info" else f"{fields['level']}: "
     except ValueError:
         return line
-    shown = (f" {key}={value}" for key, value in fields.items() if key not in _LEFT_OUT and value is not None)
+    shown = (
+        f" {key}={value}"
+        for key, value in fields.items()
+        if key not in _LEFT_OUT and value is not None
+    )
     return f"{level}{fields['event']}{''.join(shown)}"
 
 
 class _LineWriter:
-    """Writes each log line at once, because there is no pipe with a reader that could be woken too often."""
+    """Writes each log line at once, because there is no pipe with a reader that could be woken too
+    often."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -363,8 +385,8 @@ class _LineWriter:
 
 
 def prepare() -> None:
-    """Makes the services ready to be simulated, once for the interpreter: models are loaded once, the garbage collector
-    is left alone, and a world learns of each `Process` and each prompt."""
+    """Makes the services ready to be simulated, once for the interpreter: models are loaded once,
+    the garbage collector is left alone, and a world learns of each `Process` and each prompt."""
     for module in (frontend_service, preprocessor_service, parser_service, worker_service):
         _replace(module, relax_gc_and_trim_heap=lambda: None)
     load_setup = cached(cache={}, key=lambda config: config.model)(ModelSetup.load)
@@ -372,9 +394,15 @@ def prepare() -> None:
     load_tokenizer = cached(cache={}, key=str)(Tokenizer.from_file)
     _replace(script_engine, Tokenizer=SimpleNamespace(from_file=load_tokenizer))
     vocabulary = cached(cache={}, key=id)(Vocabulary)
-    _replace(parser_service, load_backend=lambda model, **_: tokenizer(model), Vocabulary=vocabulary)
-    ledger_model = cached(cache={}, key=id)(lambda setup: open_ledger(setup, entry_bytes=1, prompt_bytes=1).model)
-    _replace(preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room))
+    _replace(
+        parser_service, load_backend=lambda model, **_: tokenizer(model), Vocabulary=vocabulary
+    )
+    ledger_model = cached(cache={}, key=id)(
+        lambda setup: open_ledger(setup, entry_bytes=1, prompt_bytes=1).model
+    )
+    _replace(
+        preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room)
+    )
     _replace(telemetry, LineWriter=_LineWriter)
     _replace(subjects, PREFIX=_Prefix(subjects.PREFIX))
     _replace(worker_service, open_engine=lambda _, config: _world().open_engine(config))

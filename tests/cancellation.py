@@ -1,7 +1,9 @@
-"""Cancels a coroutine at its awaits and those of the tasks that it starts, one run for each: it has to end.
+"""Cancels a coroutine at its awaits and those of the tasks that it starts, one run for each: it has
+to end.
 
-At each await there are two moments. The coroutine is cancelled as soon as there is the wait, or in the tick in which
-what is waited for is done: there, code around it may return the result and lose the cancellation.
+At each await there are two moments. The coroutine is cancelled as soon as there is the wait, or in
+the tick in which what is waited for is done: there, code around it may return the result and lose
+the cancellation.
 """
 
 import asyncio
@@ -9,13 +11,15 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, TypeAlias
 
 LIMIT_S = 60.0
-"""How long a run may take to reach its await, and to end after its cancellation: too short only on a machine that hangs."""
+"""How long a run may take to reach its await, and to end after its cancellation: too short only on
+a machine that hangs."""
 PATIENCE_S = 1.5
 """An await that has not come after this time is not tried."""
 MOST = 60
 """More awaits than a command or service has until it serves or waits for its bus."""
 RESULT_S = 0.3
-"""A result that has not come this long after its await does not come: the await is cancelled without it."""
+"""A result that has not come this long after its await does not come: the await is cancelled
+without it."""
 
 Work: TypeAlias = Coroutine[Any, Any, Any]
 Interrupt: TypeAlias = Callable[[], object]
@@ -82,7 +86,9 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
 
     def stepped(loop: asyncio.AbstractEventLoop, coroutine: Any, /, **kw: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(step(coroutine), loop=loop, **kw)
-        task.add_done_callback(lambda _: coroutine.close())  # of a task that was cancelled before its first step
+        task.add_done_callback(
+            lambda _: coroutine.close()
+        )  # of a task that was cancelled before its first step
         return task
 
     events = [(moment.awaits, patience_s), (moment.interrupted, RESULT_S)]
@@ -113,15 +119,16 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
 
 
 async def cancel_at(make: Make, awaits: Iterable[int]) -> None:
-    """Runs `make()` once for each of these awaits, by their numbers from 1 on, and each moment. All of them must come."""
+    """Runs `make()` once for each of these awaits, by their numbers from 1 on, and each moment. All
+    of them must come."""
     for at in awaits:
         for late in (False, True):
             assert await _run(make(), at, late, LIMIT_S), f"await {at} does not come"
 
 
 async def cancel_everywhere(make: Make) -> int:
-    """Runs `make()` once for each await and moment, until none comes for `PATIENCE_S`, and at most for `MOST` awaits:
-    timers make others without end. Returns the number of awaits."""
+    """Runs `make()` once for each await and moment, until none comes for `PATIENCE_S`, and at most
+    for `MOST` awaits: timers make others without end. Returns the number of awaits."""
     at = 1
     while at <= MOST and await _run(make(), at, False, PATIENCE_S):
         await _run(make(), at, True, PATIENCE_S)

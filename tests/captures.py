@@ -1,4 +1,5 @@
-"""Recorded requests of real clients, which are not part of the repository: `AGENT_CAPTURES_DIR` names their folder."""
+"""Recorded requests of real clients, which are not part of the repository: `AGENT_CAPTURES_DIR`
+names their folder."""
 
 import os
 from pathlib import Path

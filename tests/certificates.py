@@ -19,7 +19,12 @@ class Authority:
         self.certificate = self.sign(self.name, self.key, ca=True)
 
     def sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool = False, host: str = "127.0.0.1"
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        ca: bool = False,
+        host: str = "127.0.0.1",
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
@@ -31,7 +36,9 @@ class Authority:
             .not_valid_before(now - timedelta(minutes=1))
             .not_valid_after(now + timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), critical=False
+            )
         )
         return builder.sign(self.key, hashes.SHA256())
 
@@ -43,7 +50,9 @@ class Authority:
         cert_file.write_bytes(pem(self.sign(subject, key, host=host)))
         key_file.write_bytes(
             key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
             )
         )
         return str(cert_file), str(key_file)

@@ -34,8 +34,10 @@ LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
 
 SLOW_MACHINE = (hypothesis.HealthCheck.too_slow,)
-"""What a property may not be judged by: on a loaded machine any example may take seconds, to make and to run."""
-# A change meets the same examples in each run, so that what fails is the change; the nightly run explores others.
+"""What a property may not be judged by: on a loaded machine any example may take seconds, to make
+and to run."""
+# A change meets the same examples in each run, so that what fails is the change; the nightly run
+# explores others.
 _any_machine = hypothesis.settings(deadline=None, suppress_health_check=SLOW_MACHINE)
 hypothesis.settings.register_profile("quick", _any_machine, max_examples=20, derandomize=True)
 hypothesis.settings.register_profile("thorough", _any_machine, max_examples=400, derandomize=True)
@@ -44,22 +46,25 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 hypothesis.settings.load_profile(PROFILE)
 QUICK = PROFILE == "quick"
 if PROFILE != "explore":
-    # Hypothesis also draws the constants of all modules that are imported so far. Each process of pytest-xdist has others.
+    # Hypothesis also draws the constants of all modules that are imported so far. Each process of
+    # pytest-xdist has others.
     providers.is_local_module_file = lambda _: False  # type: ignore[assignment,attr-defined]
 
 
 def examples(thorough: int) -> int:
-    """The examples of a property that sets their number itself: a third of them in the quick profile."""
+    """The examples of a property that sets their number itself: a third of them in the quick
+    profile."""
     return -(-thorough // 3) if QUICK else thorough
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests of running stacks first and those of pipelines in their own event loop in the middle.
+    """Puts the tests of running stacks first and those of pipelines in their own event loop in the
+    middle.
 
-    Each process of pytest-xdist begins with an equal part of this list, and takes from the end of another's when it has
-    done its own. So one process starts the stacks, where each of four would, and another one has the tests that mostly
-    wait; the tests that compute go on beside both.
+    Each process of pytest-xdist begins with an equal part of this list, and takes from the end of
+    another's when it has done its own. So one process starts the stacks, where each of four would,
+    and another one has the tests that mostly wait; the tests that compute go on beside both.
     """
     pipeline = Path(__file__).parent / "pipeline"
     stacks: list[pytest.Item] = []
@@ -73,7 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests and the modules they import are no garbage: collections need not look at them."""
+    """Ten thousand tests and the modules they import are no garbage: collections need not look at
+    them."""
     gc.freeze()
 
 
@@ -87,7 +93,9 @@ def free_port() -> int:
 class NatsServer:
     """A nats-server that a test may kill and start again on the same port."""
 
-    def __init__(self, binary: str, directory: str, *, jetstream: str = "max_file_store: 2GB") -> None:
+    def __init__(
+        self, binary: str, directory: str, *, jetstream: str = "max_file_store: 2GB"
+    ) -> None:
         """`jetstream`: its limits; "": the server has none."""
         self._binary = binary
         self._directory = directory
@@ -109,7 +117,9 @@ class NatsServer:
         with open(config, "w", encoding="utf-8") as file:
             file.write(f'host: "127.0.0.1"\nport: {self.port}\nmax_payload: 8MB\n')
             if self._jetstream:
-                file.write(f'jetstream {{ store_dir: "{self._directory}/js-{self.port}"\n{self._jetstream} }}\n')
+                file.write(
+                    f'jetstream {{ store_dir: "{self._directory}/js-{self.port}"\n{self._jetstream} }}\n'
+                )
         self._process = subprocess.Popen(
             [self._binary, "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -125,7 +135,8 @@ class NatsServer:
         raise RuntimeError("nats-server did not start")
 
     def make_buckets(self, **login: str) -> None:
-        """The set-up step, in a thread, for tests whose loop runs. `login`: settings of its connection."""
+        """The set-up step, in a thread, for tests whose loop runs. `login`: settings of its
+        connection."""
         config = BucketsConfig(bus=BusConfig(nats_url=self.url, **login), ledger_store_mb=64)  # type: ignore[arg-type]
         with ThreadPoolExecutor(1) as pool:
             pool.submit(lambda: asyncio.run(make_buckets(config))).result()
@@ -158,7 +169,8 @@ class NatsServer:
 
 
 def suspend(process: subprocess.Popen[Any]) -> None:
-    """Stops a child, and returns when all its threads have stopped: on a busy machine that takes a moment."""
+    """Stops a child, and returns when all its threads have stopped: on a busy machine that takes a
+    moment."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
@@ -216,11 +228,16 @@ class Reported(Service):
 
 
 @pytest.fixture
-async def make_process(nats: NatsServer, quiet_log: FilteringBoundLogger) -> AsyncIterator[MakeProcess]:
-    """Connected processes, which send a heartbeat at each `process.send_heartbeat()`; closed at the end."""
+async def make_process(
+    nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> AsyncIterator[MakeProcess]:
+    """Connected processes, which send a heartbeat at each `process.send_heartbeat()`; closed at the
+    end."""
     processes: list[Process] = []
 
-    async def make(stage: Stage, name: str, *, url: str = "", drain_s: float = 30.0, **bus: object) -> Process:
+    async def make(
+        stage: Stage, name: str, *, url: str = "", drain_s: float = 30.0, **bus: object
+    ) -> Process:
         config = ServiceConfig(
             id=name,
             drain_s=drain_s,

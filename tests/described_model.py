@@ -1,5 +1,6 @@
-"""Models that no family matches: the demo's, with calls and reasoning of its own, and a `response_template`. One has no
-weights; the other has weights that write the turns of an agent's loop."""
+"""Models that no family matches: the demo's, with calls and reasoning of its own, and a
+`response_template`. One has no weights; the other has weights that write the turns of an agent's
+loop."""
 
 import json
 from pathlib import Path
@@ -19,7 +20,10 @@ DESCRIPTION: dict[str, Any] = {
             "close_pattern": r"</act>\s*",
             "content": "json",
             "repeats": True,
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+            "transform": {
+                "type": "function",
+                "function": {"name": "{name}", "arguments": "{content}"},
+            },
         },
         "content": {"close_pattern": r"<\|im_end\|>\s*"},
     },
@@ -28,7 +32,8 @@ _CALL = """{{- '<act to="' + call.function.name + '">' + call.function.arguments
 
 
 def describe_model(path: Path) -> Path:
-    """Turns the demo model's directory at `path`, which is built if it is missing, into one that describes itself."""
+    """Turns the demo model's directory at `path`, which is built if it is missing, into one that
+    describes itself."""
     if not (path / "chat_template.jinja").exists():
         build_demo_model(path)
     template = (path / "chat_template.jinja").read_text(encoding="utf-8")
@@ -56,7 +61,11 @@ _PLAN = (
 LOOP: list[tuple[str, str, list[str]]] = [
     (f"SHELL comes first: I look. {_PLAN}", "I read the notes.", ["cat notes.txt"]),
     ("SHELL shows alpha, so I replace it with beta.", "", ["sed -i s/alpha/beta/ notes.txt"]),
-    ("SHELL can check this by two calls.", "Two checks.", ["cat notes.txt > seen.txt", "echo é 東 > other.txt"]),
+    (
+        "SHELL can check this by two calls.",
+        "Two checks.",
+        ["cat notes.txt > seen.txt", "echo é 東 > other.txt"],
+    ),
     ("SHELL has made both files.", "EDITED", []),
     ("SHELL joins the files.", "", ["cat seen.txt other.txt > both.txt"]),
     ("SHELL has joined them.", "JOINED", []),
@@ -75,10 +84,11 @@ _COUNTED = """{%- set session = namespace(shell='nothing', answers=0) %}
 
 
 def build_looping_model(path: Path) -> Path:
-    """Makes a model directory with weights that write `LOOP`, with whichever of `SHELLS` a request has.
+    """Makes a model directory with weights that write `LOOP`, with whichever of `SHELLS` a request
+    has.
 
-    The template counts the answers of a session, in a note before each of them, and the model writes the answer of that
-    number.
+    The template counts the answers of a session, in a note before each of them, and the model
+    writes the answer of that number.
     """
     describe_model(path)
     file = path / "chat_template.jinja"
@@ -98,7 +108,11 @@ def loop_answers(shell: str) -> list[Story]:
     answers = []
     for thought, text, commands in LOOP:
         calls = [json.dumps({SHELLS[shell]: command}, ensure_ascii=False) for command in commands]
-        blocks: Story = [("reasoning", thought), ("text", text), *(("call", f"{shell} {one}") for one in calls)]
+        blocks: Story = [
+            ("reasoning", thought),
+            ("text", text),
+            *(("call", f"{shell} {one}") for one in calls),
+        ]
         answers.append([(kind, block.replace("SHELL", shell)) for kind, block in blocks if block])
     return answers
 

@@ -1,9 +1,11 @@
-"""A causal language model that writes texts that it has memorised: real attention and a real KV cache, without training.
+"""A causal language model that writes texts that it has memorised: real attention and a real KV
+cache, without training.
 
-One layer of Qwen2. Each head attends to the token at one distance, by rotary positions alone, and copies its code. A unit
-of the MLP recognises the codes that precede a token of a memorised text, and writes that token. So the length and the
-content of the prompt do not matter, and a wrong position or a wrong entry of the cache shows as a wrong token. Outside of
-the memorised texts the model ends its turn.
+One layer of Qwen2. Each head attends to the token at one distance, by rotary positions alone, and
+copies its code. A unit of the MLP recognises the codes that precede a token of a memorised text,
+and writes that token. So the length and the content of the prompt do not matter, and a wrong
+position or a wrong entry of the cache shows as a wrong token. Outside of the memorised texts the
+model ends its turn.
 """
 
 import math
@@ -20,7 +22,8 @@ _THETA = 10_000.0
 _FOCUS = 400.0
 """Sharpness of the attention."""
 _WRITTEN = 1000.0
-"""Size of the next token's mark in the residual stream; beside it the rest vanishes in the last norm."""
+"""Size of the next token's mark in the residual stream; beside it the rest vanishes in the last
+norm."""
 _CERTAINTY = 8.0
 """Size of the logits: no temperature that clients send changes what is written."""
 _SLACK = 0.05
@@ -31,7 +34,8 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
     """Writes config and weights into the model directory at `path`, which has the tokenizer.
 
     Args:
-        texts: What the model writes, by the end of the prompt before it. Both are tokenized on their own.
+        texts: What the model writes, by the end of the prompt before it. Both are tokenized on
+            their own.
 
     Raises ValueError where as many tokens as the shortest opening has do not tell what follows.
     """
@@ -40,7 +44,10 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
 
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path)
     end = tokenizer.eos_token_id
-    lessons = [(tokenizer.encode(opening), [*tokenizer.encode(text), end]) for opening, text in texts.items()]
+    lessons = [
+        (tokenizer.encode(opening), [*tokenizer.encode(text), end])
+        for opening, text in texts.items()
+    ]
     distances, contexts = _contexts(lessons)
     torch.manual_seed(0)
     blocks = len(distances)
@@ -67,7 +74,8 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        # The residual stream: a code for each distance, a one, and the next token. The norms undo themselves.
+        # The residual stream: a code for each distance, a one, and the next token. The norms undo
+        # themselves.
         model.model.embed_tokens.weight[:, :_WIDTH] = codes
         model.model.embed_tokens.weight[:, one] = 1.0
         layer.input_layernorm.weight.fill_(math.sqrt(2 / out.stop))
@@ -79,9 +87,13 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
         frequencies = _THETA ** (-torch.arange(0, _WIDTH, 2) / _WIDTH)
         for head, back in enumerate(distances[1:]):
             distance = back - 1
-            query = torch.cat([torch.cos(frequencies * distance), -torch.sin(frequencies * distance)])
+            query = torch.cat(
+                [torch.cos(frequencies * distance), -torch.sin(frequencies * distance)]
+            )
             attention.q_proj.bias[head * _WIDTH : (head + 1) * _WIDTH] = _FOCUS * query
-            attention.o_proj.weight[(head + 1) * _WIDTH :, head * _WIDTH :][:_WIDTH, :_WIDTH] = torch.eye(_WIDTH)
+            attention.o_proj.weight[(head + 1) * _WIDTH :, head * _WIDTH :][:_WIDTH, :_WIDTH] = (
+                torch.eye(_WIDTH)
+            )
         for unit, (context, token) in enumerate(contexts.items()):
             layer.mlp.gate_proj.weight[unit, :one] = codes[list(context)].flatten() / _SLACK
             layer.mlp.gate_proj.weight[unit, one] = (_SLACK - blocks) / _SLACK
@@ -95,9 +107,16 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
     return path
 
 
-def _contexts(lessons: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int], dict[tuple[int, ...], int]]:
-    """As few distances as tell all contexts apart; and the tokens at these distances before a token → that token."""
-    places = [([*opening, *text], at + len(opening)) for opening, text in lessons for at in range(len(text))]
+def _contexts(
+    lessons: Sequence[tuple[list[int], list[int]]],
+) -> tuple[list[int], dict[tuple[int, ...], int]]:
+    """As few distances as tell all contexts apart; and the tokens at these distances before a token
+    → that token."""
+    places = [
+        ([*opening, *text], at + len(opening))
+        for opening, text in lessons
+        for at in range(len(text))
+    ]
     farthest = min(len(opening) for opening, _ in lessons)
     distances = [1, 2]  # 1 is the last token itself, and needs no head
     while True:
@@ -105,7 +124,9 @@ def _contexts(lessons: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int]
         for ids, at in places:
             other, there = first.setdefault(tuple(ids[at - back] for back in distances), (ids, at))
             if other[there] != ids[at]:
-                backs = (back for back in range(1, farthest + 1) if other[there - back] != ids[at - back])
+                backs = (
+                    back for back in range(1, farthest + 1) if other[there - back] != ids[at - back]
+                )
                 if (back := next(backs, None)) is None:
                     raise ValueError(f"two tokens follow {ids[at - farthest : at]}")
                 distances.append(back)

@@ -1,4 +1,5 @@
-"""Fixtures for every package: the demo model, loaded once, and each published chat template that is installed."""
+"""Fixtures for every package: the demo model, loaded once, and each published chat template that is
+installed."""
 
 import fcntl
 import os
@@ -42,7 +43,9 @@ def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once(tmp_path_factory, "turnwire-demo", build_demo_model)
 
 
-def build_random_model(path: Path, *, hidden_size: int = 64, layers: int = 2, window: int = 8192) -> Path:
+def build_random_model(
+    path: Path, *, hidden_size: int = 64, layers: int = 2, window: int = 8192
+) -> Path:
     """The demo's tokenizer and template with random weights (Qwen3)."""
     import torch
     import transformers
@@ -99,6 +102,10 @@ def compiled_template(demo_tokenizer: "PreTrainedTokenizerBase") -> Callable[[st
     return cache(lambda name: ChatTemplate(demo_tokenizer, of_trl()[name].read_text()))
 
 
-@pytest.fixture(params=of_trl() or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))])
-def real_template(request: pytest.FixtureRequest, compiled_template: Callable[[str], ChatTemplate]) -> ChatTemplate:
+@pytest.fixture(
+    params=of_trl() or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))]
+)
+def real_template(
+    request: pytest.FixtureRequest, compiled_template: Callable[[str], ChatTemplate]
+) -> ChatTemplate:
     return compiled_template(request.param)

@@ -46,7 +46,10 @@ class Receiver:
 
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["content-length"]))
-                assert (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
+                assert (self.path, self.headers["content-type"]) == (
+                    "/v1/traces",
+                    "application/x-protobuf",
+                )
                 with lock:
                     receiver.data += data
                     receiver.spans += _spans(ExportTraceServiceRequest.FromString(data))
@@ -149,4 +152,8 @@ def _attributes(pairs: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     kind = value.WhichOneof("value")
-    return [_value(item) for item in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+    return (
+        [_value(item) for item in value.array_value.values]
+        if kind == "array_value"
+        else getattr(value, kind)
+    )

@@ -10,7 +10,10 @@ PNG = bytes.fromhex(
 
 def pdf(*pages: str, locked: bool = False) -> bytes:
     """A PDF with a line of text on each page. `locked`: it needs a password that nobody has."""
-    return pdf_of([zlib.compress(f"BT /F1 12 Tf 20 700 Td ({text}) Tj ET".encode()) for text in pages], locked=locked)
+    return pdf_of(
+        [zlib.compress(f"BT /F1 12 Tf 20 700 Td ({text}) Tj ET".encode()) for text in pages],
+        locked=locked,
+    )
 
 
 def pdf_of(streams: list[bytes], *, filters: str = "/FlateDecode", locked: bool = False) -> bytes:
@@ -26,7 +29,10 @@ def pdf_of(streams: list[bytes], *, filters: str = "/FlateDecode", locked: bool 
         contents = first + 2 * n + 1
         page = "<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F1 3 0 R>>>>"
         objects.append(f"{page}/Contents {contents} 0 R>>".encode())
-        objects.append(b"<</Length %d/Filter %s>>stream\n%s\nendstream" % (len(stream), filters.encode(), stream))
+        objects.append(
+            b"<</Length %d/Filter %s>>stream\n%s\nendstream"
+            % (len(stream), filters.encode(), stream)
+        )
     out, places = b"%PDF-1.4\n", []
     for number, body in enumerate(objects, 1):
         places.append(len(out))
@@ -35,4 +41,6 @@ def pdf_of(streams: list[bytes], *, filters: str = "/FlateDecode", locked: bool 
     keys = f"/O<{'11' * 32}>/U<{'22' * 32}>"
     lock = f"/Encrypt<</Filter/Standard/V 1/R 2/P -4{keys}>>/ID[<00><00>]" if locked else ""
     trailer = f"trailer<</Size {len(objects) + 1}/Root 1 0 R{lock}>>\nstartxref\n{len(out)}\n%%EOF"
-    return out + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer.encode()
+    return (
+        out + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table) + trailer.encode()
+    )

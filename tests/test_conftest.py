@@ -27,7 +27,9 @@ def examples() -> Examples:
 
 
 @pytest.mark.skipif(PROFILE == "explore", reason="this profile meets other examples in each run")
-def test_examples_are_the_same_whatever_modules_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_are_the_same_whatever_modules_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A module may be imported by the tests that ran before in the same process."""
     before = examples()
     (tmp_path / "imported_later.py").write_text("A, B, C, D = 123_456, 'zebra', b'stripes', 3.25\n")

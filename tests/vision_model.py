@@ -1,7 +1,8 @@
 """Tiny vision models with random weights: the demo's tokenizer and two schemes of placeholders.
 
-`qwen` (Qwen2.5-VL): an image is `<|vision_start|>`, one `<|image_pad|>` for each token, `<|vision_end|>`, which the
-chat template writes. `idefics` (Idefics3): rows and tiles with tokens of their own, which the processor writes.
+`qwen` (Qwen2.5-VL): an image is `<|vision_start|>`, one `<|image_pad|>` for each token,
+`<|vision_end|>`, which the chat template writes. `idefics` (Idefics3): rows and tiles with tokens
+of their own, which the processor writes.
 """
 
 import json
@@ -30,8 +31,11 @@ _IMAGE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<im
 """What the chat template writes for an image."""
 
 
-def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False, window: int = 8192) -> Path:
-    """Writes a directory with tokenizer, processor, chat template and configuration; `weights`: also random ones."""
+def build_vision_model(
+    path: Path, scheme: Scheme = "qwen", *, weights: bool = False, window: int = 8192
+) -> Path:
+    """Writes a directory with tokenizer, processor, chat template and configuration; `weights`:
+    also random ones."""
     import transformers
 
     build_demo_model(path)
@@ -59,7 +63,8 @@ def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = F
 
 
 def reference_processor(path: Path, scheme: Scheme) -> Any:
-    """The library's own processor. That of Qwen-VL needs torchvision for videos, so they are left out."""
+    """The library's own processor. That of Qwen-VL needs torchvision for videos, so they are left
+    out."""
     import transformers
 
     library: Any = transformers
@@ -80,7 +85,9 @@ def reference_processor(path: Path, scheme: Scheme) -> Any:
 
 def noise(width: int, height: int, seed: int | str) -> Image.Image:
     """An image of random pixels, the same for the same seed."""
-    return Image.frombytes("RGB", (width, height), random.Random(seed).randbytes(3 * width * height))
+    return Image.frombytes(
+        "RGB", (width, height), random.Random(seed).randbytes(3 * width * height)
+    )
 
 
 def png(width: int, height: int, seed: int | str) -> bytes:

@@ -1,8 +1,10 @@
-"""`turnwire behaviour`: runs the same tasks on two servers, and tests whether an agent behaves differently on them.
+"""`turnwire behaviour`: runs the same tasks on two servers, and tests whether an agent behaves
+differently on them.
 
-A server may answer every request well and still change what an agent does: by a template variable, a parser, a model's
-profile. That shows in the turns and calls that a task takes, which are read from the bus as for trajectories. A
-permutation test finds how likely such differences are by chance.
+A server may answer every request well and still change what an agent does: by a template variable,
+a parser, a model's profile. That shows in the turns and calls that a task takes, which are read
+from the bus as for trajectories. A permutation test finds how likely such differences are by
+chance.
 """
 
 import asyncio
@@ -47,7 +49,8 @@ class Flags:
     """The flags of `turnwire behaviour`."""
 
     a: str
-    """One side: the URL of a `turnwire up` on this machine, or `URL,NATS_URL` with the server's bus."""
+    """One side: the URL of a `turnwire up` on this machine, or `URL,NATS_URL` with the server's
+    bus."""
     b: str
     """The other side."""
     directory: Path | None = None
@@ -58,7 +61,9 @@ class Flags:
     """Seconds after which a run of the agent is ended."""
 
 
-def behaviour(sources: Sources, tasks: Path, /, *agent: str, flags: Annotated[Flags, Parameter(name="*")]) -> int:
+def behaviour(
+    sources: Sources, tasks: Path, /, *agent: str, flags: Annotated[Flags, Parameter(name="*")]
+) -> int:
     """Runs each task with an agent on two servers, and compares the turns and calls that it takes.
 
     Nothing else may use the servers meanwhile.
@@ -97,8 +102,9 @@ def comparison(counts: Mapping[str, Sequence[Counter[str]]], repeats: int) -> Ta
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
-    """Returns the exact two-sided p of a sign-flip permutation test of paired differences: the share of all choices of
-    their signs with a sum at least as far from 0. Without an effect, either sign is as likely as the other."""
+    """Returns the exact two-sided p of a sign-flip permutation test of paired differences: the
+    share of all choices of their signs with a sum at least as far from 0. Without an effect, either
+    sign is as likely as the other."""
     ways = Counter({0: 1})
     for difference in differences:
         more = Counter({total + difference: n for total, n in ways.items()})
@@ -118,11 +124,16 @@ class Side:
 
     def take(self, delivery: Delivery) -> None:
         """Takes a message of the bus."""
-        self._ended += self._follower.take(messages.of_turn(delivery.subject, delivery.data), time.time())
+        self._ended += self._follower.take(
+            messages.of_turn(delivery.subject, delivery.data), time.time()
+        )
 
     async def run(self, task: str, agent: Sequence[str], flags: Flags) -> Counter[str]:
         """Runs the agent in a folder of its own, and counts its turns and calls."""
-        words = [word.replace("{url}", self.url).replace("{side}", self.name).replace("{task}", task) for word in agent]
+        words = [
+            word.replace("{url}", self.url).replace("{side}", self.name).replace("{task}", task)
+            for word in agent
+        ]
         self._ended.clear()
         with tempfile.TemporaryDirectory(prefix="turnwire-") as folder, suppress(TimeoutError):
             if flags.directory is not None:
@@ -135,7 +146,9 @@ class Side:
                 await asyncio.wait_for(process.wait(), flags.timeout_s)
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # also what the agent has started and left
+                    os.killpg(
+                        process.pid, signal.SIGKILL
+                    )  # also what the agent has started and left
                 await process.wait()
         await self.bus.flush()  # so that the last messages are here
         for _ in range(SETTLE_POLLS):
@@ -147,9 +160,14 @@ class Side:
 
 
 async def _run_all(
-    tasks: Sequence[str], agent: Sequence[str], flags: Flags, config: BusConfig, buses: Mapping[str, str]
+    tasks: Sequence[str],
+    agent: Sequence[str],
+    flags: Flags,
+    config: BusConfig,
+    buses: Mapping[str, str],
 ) -> Mapping[str, Sequence[Counter[str]]]:
-    """Runs all tasks. `buses`: the URLs of the NATS servers of known servers. Raises CommandError, OSError."""
+    """Runs all tasks. `buses`: the URLs of the NATS servers of known servers. Raises CommandError,
+    OSError."""
     counts = {name: [Counter[str]() for _ in tasks] for name in "ab"}
     async with AsyncExitStack() as opened:
         sides = []
@@ -162,10 +180,14 @@ async def _run_all(
             await bus.flush()
         for number in range(flags.repeats * len(tasks)):
             repeat, at = divmod(number, len(tasks))
-            for side in sides if (repeat + at) % 2 == 0 else reversed(sides):  # neither side is always the second
+            for side in (
+                sides if (repeat + at) % 2 == 0 else reversed(sides)
+            ):  # neither side is always the second
                 counted = await side.run(tasks[at], agent, flags)
                 counts[side.name][at] += counted
                 print(f"task {at + 1} at {side.name}: {dict(counted)}", file=sys.stderr)
                 if not any(task.total() for task in counts[side.name]):
-                    raise CommandError(f"the agent made no turn at {side.name}: does it use {side.url}?")
+                    raise CommandError(
+                        f"the agent made no turn at {side.name}: does it use {side.url}?"
+                    )
     return counts

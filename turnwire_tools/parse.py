@@ -36,12 +36,14 @@ def parse(
 
     Args:
         family: Parser family, for example `qwen3_coder` or `hermes`.
-        response_template: File with a `response_template` that describes the output, or a tokenizer_config.json with
-            one, instead of a family.
+        response_template: File with a `response_template` that describes the output, or a
+            tokenizer_config.json with one, instead of a family.
         tools: File with the tools that the model could call: a JSON list, in the form of any API.
-        in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening tag, such as `<think>`.
+        in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening
+        tag, such as `<think>`.
         chunk: Characters to pass to the parser at a time; default: all at once.
-        finish: Why the engine stopped generating. After `length`, for example, an open tool call ends as incomplete.
+        finish: Why the engine stopped generating. After `length`, for example, an open tool call
+        ends as incomplete.
         json: Print events as JSON.
     """
     try:
@@ -66,7 +68,8 @@ COMMAND = Command(parse)
 
 
 def read_tools(data: bytes) -> list[ToolSpec]:
-    """Tools in the form of the Messages, Responses or Chat API, or of `ToolSpec`. Raises ValueError."""
+    """Tools in the form of the Messages, Responses or Chat API, or of `ToolSpec`. Raises
+    ValueError."""
     try:
         listed = msgspec.json.decode(data, type=list[dict[str, Any]])
         return [_tool(tool) for tool in listed]

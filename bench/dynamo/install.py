@@ -1,7 +1,7 @@
 """`python -m bench.dynamo.install`: installs Dynamo from PyPI, into an environment of its own.
 
-`TURNWIRE_PEERS` is the directory of peers, by default in the user's cache. The environment is kept, and made again when
-the required version changes.
+`TURNWIRE_PEERS` is the directory of peers, by default in the user's cache. The environment is kept,
+and made again when the required version changes.
 """
 
 import os

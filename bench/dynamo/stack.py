@@ -1,4 +1,5 @@
-"""Starts Dynamo's frontend and the scripted worker for one run, on free ports of the loopback, and ends them."""
+"""Starts Dynamo's frontend and the scripted worker for one run, on free ports of the loopback, and
+ends them."""
 
 import asyncio
 import os
@@ -48,10 +49,11 @@ async def dynamo_stack(
     mock_engine: bool = False,
     engine_flags: Sequence[str] = (),
 ) -> AsyncIterator[DynamoStack]:
-    """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both read.
+    """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both
+    read.
 
-    `mock_engine`: Dynamo's own engine without a model instead of the worker, with `engine_flags`. It emits as many
-    random tokens as a request allows. Raises StackFailed.
+    `mock_engine`: Dynamo's own engine without a model instead of the worker, with `engine_flags`.
+    It emits as many random tokens as a request allows. Raises StackFailed.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -62,8 +64,22 @@ async def dynamo_stack(
         environment = _environment(directory)
         module = (str(python), "-m")
         commands = {
-            "frontend": (*module, "dynamo.frontend", "--http-host=127.0.0.1", f"--http-port={port}", *FRONTEND, *flags),
-            "worker": (*module, *((*_mock_engine(model), *engine_flags) if mock_engine else _scripted(model, marks))),
+            "frontend": (
+                *module,
+                "dynamo.frontend",
+                "--http-host=127.0.0.1",
+                f"--http-port={port}",
+                *FRONTEND,
+                *flags,
+            ),
+            "worker": (
+                *module,
+                *(
+                    (*_mock_engine(model), *engine_flags)
+                    if mock_engine
+                    else _scripted(model, marks)
+                ),
+            ),
         }
         started = time.monotonic()
         running: dict[str, asyncio.subprocess.Process] = {}
@@ -72,7 +88,9 @@ async def dynamo_stack(
                 running[stage] = await _start(command, environment, directory / f"{stage}.log")
             await _ready(url, running, directory)
             took = round(time.monotonic() - started, 3)
-            yield DynamoStack(url, MODEL, {stage: one.pid for stage, one in running.items()}, marks, took)
+            yield DynamoStack(
+                url, MODEL, {stage: one.pid for stage, one in running.items()}, marks, took
+            )
         finally:
             for process in reversed(running.values()):
                 await end_process(process)
@@ -86,12 +104,17 @@ def _scripted(model: Path, marks: Path) -> Sequence[str]:
 def _mock_engine(model: Path) -> Sequence[str]:
     """Returns the command: no pauses, and slots for every stream of a run."""
     named = (f"--model-path={model}", f"--model-name={MODEL}")
-    room = ("--max-num-seqs=2048", "--max-num-batched-tokens=262144", "--num-gpu-blocks-override=200000")
+    room = (
+        "--max-num-seqs=2048",
+        "--max-num-batched-tokens=262144",
+        "--num-gpu-blocks-override=200000",
+    )
     return ("dynamo.mocker", *named, "--speedup-ratio=100000", *room)
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """Returns variables that keep everything on the loopback and in `directory`, without a model hub."""
+    """Returns variables that keep everything on the loopback and in `directory`, without a model
+    hub."""
     return os.environ | {
         "PYTHONPATH": str(ROOT),
         "DYN_FILE_KV": str(directory / "discovery"),
@@ -107,15 +130,25 @@ def _environment(directory: Path) -> dict[str, str]:
     }
 
 
-async def _start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> asyncio.subprocess.Process:
+async def _start(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> asyncio.subprocess.Process:
     with log.open("wb") as output:
         return await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+            *command,
+            cwd=ROOT,
+            env=dict(environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
 
 
-async def _ready(url: str, running: Mapping[str, asyncio.subprocess.Process], directory: Path) -> None:
-    """Returns once the model is served. Sends no request, because the first one fills the tokenizer's cache.
+async def _ready(
+    url: str, running: Mapping[str, asyncio.subprocess.Process], directory: Path
+) -> None:
+    """Returns once the model is served. Sends no request, because the first one fills the
+    tokenizer's cache.
 
     Raises StackFailed.
     """
@@ -124,10 +157,14 @@ async def _ready(url: str, running: Mapping[str, asyncio.subprocess.Process], di
             while not await _listed(session, url):
                 for stage, process in running.items():
                     if process.returncode is not None:
-                        raise StackFailed(f"{stage} ended with status {process.returncode}:\n{_said(directory)}")
+                        raise StackFailed(
+                            f"{stage} ended with status {process.returncode}:\n{_said(directory)}"
+                        )
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        raise StackFailed(f"Dynamo was not ready within {START_S:g} s:\n{_said(directory)}") from None
+        raise StackFailed(
+            f"Dynamo was not ready within {START_S:g} s:\n{_said(directory)}"
+        ) from None
 
 
 async def _listed(session: aiohttp.ClientSession, url: str) -> bool:
@@ -141,4 +178,6 @@ async def _listed(session: aiohttp.ClientSession, url: str) -> bool:
 
 def _said(directory: Path) -> str:
     logs = sorted(directory.glob("*.log"))
-    return "\n".join(f"{log.stem}: {log.read_bytes()[-LOG_BYTES:].decode('utf-8', 'replace')}" for log in logs)
+    return "\n".join(
+        f"{log.stem}: {log.read_bytes()[-LOG_BYTES:].decode('utf-8', 'replace')}" for log in logs
+    )

@@ -1,9 +1,10 @@
-"""A worker for Dynamo that answers token ids with the tokens of a script, one chunk per token. Runs in Dynamo's own
-environment, with this repository on its path.
+"""A worker for Dynamo that answers token ids with the tokens of a script, one chunk per token. Runs
+in Dynamo's own environment, with this repository on its path.
 
-It plays what Turnwire's script engine plays, from the same pure core (`script_player`): the prompt's tail names the
-script, the first token is emitted at once, and streams of one pace are stepped together, like an engine's batches.
-Flat out there is no wait between two tokens. Marks are written to a file, as there.
+It plays what Turnwire's script engine plays, from the same pure core (`script_player`): the
+prompt's tail names the script, the first token is emitted at once, and streams of one pace are
+stepped together, like an engine's batches. Flat out there is no wait between two tokens. Marks are
+written to a file, as there.
 """
 
 import argparse
@@ -58,7 +59,8 @@ class Steps:
         return waiting
 
     def _step(self, period_ns: int, due_ns: int) -> None:
-        """Wakes the streams, or waits for the remaining time: timers of the loop count in ms, and may fire early."""
+        """Wakes the streams, or waits for the remaining time: timers of the loop count in ms, and
+        may fire early."""
         left_ns = due_ns - time.monotonic_ns()
         if left_ns > 0:
             asyncio.get_running_loop().call_later(left_ns / 1e9, self._step, period_ns, due_ns)
@@ -81,7 +83,9 @@ class Player:
         self._marks = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if marks else -1
         self._steps = Steps()
 
-    async def generate(self, request: dict[str, Any], context: Any) -> AsyncIterator[dict[str, Any]]:
+    async def generate(
+        self, request: dict[str, Any], context: Any
+    ) -> AsyncIterator[dict[str, Any]]:
         """Yields one answer, in the chunks that Dynamo expects."""
         directive = self._directive(request["token_ids"])
         limit = (request.get("stop_conditions") or {}).get("max_tokens") or DEFAULT_MAX_TOKENS
@@ -101,10 +105,15 @@ class Player:
             await self._steps.wait(period_ns)
         for _, cue in marks:
             self._mark(directive, cue)
-        yield {"token_ids": [] if play.stop_id is None else [play.stop_id], "finish_reason": play.finish.value}
+        yield {
+            "token_ids": [] if play.stop_id is None else [play.stop_id],
+            "finish_reason": play.finish.value,
+        }
 
     def _directive(self, prompt: Sequence[int]) -> PlayDirective:
-        found = find_directive(self._tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False))
+        found = find_directive(
+            self._tokenizer.decode(list(prompt[-TAIL:]), skip_special_tokens=False)
+        )
         if found is None:
             raise ValueError("the prompt names no script: [[play NAME n=16]]")
         return found
@@ -151,7 +160,12 @@ async def serve(asked: argparse.Namespace) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="A scripted worker for Dynamo.")
-    parser.add_argument("--model", type=Path, required=True, help="directory with config, tokenizer and chat template")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        help="directory with config, tokenizer and chat template",
+    )
     parser.add_argument("--name", required=True, help="under which it is served")
     parser.add_argument("--scripts", type=Path, required=True, metavar="DIR")
     parser.add_argument("--marks", type=Path, metavar="FILE")

@@ -1,5 +1,5 @@
-"""`python -m bench.large`: simulates 100,000 streams on one bus, or spread over several, and writes the tables into
-`docs/large-deployments.md`."""
+"""`python -m bench.large`: simulates 100,000 streams on one bus, or spread over several, and writes
+the tables into `docs/large-deployments.md`."""
 
 import argparse
 import asyncio
@@ -33,12 +33,20 @@ def put(page: Path, part: str, text: str) -> None:
 def main() -> int:
     """Prints the tables; with `--write`, writes them into the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.large", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: routing and server")
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, []], help="default: routing and server"
+    )
     parser.add_argument("--streams", type=int, default=100_000)
-    parser.add_argument("--buses", type=lambda text: [int(one) for one in text.split(",")], default=[1, 4, 16])
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each session; one where a bus has 100,000")
+    parser.add_argument(
+        "--buses", type=lambda text: [int(one) for one in text.split(",")], default=[1, 4, 16]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="turns of each session; one where a bus has 100,000"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--result", type=Path, default=RESULTS / "large.json", help="of bench.load, for `stages`")
+    parser.add_argument(
+        "--result", type=Path, default=RESULTS / "large.json", help="of bench.load, for `stages`"
+    )
     parser.add_argument("--tokens-per-s", type=float, default=50.0, help="of a stream")
     parser.add_argument("--turn-s", type=float, default=20.0, help="between two turns of a stream")
     parser.add_argument("--write", action="store_true", help="into the page")
@@ -49,7 +57,12 @@ def main() -> int:
     for part in parts:
         if part == "routing":
             cases = [
-                (asked.streams, buses, asked.rounds if asked.streams <= MANY * buses else 1, asked.seed)
+                (
+                    asked.streams,
+                    buses,
+                    asked.rounds if asked.streams <= MANY * buses else 1,
+                    asked.seed,
+                )
                 for buses in asked.buses
             ]
             # A process for each, so that they share no memory.

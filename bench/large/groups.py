@@ -1,9 +1,9 @@
-"""`python -m bench.large.groups`: simulates groups of agents that start together, with holding on and off, in virtual
-time.
+"""`python -m bench.large.groups`: simulates groups of agents that start together, with holding on
+and off, in virtual time.
 
-Sessions of a group begin with the same tokens and arrive within a second. The preprocessor's own router, index and
-`leads` place them on engines that compute prompts one after the other or side by side. Turns may fail or be cancelled,
-and notices may be lost. No processes, no IO.
+Sessions of a group begin with the same tokens and arrive within a second. The preprocessor's own
+router, index and `leads` place them on engines that compute prompts one after the other or side by
+side. Turns may fail or be cancelled, and notices may be lost. No processes, no IO.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from services.preprocessor.routing.leads import Leads, LongPrompt
 from services.preprocessor.routing.router import Router, TurnProfile
 
 Kind: TypeAlias = Literal["queue", "together", "late"]
-"""How an engine computes prompts. `queue`: one after the other, and what it holds is looked up when a turn arrives, as
-the script engine does. `together`: side by side. `late`: as `queue`, but looked up when a prompt's turn has come, as
-vLLM does (no turn is held for such an engine)."""
+"""How an engine computes prompts. `queue`: one after the other, and what it holds is looked up when
+a turn arrives, as the script engine does. `together`: side by side. `late`: as `queue`, but looked
+up when a prompt's turn has come, as vLLM does (no turn is held for such an engine)."""
 BLOCK = 32
 HOP_S = 0.0005
 """Time of a message on the bus."""
@@ -89,7 +89,10 @@ class Engine:
 
     def missing(self, turn: Turn) -> int:
         """The tokens of a prompt that are not in the cache; the last block is always computed."""
-        held = next((at for at, key in enumerate(turn.keys[:-1]) if key not in self.blocks), len(turn.keys) - 1)
+        held = next(
+            (at for at, key in enumerate(turn.keys[:-1]) if key not in self.blocks),
+            len(turn.keys) - 1,
+        )
         return turn.tokens - held * BLOCK
 
 
@@ -123,7 +126,9 @@ class Deployment:
         self._router = Router(load_tokens=shape.load_tokens)
         self._index = KvIndex()
         self._leads = Leads(shape.hold_tokens, self._router.waiting)
-        self._engines = {name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))}
+        self._engines = {
+            name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))
+        }
         self._heartbeats: list[Heartbeat] = []
         self._result = Result(turns)
         self._beat_at = 0.0
@@ -150,24 +155,34 @@ class Deployment:
 
     def _beat(self) -> None:
         slots = self._shape.slots
-        loads = {one.name: Load(one.running + len(one.prefilling), 0, slots, 10_000) for one in self._engines.values()}
+        loads = {
+            one.name: Load(one.running + len(one.prefilling), 0, slots, 10_000)
+            for one in self._engines.values()
+        }
         self._heartbeats = [Heartbeat("worker", name, load=load) for name, load in loads.items()]
         for heartbeat in self._heartbeats:
             self._router.reset(heartbeat)
         self._beat_at = self.now + BEAT_S
 
-    # -- the preprocessor ---------------------------------------------------------------------------------------------
+    # -- the preprocessor
+    # ---------------------------------------------------------------------------------------------
 
     def _arrive(self, turn: Turn) -> None:
         if 0 < self._shape.hold_tokens <= turn.tokens:
             turn.prompt = LongPrompt(
-                turn=turn.name, tokens=turn.tokens, keys=turn.keys, block_tokens=BLOCK, priority=turn.priority
+                turn=turn.name,
+                tokens=turn.tokens,
+                keys=turn.keys,
+                block_tokens=BLOCK,
+                priority=turn.priority,
             )
         self._place(turn)
 
     def _place(self, turn: Turn) -> None:
         prompt = turn.prompt
-        held = {worker: blocks * BLOCK for worker, blocks in self._index.overlaps(turn.keys).items()}
+        held = {
+            worker: blocks * BLOCK for worker, blocks in self._index.overlaps(turn.keys).items()
+        }
         for worker, tokens in (self._leads.computing(prompt) if prompt is not None else {}).items():
             held[worker] = max(tokens, held.get(worker, 0))
         profile = TurnProfile(turn.tokens, held)
@@ -209,7 +224,8 @@ class Deployment:
         if turn.prompt is not None and turn.prompt.worker:
             self._leads.end(turn.prompt, computed=computed, now=self.now)
 
-    # -- the engines --------------------------------------------------------------------------------------------------
+    # -- the engines
+    # --------------------------------------------------------------------------------------------------
 
     def _accept(self, turn: Turn) -> None:
         engine = self._engines[turn.worker]
@@ -239,10 +255,16 @@ class Deployment:
             return
         version = engine.version
         together = self._shape.kind == "together"
-        following = min(engine.prefilling, key=lambda turn: turn.missing) if together else engine.prefilling[0]
+        following = (
+            min(engine.prefilling, key=lambda turn: turn.missing)
+            if together
+            else engine.prefilling[0]
+        )
         share = len(engine.prefilling) if together else 1
         at = self.now + max(following.missing, 0.0) * share / self._shape.speed
-        self._at(at, lambda: self._compute(engine, following) if engine.version == version else None)
+        self._at(
+            at, lambda: self._compute(engine, following) if engine.version == version else None
+        )
 
     def _compute(self, engine: Engine, turn: Turn) -> None:
         if self._shape.kind == "late":
@@ -326,7 +348,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 total, end = on.total_s / off.total_s, on.end_s / off.end_s
                 held_s = max(turn.held_s for turn in on.turns)
                 computed = on.computed / off.computed
-                print(f"| {kind} | {workers} | {seed} | {total:.3f} | {end:.3f} | {computed:.3f} | {held_s:.1f} s |")
+                print(
+                    f"| {kind} | {workers} | {seed} | {total:.3f} | {end:.3f} | {computed:.3f} | {held_s:.1f} s |"
+                )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Measures heartbeats and frames: their bytes, the CPU to read them, and the CPU of nats-server to carry them."""
+"""Measures heartbeats and frames: their bytes, the CPU to read them, and the CPU of nats-server to
+carry them."""
 
 import asyncio
 import subprocess
@@ -25,7 +26,14 @@ from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.registry import Registry
 
-CARD = ModelCard("org/model-30b", max_model_len=131072, family="qwen3", tools=True, engine="vllm", block_tokens=32)
+CARD = ModelCard(
+    "org/model-30b",
+    max_model_len=131072,
+    family="qwen3",
+    tools=True,
+    engine="vllm",
+    block_tokens=32,
+)
 WINDOW, PATIENCE_S = 100, 60.0
 """Messages in flight, and the longest wait for one."""
 READ = 2_000
@@ -56,7 +64,13 @@ def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartb
     for stage in stages:
         for number in range(counts[stage]):
             count = links.get(stage, Counter())[number]
-            made.append((stage, name(stage, number), {name(receivers[stage], to): 4242 for to in range(count)}))
+            made.append(
+                (
+                    stage,
+                    name(stage, number),
+                    {name(receivers[stage], to): 4242 for to in range(count)},
+                )
+            )
     registry = Registry(3.5)
     size = read = took = 0.0
     number = 0
@@ -86,17 +100,20 @@ def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartb
 
 
 def frame_bytes(entries: float) -> tuple[int, int]:
-    """Returns the bytes of a token frame and of an event frame with `entries` streams, one token each."""
+    """Returns the bytes of a token frame and of an event frame with `entries` streams, one token
+    each."""
     count = max(1, round(entries))
     turns = [f"turn_{number:024x}" for number in range(count)]
     tokens = TokenFrame("w" * 30, 2**40, [TokenEntry(turn, 1, 300, [4242]) for turn in turns])
-    events = EventFrame("p" * 30, 2**40, [EventEntry(turn, 1, [Delta(2, 300, " word")]) for turn in turns])
+    events = EventFrame(
+        "p" * 30, 2**40, [EventEntry(turn, 1, [Delta(2, 300, " word")]) for turn in turns]
+    )
     return len(msgspec.json.encode(tokens)), len(msgspec.json.encode(events))
 
 
 async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float, float]:
-    """Returns the CPU microseconds of nats-server for a delivered message, and deliveries per second with clients on
-    the same machine."""
+    """Returns the CPU microseconds of nats-server for a delivered message, and deliveries per
+    second with clients on the same machine."""
     with tempfile.TemporaryDirectory() as directory:
         port = free_port()
         command = [str(find_nats_server()), "-a", "127.0.0.1", "-p", str(port)]
@@ -136,7 +153,9 @@ async def _connected(port: int) -> Client:
 
     for _ in range(300):
         try:
-            return await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, error_cb=ignore)
+            return await nats.connect(
+                f"nats://127.0.0.1:{port}", allow_reconnect=False, error_cb=ignore
+            )
         except (OSError, nats.errors.Error):
             await asyncio.sleep(0.1)
     raise TimeoutError("nats-server did not start")

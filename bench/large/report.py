@@ -68,11 +68,20 @@ def routing_table(results: Sequence[Simulated]) -> str:
     """Returns the table, with a column for each number of buses."""
     rows: list[tuple[str, list[str]]] = [
         ("streams of one bus", [f"{one.streams:,}" for one in results]),
-        ("workers, parsers", [f"{one.counts['worker']:,}, {one.counts['parser']:,}" for one in results]),
-        ("frontends, preprocessors", [f"{one.counts['frontend']}, {one.counts['preprocessor']}" for one in results]),
+        (
+            "workers, parsers",
+            [f"{one.counts['worker']:,}, {one.counts['parser']:,}" for one in results],
+        ),
+        (
+            "frontends, preprocessors",
+            [f"{one.counts['frontend']}, {one.counts['preprocessor']}" for one in results],
+        ),
         ("**routing**", [""] * len(results)),
         ("turns placed per second", [f"{one.turns_per_s:,.0f}" for one in results]),
-        ("CPU of one placement, p50 / p99", [f"{one.place_ms.p50:.2f} / {one.place_ms.p99:.2f} ms" for one in results]),
+        (
+            "CPU of one placement, p50 / p99",
+            [f"{one.place_ms.p50:.2f} / {one.place_ms.p99:.2f} ms" for one in results],
+        ),
         (
             "the same of all, over the preprocessors",
             [f"{one.turns_per_s * one.place_ms.p50 / 1000:.2f} cores" for one in results],
@@ -90,11 +99,17 @@ def routing_table(results: Sequence[Simulated]) -> str:
         ("**heartbeats**", [""] * len(results)),
         ("bytes of one", [f"{one.heartbeats.bytes:,.0f}" for one in results]),
         ("delivered by the bus", [f"{_delivered(one):,.0f} / s" for one in results]),
-        ("the same in bytes", [f"{_delivered(one) * one.heartbeats.bytes / 1e6:,.1f} MB/s" for one in results]),
+        (
+            "the same in bytes",
+            [f"{_delivered(one) * one.heartbeats.bytes / 1e6:,.1f} MB/s" for one in results],
+        ),
         ("to read one", [f"{one.heartbeats.read_us:.0f} µs" for one in results]),
         (
             "CPU of that in **each** process",
-            [f"{one.heartbeats.processes * one.heartbeats.read_us / 1e4:.1f} % of a core" for one in results],
+            [
+                f"{one.heartbeats.processes * one.heartbeats.read_us / 1e4:.1f} % of a core"
+                for one in results
+            ],
         ),
         ("**frames, at 50 tokens/s**", [""] * len(results)),
         ("token frames", [f"{one.token_frames * STEPS_PER_S:,} / s" for one in results]),
@@ -117,22 +132,37 @@ def _delivered(one: Simulated) -> int:
 
 
 def _frame_bytes(one: Simulated) -> float:
-    token, event = frame_bytes(one.streams / one.token_frames)[0], frame_bytes(one.streams / one.event_frames)[1]
+    token, event = (
+        frame_bytes(one.streams / one.token_frames)[0],
+        frame_bytes(one.streams / one.event_frames)[1],
+    )
     return STEPS_PER_S * (one.token_frames * token + one.event_frames * event)
 
 
 async def server_table() -> str:
     """Returns the table of nats-server's CPU per message."""
-    rows = [["message", "receivers", "CPU of nats-server for a delivery", "deliveries per second, with these clients"]]
+    rows = [
+        [
+            "message",
+            "receivers",
+            "CPU of nats-server for a delivery",
+            "deliveries per second, with these clients",
+        ]
+    ]
     cases = ((200, 1, 30_000, "frame of one stream"), (1_000, 1, 30_000, "frame of ten streams"))
-    for size, receivers, messages, text in (*cases, (500, 64, 1_500, "heartbeat"), (2_000, 64, 1_000, "heartbeat")):
+    for size, receivers, messages, text in (
+        *cases,
+        (500, 64, 1_500, "heartbeat"),
+        (2_000, 64, 1_000, "heartbeat"),
+    ):
         cost, rate = await server_cost(size, receivers, messages)
         rows.append([f"{text}, {size:,} bytes", str(receivers), f"{cost:.1f} µs", f"{rate:,.0f}"])
     return _table(rows)
 
 
 def stages_table(run: Run, tokens_per_s: float, turn_s: float) -> str:
-    """Returns the table of cores for 1,000 streams, from a result of `bench.load` with `stream` and `ttft`."""
+    """Returns the table of cores for 1,000 streams, from a result of `bench.load` with `stream` and
+    `ttft`."""
     streams = [row for row in run.rows if row.case.scenario == "stream"]
     large = max(streams, key=lambda row: row.case.clients)
     prompts = [row for row in run.rows if row.case.scenario == "ttft"]
@@ -148,13 +178,23 @@ def stages_table(run: Run, tokens_per_s: float, turn_s: float) -> str:
     ]
     total = 0.0
     for stage in ("frontend", "preprocessor", "worker", "parser", "nats"):
-        token_us = sum(cost for name, cost in large.cpu_us_per_token.items() if of_stage(name) == stage)
-        turn_ms = sum(cost for name, cost in longest.cpu_ms_per_request.items() if of_stage(name) == stage)
+        token_us = sum(
+            cost for name, cost in large.cpu_us_per_token.items() if of_stage(name) == stage
+        )
+        turn_ms = sum(
+            cost for name, cost in longest.cpu_ms_per_request.items() if of_stage(name) == stage
+        )
         cores = 1000 * tokens_per_s * token_us / 1e6 + 1000 / turn_s * turn_ms / 1e3
         total += cores
         held = [memory.rss for name, memory in large.memory.items() if of_stage(name) == stage]
         rows.append(
-            [stage, f"{token_us:.1f} µs", f"{turn_ms:.2f} ms", f"{cores:.2f}", f"{max(held, default=0):.0f} MiB"]
+            [
+                stage,
+                f"{token_us:.1f} µs",
+                f"{turn_ms:.2f} ms",
+                f"{cores:.2f}",
+                f"{max(held, default=0):.0f} MiB",
+            ]
         )
     rows.append(["**all**", "", "", f"**{total:.2f}**", ""])
     return _table(rows)

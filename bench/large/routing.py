@@ -1,7 +1,8 @@
-"""Routes the turns of one bus with the preprocessors' own router and index, in virtual time. No processes, no IO.
+"""Routes the turns of one bus with the preprocessors' own router and index, in virtual time. No
+processes, no IO.
 
-Clients are of four kinds. Sessions of one kind share the beginning of their prompts, and each has its own history,
-which grows with every turn. A session's next turn begins when the last one ends.
+Clients are of four kinds. Sessions of one kind share the beginning of their prompts, and each has
+its own history, which grows with every turn. A session's next turn begins when the last one ends.
 """
 
 import random
@@ -77,7 +78,8 @@ class Routing(Struct, frozen=True):
     keys: int
     """Keys in the index. A block on two workers counts twice."""
     fill_s: float
-    """CPU to fill an empty index from the snapshots of all workers, as a starting preprocessor does."""
+    """CPU to fill an empty index from the snapshots of all workers, as a starting preprocessor
+    does."""
     placed: list[Placed]
     """The processes of each stream at the end."""
 
@@ -92,16 +94,22 @@ class _Session:
 
 
 class Bus:
-    """One bus: its workers, the index that all preprocessors have, and a router for each preprocessor."""
+    """One bus: its workers, the index that all preprocessors have, and a router for each
+    preprocessor."""
 
     def __init__(self, streams: int, shape: Shape, seed: int) -> None:
         self._chance = random.Random(seed)
         self._streams = streams
         self._shape = shape
         self.counts = shape.counts(streams)
-        self.names = {stage: [name(stage, one) for one in range(count)] for stage, count in self.counts.items()}
+        self.names = {
+            stage: [name(stage, one) for one in range(count)]
+            for stage, count in self.counts.items()
+        }
         self._caches = [HeldBlocks(KV_BLOCKS) for _ in self.names["worker"]]
-        self._running: dict[str, list[int]] = {stage: [0] * count for stage, count in self.counts.items()}
+        self._running: dict[str, list[int]] = {
+            stage: [0] * count for stage, count in self.counts.items()
+        }
         self._routers = [Router() for _ in self.names["preprocessor"]]
         self._index = KvIndex()
         self._number = {one: at for at, one in enumerate(self.names["worker"])}
@@ -111,24 +119,34 @@ class Bus:
             for keys in self._shared:  # no worker is new
                 cache.use(keys)
                 self._index.stored(one, keys)
-        self._sessions = [_Session(n % KINDS, self._keys(self._chance.randint(*OWN))) for n in range(streams)]
+        self._sessions = [
+            _Session(n % KINDS, self._keys(self._chance.randint(*OWN))) for n in range(streams)
+        ]
         self._placed: list[Placed | None] = [None] * streams
-        self._workers = [Heartbeat("worker", one, load=Load(0, 0, shape.slots, QUEUE)) for one in self.names["worker"]]
+        self._workers = [
+            Heartbeat("worker", one, load=Load(0, 0, shape.slots, QUEUE))
+            for one in self.names["worker"]
+        ]
         self._parsers = [Heartbeat("parser", one) for one in self.names["parser"]]
 
     def _keys(self, count: int) -> list[int]:
         return [self._chance.getrandbits(64) for _ in range(count)]
 
     def run(self, rounds: int) -> Routing:
-        """Simulates `rounds` turns of every session. The first ones arrive within the length of a turn."""
+        """Simulates `rounds` turns of every session. The first ones arrive within the length of a
+        turn."""
         length = TURN_S * TICKS
-        arrivals: deque[list[int]] = deque(list(range(at, self._streams, length)) for at in range(length))
+        arrivals: deque[list[int]] = deque(
+            list(range(at, self._streams, length)) for at in range(length)
+        )
         times: list[float] = []
         turns = later = back = 0
         held_tokens = prompt_tokens = 0
         for tick in range(rounds * length):
             self._beat(tick % TICKS)
-            arrivals.append(arriving := arrivals.popleft())  # the next turn begins when this one ends
+            arrivals.append(
+                arriving := arrivals.popleft()
+            )  # the next turn begins when this one ends
             for number in arriving:
                 session = self._sessions[number]
                 if (placed := self._placed[number]) is not None:
@@ -137,7 +155,9 @@ class Bus:
                 keys = [*self._shared[session.kind], *session.own]
                 router = self._routers[turns % len(self._routers)]
                 began = time.process_time()
-                held = {worker: blocks * BLOCK for worker, blocks in self._index.overlaps(keys).items()}
+                held = {
+                    worker: blocks * BLOCK for worker, blocks in self._index.overlaps(keys).items()
+                }
                 profile = TurnProfile(len(keys) * BLOCK, held)
                 order = router.workers(self._workers, avoid=(), late=(), profile=profile)
                 times.append((time.process_time() - began) * 1000)
@@ -206,8 +226,8 @@ def name(stage: str, number: int) -> str:
 
 
 def frames(placed: list[Placed]) -> tuple[int, int]:
-    """Returns the token frames and event frames of one step of all engines: one for each worker and parser, and one for
-    each parser and frontend."""
+    """Returns the token frames and event frames of one step of all engines: one for each worker and
+    parser, and one for each parser and frontend."""
     return (
         len({(one.worker, one.parser) for one in placed}),
         len({(one.worker, one.parser, one.frontend) for one in placed}),

@@ -1,8 +1,10 @@
-"""`python -m bench.large.weights`: simulates `router_load_tokens` for sessions of agents, in virtual time.
+"""`python -m bench.large.weights`: simulates `router_load_tokens` for sessions of agents, in
+virtual time.
 
-Sessions share a system prompt, start on cold caches at about the same time, and call tools between their turns. The
-router is the preprocessors', with a heartbeat a second. An engine's step takes a fixed time, and more for each prompt
-token that it computes and each token of context. These times are orders of magnitude, not those of a model.
+Sessions share a system prompt, start on cold caches at about the same time, and call tools between
+their turns. The router is the preprocessors', with a heartbeat a second. An engine's step takes a
+fixed time, and more for each prompt token that it computes and each token of context. These times
+are orders of magnitude, not those of a model.
 """
 
 import argparse
@@ -18,7 +20,8 @@ from services.preprocessor.routing.router import Router, TurnProfile
 
 SLOTS, QUEUE = 256, 1024
 SHARED, OWN, GROWTH, OUTPUT = 12_000, 1_000, 1_500, 300
-"""Tokens of the shared system prompt, of a session's first question, of a tool's result, of an answer."""
+"""Tokens of the shared system prompt, of a session's first question, of a tool's result, of an
+answer."""
 START_S, TOOL_S = 1.0, 2.0
 """Time in which all sessions start, and average time of a tool."""
 STEP_S, PROMPT_TOKEN_S, CONTEXT_TOKEN_S = 0.010, 1 / 20_000, 30e-9
@@ -49,7 +52,8 @@ class Session:
 
 @dataclass
 class Engine:
-    """One worker's engine, which computes prompts in the order of their arrival beside all its decoding."""
+    """One worker's engine, which computes prompts in the order of their arrival beside all its
+    decoding."""
 
     id: str
     warm: bool = False
@@ -82,14 +86,17 @@ class Engine:
 
 @dataclass
 class Result:
-    """`turn_s`: seconds of each turn; `computed`: prompt tokens; `moved`: turns on another worker than the last one."""
+    """`turn_s`: seconds of each turn; `computed`: prompt tokens; `moved`: turns on another worker
+    than the last one."""
 
     turn_s: list[float] = field(default_factory=list)
     computed: int = 0
     moved: int = 0
 
 
-def simulate(load_tokens: float, *, workers: int, sessions: int, turns: int, seed: int = 1) -> Result:
+def simulate(
+    load_tokens: float, *, workers: int, sessions: int, turns: int, seed: int = 1
+) -> Result:
     """Simulates all sessions, with `turns` turns each."""
     chance, result = random.Random(seed), Result()
     router = Router(load_tokens=load_tokens)
@@ -97,13 +104,18 @@ def simulate(load_tokens: float, *, workers: int, sessions: int, turns: int, see
     everyone = [Session() for _ in range(sessions)]
     heartbeats: list[Heartbeat] = []
     # (time, session that sends its next turn or None, engine that ends a step)
-    events: list[tuple[float, int, str]] = [(chance.uniform(0, START_S), n, "") for n in range(sessions)]
+    events: list[tuple[float, int, str]] = [
+        (chance.uniform(0, START_S), n, "") for n in range(sessions)
+    ]
     heapq.heapify(events)
     beat_at = 0.0
     while events:
         now, number, stepped = heapq.heappop(events)
         while now >= beat_at:
-            loads = {one.id: Load(len(one.running) + len(one.waiting), 0, SLOTS, QUEUE) for one in engines.values()}
+            loads = {
+                one.id: Load(len(one.running) + len(one.waiting), 0, SLOTS, QUEUE)
+                for one in engines.values()
+            }
             heartbeats = [Heartbeat("worker", name, load=load) for name, load in loads.items()]
             for heartbeat in heartbeats:
                 router.reset(heartbeat)
@@ -141,17 +153,25 @@ def simulate(load_tokens: float, *, workers: int, sessions: int, turns: int, see
 def main() -> int:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.large.weights", description=__doc__)
-    parser.add_argument("--load-tokens", type=float, nargs="*", default=[16384, 65536, 131072, 262144, 1048576])
+    parser.add_argument(
+        "--load-tokens", type=float, nargs="*", default=[16384, 65536, 131072, 262144, 1048576]
+    )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--sessions", type=int, nargs="*", default=[30, 100, 200, 400])
     parser.add_argument("--turns", type=int, default=10)
     asked = parser.parse_args()
-    print("| `router_load_tokens` |", " | ".join(f"{sessions} sessions" for sessions in asked.sessions), "|")
+    print(
+        "| `router_load_tokens` |",
+        " | ".join(f"{sessions} sessions" for sessions in asked.sessions),
+        "|",
+    )
     print("|", " | ".join(["--:"] * (len(asked.sessions) + 1)), "|")
     for load_tokens in asked.load_tokens:
         row = [f"{load_tokens:,.0f}"]
         for sessions in asked.sessions:
-            result = simulate(load_tokens, workers=asked.workers, sessions=sessions, turns=asked.turns)
+            result = simulate(
+                load_tokens, workers=asked.workers, sessions=sessions, turns=asked.turns
+            )
             row.append(f"{mean(result.turn_s):.1f} s, {result.computed / 1e6:.1f} M")
         print("|", " | ".join(row), "|")
     return 0

@@ -1,7 +1,9 @@
-"""`python -m bench.ledger`: measures for each published chat template which share of tokens an engine computes again,
-because the next prompt does not begin with them, with the ledger and without.
+"""`python -m bench.ledger`: measures for each published chat template which share of tokens an
+engine computes again, because the next prompt does not begin with them, with the ledger and
+without.
 
-Templates come from the `trl` package (pip install --no-deps trl). Sessions are random, the same for every template.
+Templates come from the `trl` package (pip install --no-deps trl). Sessions are random, the same for
+every template.
 """
 
 import argparse
@@ -33,7 +35,8 @@ class Chance:
 
 
 def measure(template: str, directory: Path, sessions: int) -> Counter[str]:
-    """Returns sums over sessions of all clients: turns, kept turns, cached tokens, tokens computed again."""
+    """Returns sums over sessions of all clients: turns, kept turns, cached tokens, tokens computed
+    again."""
     setup, sums = build(template, directory), Counter[str]()
     for seed in range(sessions):
         client = list(CLIENTS.values())[seed % len(CLIENTS)]
@@ -63,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sums = measure(known[name].read_text(), Path(directory), options.sessions)
         shares = (sums[key] / sums["known"] for key in ("again", "again without"))
         print(
-            f"{name:<24} {sums['turns']:>6} {sums['kept']:>6} {next(shares):>14.1%} {next(shares):>15.1%}", flush=True
+            f"{name:<24} {sums['turns']:>6} {sums['kept']:>6} {next(shares):>14.1%} {next(shares):>15.1%}",
+            flush=True,
         )
     return 0
 

@@ -8,7 +8,17 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Sampling, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    ToolSpec,
+)
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
@@ -45,7 +55,11 @@ Client = Callable[[Dialogue], Conversation]
 
 def javascript(text: str) -> Any:
     """Parses a text like JSON.parse, so that `json.dumps` writes it like JSON.stringify."""
-    return json.loads(text, parse_int=_double, parse_float=_double, object_pairs_hook=_object) if text.strip() else {}
+    return (
+        json.loads(text, parse_int=_double, parse_float=_double, object_pairs_hook=_object)
+        if text.strip()
+        else {}
+    )
 
 
 def _double(digits: str) -> float | int | None:
@@ -68,12 +82,14 @@ def _conversation(
     *,
     ids: bool = False,
 ) -> Conversation:
-    """Makes the conversation that a client sends. `answer`: parts of a turn of the model; `system`: role of system
-    messages; `ids`: whether texts have the ids of their items."""
+    """Makes the conversation that a client sends. `answer`: parts of a turn of the model; `system`:
+    role of system messages; `ids`: whether texts have the ids of their items."""
     messages: list[Message] = []
     for kind, what in dialogue.entries:
         if kind == "results":
-            messages.append(Message("tool", [Result(call_id, [Text(text)]) for call_id, text in what]))
+            messages.append(
+                Message("tool", [Result(call_id, [Text(text)]) for call_id, text in what])
+            )
         elif kind in ("user", "system"):
             messages.append(Message("user" if kind == "user" else system, [Text(what)]))
         elif parts := answer(what):
@@ -102,7 +118,8 @@ def _parts(
     return parts
 
 
-# -- Messages ---------------------------------------------------------------------------------------------------------
+# -- Messages
+# ---------------------------------------------------------------------------------------------------------
 
 
 def claude_code(dialogue: Dialogue) -> Conversation:
@@ -129,7 +146,8 @@ def _messages(dialogue: Dialogue, thought: Callable[[Block], Reasoning | None]) 
     return parse_messages(messages.request(conversation), JSON).conversations[0]
 
 
-# -- Responses --------------------------------------------------------------------------------------------------------
+# -- Responses
+# --------------------------------------------------------------------------------------------------------
 
 
 def codex(dialogue: Dialogue) -> Conversation:
@@ -147,27 +165,39 @@ def stored_responses(dialogue: Dialogue) -> Conversation:
     return _responses(dialogue, lambda b: Reasoning(None, id=b.item_id), ids=True)
 
 
-def _responses(dialogue: Dialogue, thought: Callable[[Block], Reasoning], *, ids: bool) -> Conversation:
+def _responses(
+    dialogue: Dialogue, thought: Callable[[Block], Reasoning], *, ids: bool
+) -> Conversation:
     def call(block: Block) -> Call:
         return Call(block.call_id, block.name, block.text, item_id=block.item_id if ids else None)
 
-    conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "developer", ids=ids)
+    conversation = _conversation(
+        dialogue, lambda blocks: _parts(blocks, thought, call), "developer", ids=ids
+    )
     instructions = Message("developer", [*conversation.system])
-    conversation = structs.replace(conversation, system=[], messages=[instructions, *conversation.messages])
+    conversation = structs.replace(
+        conversation, system=[], messages=[instructions, *conversation.messages]
+    )
     return Responses().parse(responses.request(conversation), JSON).conversations[0]
 
 
-# -- Chat -------------------------------------------------------------------------------------------------------------
+# -- Chat
+# -------------------------------------------------------------------------------------------------------------
 
 
 def openclaw_chat(dialogue: Dialogue) -> Conversation:
     """Reasoning joined by line breaks, ids without underscores."""
-    return _chat(dialogue, "\n", lambda arguments: arguments, lambda call_id: call_id.replace("_", ""))
+    return _chat(
+        dialogue, "\n", lambda arguments: arguments, lambda call_id: call_id.replace("_", "")
+    )
 
 
 def opencode_chat(dialogue: Dialogue) -> Conversation:
     """Reasoning as it came, arguments as compact JSON."""
-    compact = lambda arguments: json.dumps(javascript(arguments), separators=(",", ":"), ensure_ascii=False)  # noqa: E731
+
+    def compact(arguments: str) -> str:
+        return json.dumps(javascript(arguments), separators=(",", ":"), ensure_ascii=False)
+
     return _chat(dialogue, "", compact, lambda call_id: call_id)
 
 
@@ -177,16 +207,30 @@ def plain_chat(dialogue: Dialogue) -> Conversation:
 
 
 def _chat(
-    dialogue: Dialogue, join: str | None, spell: Callable[[str], str], spell_id: Callable[[str], str]
+    dialogue: Dialogue,
+    join: str | None,
+    spell: Callable[[str], str],
+    spell_id: Callable[[str], str],
 ) -> Conversation:
     def answer(blocks: list[Block]) -> list[Part]:
-        texts = {kind: [block.text for block in blocks if block.kind == kind] for kind in ("reasoning", "text")}
-        thoughts = [] if join is None or not texts["reasoning"] else [Reasoning(join.join(texts["reasoning"]))]
-        calls = [Call(spell_id(b.call_id), b.name, spell(b.text)) for b in blocks if b.kind == "tool_use"]
+        texts = {
+            kind: [block.text for block in blocks if block.kind == kind]
+            for kind in ("reasoning", "text")
+        }
+        thoughts = (
+            []
+            if join is None or not texts["reasoning"]
+            else [Reasoning(join.join(texts["reasoning"]))]
+        )
+        calls = [
+            Call(spell_id(b.call_id), b.name, spell(b.text)) for b in blocks if b.kind == "tool_use"
+        ]
         return [*thoughts, *([Text("".join(texts["text"]))] if texts["text"] else []), *calls]
 
     def spelled(kind: str, what: Any) -> tuple[str, Any]:
-        return kind, [(spell_id(call_id), text) for call_id, text in what] if kind == "results" else what
+        return kind, [
+            (spell_id(call_id), text) for call_id, text in what
+        ] if kind == "results" else what
 
     dialogue = replace(dialogue, entries=[spelled(kind, what) for kind, what in dialogue.entries])
     conversation = _conversation(dialogue, answer, "system")

@@ -1,7 +1,9 @@
-"""Plays sessions that look alike at the same time: equal visible first turns, other tokens and often other thoughts.
+"""Plays sessions that look alike at the same time: equal visible first turns, other tokens and
+often other thoughts.
 
-Each prompt must belong to its own session: made of its engine's ids, if the client returns anything that shows which
-session it is; otherwise the template's text in the tokenizer's tokens. Each thought has a word of its session.
+Each prompt must belong to its own session: made of its engine's ids, if the client returns anything
+that shows which session it is; otherwise the template's text in the tokenizer's tokens. Each
+thought has a word of its session.
 """
 
 import random
@@ -60,14 +62,16 @@ class Member:
     dialogue: Dialogue
     before: list[Before] = field(default_factory=list)
     proven: list[bool] = field(default_factory=list)
-    """For each turn: whether the client has returned something that no other session has. Until then, turns may be
-    rendered, and stay so."""
+    """For each turn: whether the client has returned something that no other session has. Until
+    then, turns may be rendered, and stay so."""
 
 
 class Crowd:
     """`size` sessions of one model, which share its ledger."""
 
-    def __init__(self, setup: ModelSetup, seed: int, *, size: int = 10, turns: int = 5, tenants: int = 1) -> None:
+    def __init__(
+        self, setup: ModelSetup, seed: int, *, size: int = 10, turns: int = 5, tenants: int = 1
+    ) -> None:
         ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
         self.setup, self.ledger = setup, ledger
         self.counts: Counter[str] = Counter()
@@ -124,10 +128,15 @@ class Crowd:
 
     def _prompt(self, member: Member) -> Prompt:
         conversation = CLIENTS[member.client](member.dialogue)
-        conversation = replace(conversation, client=Caller(session=member.session, tenant=member.tenant))
+        conversation = replace(
+            conversation, client=Caller(session=member.session, tenant=member.tenant)
+        )
         unseal = SEALER.of(member.tenant).open
         return assemble(
-            conversation, self.setup, unseal=unseal, look_up=lambda c, tools: self.ledger.look_up(c, tools, unseal)
+            conversation,
+            self.setup,
+            unseal=unseal,
+            look_up=lambda c, tools: self.ledger.look_up(c, tools, unseal),
         )
 
     def _judge(self, member: Member, prompt: Prompt) -> None:
@@ -135,7 +144,9 @@ class Crowd:
         self.counts[verdict] += 1
         if verdict in ("wrong", "foreign"):
             turn, outcome = len(member.before), prompt.found and prompt.found.outcome
-            self.faults.append(f"{verdict}: seed {self._seed}, {member.client}, turn {turn}, {outcome}: {prompt.text}")
+            self.faults.append(
+                f"{verdict}: seed {self._seed}, {member.client}, turn {turn}, {outcome}: {prompt.text}"
+            )
 
     def _verdict(self, member: Member, ids: list[int], text: str) -> str:
         own = {word for turn in member.before for word in turn.output.words}
@@ -152,7 +163,9 @@ class Crowd:
             return "wrong"
         # Only ids of the session's own engine, and the tokenizer's tokens.
         starts = [0, *(len(turn.ids) for turn in member.before if ids[: len(turn.ids)] == turn.ids)]
-        return "rendered" if any(self._is_plain(ids, start, text) for start in starts) else "foreign"
+        return (
+            "rendered" if any(self._is_plain(ids, start, text) for start in starts) else "foreign"
+        )
 
     def _is_plain(self, ids: Sequence[int], start: int, text: str) -> bool:
         rest = list(ids[start:])

@@ -1,4 +1,5 @@
-"""Makes a model for any chat template: the demo model's tokenizer with the template's control tokens."""
+"""Makes a model for any chat template: the demo model's tokenizer with the template's control
+tokens."""
 
 import json
 import re
@@ -19,8 +20,22 @@ _CONTROL = re.compile(
     r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_(?:turn|utterance)>|<turn\|>|\[/?[A-Z_]{3,}\]"
 )
 _END_TOKENS = (
-    *("<|im_end|>", "<|eot_id|>", "<|eot|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<turn|>"),
-    *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|assistant_end|>", "<｜hy_eos:opensource｜>"),
+    *(
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eot|>",
+        "<|return|>",
+        "<|END_OF_TURN_TOKEN|>",
+        "<end_of_turn>",
+        "<turn|>",
+    ),
+    *(
+        "<|end|>",
+        "<end_of_utterance>",
+        "<｜end▁of▁sentence｜>",
+        "<|assistant_end|>",
+        "<｜hy_eos:opensource｜>",
+    ),
     "<|message_sep|>",
 )
 """Tokens that end a turn, the most specific first. A model's generation_config would name them."""
@@ -28,26 +43,41 @@ _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
 _BOS, _EOS = "<s>", "</s>"
 
 
-def build(template: str, directory: Path, description: Mapping[str, Any] | None = None) -> ModelSetup:
-    """Makes a model with this template, read by its `response_template`, if there is a `description`. Raises ValueError
-    if no family reads its calls."""
+def build(
+    template: str, directory: Path, description: Mapping[str, Any] | None = None
+) -> ModelSetup:
+    """Makes a model with this template, read by its `response_template`, if there is a
+    `description`. Raises ValueError if no family reads its calls."""
     base = build_demo_model(Path(tempfile.gettempdir()) / "turnwire-bench-demo")
     directory.mkdir(parents=True, exist_ok=True)
     controls = set(_CONTROL.findall(template + _rendered(template)))
     ends = [token for token in _END_TOKENS if token in controls]
     eos = ends[0] if ends and "eos_token" not in template else _EOS
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-    markers = {marker for known in families().values() for marker in known.markers if marker in template}
+    markers = {
+        marker for known in families().values() for marker in known.markers if marker in template
+    }
     special = sorted(
-        controls | {_BOS, _EOS} | {stop for f in families().values() for stop in f.stops if stop in template}
+        controls
+        | {_BOS, _EOS}
+        | {stop for f in families().values() for stop in f.stops if stop in template}
     )
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in special]
+    )
     tokenizer.add_tokens(
-        [AddedToken(token, special=False, normalized=False) for token in sorted(markers - set(special))]
+        [
+            AddedToken(token, special=False, normalized=False)
+            for token in sorted(markers - set(special))
+        ]
     )
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "chat_template.jinja").write_text(template)
-    also = [tokenizer.token_to_id(token) for token in (eos, *_ALSO_ENDS) if token in controls or token == eos]
+    also = [
+        tokenizer.token_to_id(token)
+        for token in (eos, *_ALSO_ENDS)
+        if token in controls or token == eos
+    ]
     documents = {
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -79,7 +109,13 @@ def _rendered(template: str) -> str:
         return (
             environment()
             .from_string(template)
-            .render(messages=messages, tools=None, add_generation_prompt=True, bos_token=_BOS, eos_token=_EOS)
+            .render(
+                messages=messages,
+                tools=None,
+                add_generation_prompt=True,
+                bos_token=_BOS,
+                eos_token=_EOS,
+            )
         )
     except Exception:  # the template requires more than this
         return ""

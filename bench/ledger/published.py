@@ -1,8 +1,9 @@
 """Finds published chat templates in packages. None is stored here.
 
-`trl` is installed with the tests. `python -m bench.ledger.published DIRECTORY` extracts more from two other packages on
-PyPI, without installing them: llama.cpp's folder of templates (MIT), which the source of `llama-cpp-python` has, and
-the model list of `xinference` (Apache-2.0). Tests read that folder if the environment variable CHAT_TEMPLATES names it.
+`trl` is installed with the tests. `python -m bench.ledger.published DIRECTORY` extracts more from
+two other packages on PyPI, without installing them: llama.cpp's folder of templates (MIT), which
+the source of `llama-cpp-python` has, and the model list of `xinference` (Apache-2.0). Tests read
+that folder if the environment variable CHAT_TEMPLATES names it.
 """
 
 import hashlib
@@ -32,16 +33,24 @@ _NOT_RENDERED = {
 def published() -> dict[str, Path]:
     """Returns files by name: from `trl`, if it is installed, then from the folder CHAT_TEMPLATES."""
     folder = os.environ.get("CHAT_TEMPLATES")
-    return {**of_trl(), **({file.stem: file for file in sorted(Path(folder).glob("*.jinja"))} if folder else {})}
+    return {
+        **of_trl(),
+        **({file.stem: file for file in sorted(Path(folder).glob("*.jinja"))} if folder else {}),
+    }
 
 
 def of_trl() -> dict[str, Path]:
-    """Returns files of the `trl` package, which is data without its dependencies; none if it is not installed."""
+    """Returns files of the `trl` package, which is data without its dependencies; none if it is not
+    installed."""
     spec = importlib.util.find_spec("trl")
     if spec is None or not spec.submodule_search_locations:
         return {}
     folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
-    return {file.stem: file for file in sorted(folder.glob("*.jinja")) if not file.stem.endswith("_training")}
+    return {
+        file.stem: file
+        for file in sorted(folder.glob("*.jinja"))
+        if not file.stem.endswith("_training")
+    }
 
 
 def download(directory: Path) -> int:
@@ -80,7 +89,15 @@ def _of_wheel(scratch: Path) -> Iterator[tuple[str, str]]:
 
 
 def _pip_download(package: str, directory: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     subprocess.run([*command, *options, "--dest", str(directory), package], check=True)
 
 

@@ -1,6 +1,8 @@
-"""Makes random agent sessions: the text and tokens that a model of a family writes, and what its client does next.
+"""Makes random agent sessions: the text and tokens that a model of a family writes, and what its
+client does next.
 
-Every word of a session is unique, so that the text alone shows whether a template renders a turn whole and in order.
+Every word of a session is unique, so that the text alone shows whether a template renders a turn
+whole and in order.
 """
 
 import json
@@ -98,8 +100,11 @@ class Model:
     def word(self) -> str:
         return next(self._words)
 
-    def answer(self, prompt: Prompt, *, reason: FinishReason = FinishReason.STOP, keep: float = 1.0) -> Output:
-        """Writes one turn. `keep`: the share of its tokens after which it is cut off, with another reason than STOP."""
+    def answer(
+        self, prompt: Prompt, *, reason: FinishReason = FinishReason.STOP, keep: float = 1.0
+    ) -> Output:
+        """Writes one turn. `keep`: the share of its tokens after which it is cut off, with another
+        reason than STOP."""
         ids = self.write(prompt)
         return self.read(prompt, ids[: max(int(len(ids) * keep), 1)], reason)
 
@@ -113,12 +118,22 @@ class Model:
         hidden = self.ledger.model.vocabulary.hidden(self.setup.family.markers)
         entries = entries_of(parse, self.ledger.model.vocabulary.open(hidden))
         signed = [self._signer.sign(entry) for entry in entries]
-        return Output(list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed)
+        return Output(
+            list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed
+        )
 
     def say(self) -> str:
         """Returns some words with the punctuation of prose and code."""
         words = [self.word() for _ in range(1 + self.choose.below(4))]
-        forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}", '"{}" isn\'t C:\\{}\\n')
+        forms = (
+            "{} and {}.",
+            "{},\n{}",
+            "{}\n\n- {}",
+            "`{}` < {}",
+            "{} {{{}}}",
+            "{}: é船 {}",
+            '"{}" isn\'t C:\\{}\\n',
+        )
         text = words[0]
         for word in words[1:]:
             text = str(self.choose.of(forms)).format(text, word)
@@ -156,7 +171,10 @@ class Model:
             calls = ["call"] * int(self.choose.of(_CALLS))
             plans += [
                 *([*calls], ["reasoning", *calls], ["reasoning", "text", *calls], ["text", *calls]),
-                *(["reasoning", "call", "reasoning", "call"], ["reasoning", "call", "text", "call"]),
+                *(
+                    ["reasoning", "call", "reasoning", "call"],
+                    ["reasoning", "call", "text", "call"],
+                ),
                 ["call", "text"],
             ]
         plan: list[str] = self.choose.of(plans)
@@ -191,8 +209,12 @@ class Model:
             if self.choose.below(3) == 0:
                 arguments[name] = self.choose.of(values)
         if style.arguments is as_json and self.choose.below(2):
-            compact = json.dumps(arguments, separators=(",", ":"), ensure_ascii=bool(self.choose.below(2)))
-            return style.write_call("run_shell", {}).replace("{}", compact) + str(self.choose.of(("", "\n")))
+            compact = json.dumps(
+                arguments, separators=(",", ":"), ensure_ascii=bool(self.choose.below(2))
+            )
+            return style.write_call("run_shell", {}).replace("{}", compact) + str(
+                self.choose.of(("", "\n"))
+            )
         return style.write_call("run_shell", arguments) + str(self.choose.of(("", "\n")))
 
     def _blank(self) -> str:
@@ -228,7 +250,9 @@ class Model:
         parse = TurnParse(f"{self._number:08x}{self._turns:016x}", 1, context, "w")
         parse.start(self.ledger.model.vocabulary, self._sealer)
         parse.feed(ids)
-        parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
+        parse.finish(
+            TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None)
+        )
         return parse
 
     @staticmethod
@@ -245,7 +269,8 @@ def start(model: Model) -> Dialogue:
 
 
 def go_on(dialogue: Dialogue, output: Output, model: Model) -> None:
-    """Continues a session after an answer: runs its calls, or adds a user message; sometimes an instruction."""
+    """Continues a session after an answer: runs its calls, or adds a user message; sometimes an
+    instruction."""
     dialogue.entries.append(("said", output.blocks))
     if output.calls:
         dialogue.entries.append(("results", [(call.call_id, model.say()) for call in output.calls]))
@@ -268,5 +293,14 @@ def _blocks(parse: TurnParse) -> list[Block]:
             said += event.text
         elif isinstance(event, BlockStop) and (begun.kind != "tool_use" or event.complete):
             item_id = f"{_ITEMS[begun.kind]}_{parse.turn}{event.block:03d}"
-            blocks.append(Block(begun.kind, said, begun.name or "", begun.call_id or "", event.seal or "", item_id))
+            blocks.append(
+                Block(
+                    begun.kind,
+                    said,
+                    begun.name or "",
+                    begun.call_id or "",
+                    event.seal or "",
+                    item_id,
+                )
+            )
     return blocks

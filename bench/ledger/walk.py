@@ -37,21 +37,32 @@ class Before:
         return self.prompt.text[: context.head_chars] if context else self.prompt.text
 
     def kept_in(self, text: str, count: int | None = None) -> bool:
-        """Returns whether a prompt has the turn after the same text, with every word once and in order. `count`: only
-        the turn's first words."""
+        """Returns whether a prompt has the turn after the same text, with every word once and in
+        order. `count`: only the turn's first words."""
         head, words = self.head, self.output.words[:count]
         return text.startswith(head) and WORD.findall(text[len(head) :])[: len(words)] == words
 
-    def whole_in(self, text: str, ends: Sequence[str], starts: Sequence[str] = (), *, count: int | None = None) -> bool:
-        """Returns whether the turn (`count`: up to this word) is also one message there, or several that begin with one
-        of `starts`. Templates without a form for it get several messages, with a token of `ends` between them."""
+    def whole_in(
+        self,
+        text: str,
+        ends: Sequence[str],
+        starts: Sequence[str] = (),
+        *,
+        count: int | None = None,
+    ) -> bool:
+        """Returns whether the turn (`count`: up to this word) is also one message there, or several
+        that begin with one of `starts`. Templates without a form for it get several messages, with
+        a token of `ends` between them."""
         if not self.kept_in(text, count) or not self.output.entries:
             return False
         behind = text[len(self.head) :]
         places = [found.end() for found in WORD.finditer(behind)][: len(self.output.words[:count])]
         stretch = behind[: places[-1]] if places else ""
         more = rf"(?!\s*(?:{'|'.join(map(re.escape, starts))}))" if starts else ""
-        return all(len(re.findall(re.escape(end) + more, stretch)) <= self.output.text.count(end) for end in ends)
+        return all(
+            len(re.findall(re.escape(end) + more, stretch)) <= self.output.text.count(end)
+            for end in ends
+        )
 
 
 @dataclass
@@ -76,7 +87,9 @@ class Step:
     @property
     def newest_kept(self) -> Before | None:
         """The newest turn that the template keeps."""
-        return next((turn for turn in reversed(self.before) if turn.kept_in(self.prompt.text)), None)
+        return next(
+            (turn for turn in reversed(self.before) if turn.kept_in(self.prompt.text)), None
+        )
 
 
 @dataclass
@@ -116,7 +129,9 @@ class Walk:
 
     def _answer(self, model: Model, prompt: Prompt) -> Output:
         if self.cut and self.choose.below(2):
-            return model.answer(prompt, reason=FinishReason.LENGTH, keep=self.choose.of((0.2, 0.5, 0.8, 0.95, 1.0)))
+            return model.answer(
+                prompt, reason=FinishReason.LENGTH, keep=self.choose.of((0.2, 0.5, 0.8, 0.95, 1.0))
+            )
         return model.answer(prompt)
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:

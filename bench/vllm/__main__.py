@@ -1,8 +1,9 @@
-"""`python -m bench.vllm`, or `make bench-vllm`: compares one vLLM under its own server and under Turnwire.
+"""`python -m bench.vllm`, or `make bench-vllm`: compares one vLLM under its own server and under
+Turnwire.
 
-Both have the same settings, model and machine. The model has random weights, and is large enough that a prefill takes
-time. A logits processor makes it write the same tokens on both sides (`bench.vllm.forced`). Both servers run at the
-same time and take turns.
+Both have the same settings, model and machine. The model has random weights, and is large enough
+that a prefill takes time. A logits processor makes it write the same tokens on both sides
+(`bench.vllm.forced`). Both servers run at the same time and take turns.
 """
 
 import argparse
@@ -27,7 +28,11 @@ from bench.vllm.servers import NAME, build_model, set_environment, turnwire, vll
 from bench.vllm.session import DIALECTS, Style, scripts
 
 PARTS = ("sessions", "streams", "dispatch", "prefixes")
-SESSIONS: Sequence[tuple[str, Style]] = (("messages", "crooked"), ("chat", "crooked"), ("messages", "tidy"))
+SESSIONS: Sequence[tuple[str, Style]] = (
+    ("messages", "crooked"),
+    ("chat", "crooked"),
+    ("messages", "tidy"),
+)
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- bench.vllm -->", "<!-- /bench.vllm -->"
 LEFT_IN = "Turnwire, left in"
@@ -62,7 +67,9 @@ async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> No
                 result.streams += await streams(servers, api, size, asked.streams, asked.rounds)
             if "dispatch" in asked.parts:
                 _say(f"dispatch, {api}")
-                result.dispatch += [row async for row in dispatches(servers, api, asked.calls, marks)]
+                result.dispatch += [
+                    row async for row in dispatches(servers, api, asked.calls, marks)
+                ]
         if "prefixes" in asked.parts:
             for side, server in servers.items():
                 _say(f"prefixes, {side}")
@@ -74,7 +81,11 @@ async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> No
 
 
 async def _prefixes(url: str, asked: argparse.Namespace, stack: str) -> list[prefixes.Figures]:
-    how = {"tokens": asked.prefix_tokens, "requests": asked.prefix_requests, "timeout_s": asked.timeout}
+    how = {
+        "tokens": asked.prefix_tokens,
+        "requests": asked.prefix_requests,
+        "timeout_s": asked.timeout,
+    }
     return await prefixes.measure(url, NAME, stack=stack, **how)
 
 
@@ -89,21 +100,35 @@ def write(result: Result, page: Path = PAGE) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench.vllm", description=__doc__.partition("\n")[0])
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.vllm", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "--parts", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS)
+    )
     parser.add_argument("--hidden", type=int, default=256, help="width of the model")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=12_000, help="of a session's system prompt and tools, about")
+    parser.add_argument(
+        "--tokens", type=int, default=12_000, help="of a session's system prompt and tools, about"
+    )
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7, help="of streams, each twice their number")
     parser.add_argument("--calls", type=int, default=10, help="of dispatch")
     parser.add_argument("--prefix-tokens", type=int, default=52_000)
-    parser.add_argument("--prefix-requests", type=int, default=5, help="of each variant, besides the first")
+    parser.add_argument(
+        "--prefix-requests", type=int, default=5, help="of each variant, besides the first"
+    )
     parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="for one request")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="adds to this result, e.g. with another model")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="result file; default: one in bench/results"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="adds to this result, e.g. with another model"
+    )
     parser.add_argument("--write", action="store_true", help="the tables into docs/performance.md")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="measures nothing: shows, or writes, a result")
+    parser.add_argument(
+        "--show", type=Path, metavar="FILE", help="measures nothing: shows, or writes, a result"
+    )
     asked = parser.parse_args(argv)
     if asked.show:
         result = msgspec.json.decode(asked.show.read_bytes(), type=Result)

@@ -1,7 +1,8 @@
-"""Forces tokens in vLLM: a logits processor with which a model with random weights writes a script's tokens.
+"""Forces tokens in vLLM: a logits processor with which a model with random weights writes a
+script's tokens.
 
-`--logits-processors bench.vllm.forced:Forced` of `vllm serve`, or the same in `engine_args` of `turnwire up --engine
-vllm`. All of a step is computed; only the choice among the logits is forced.
+`--logits-processors bench.vllm.forced:Forced` of `vllm serve`, or the same in `engine_args` of
+`turnwire up --engine vllm`. All of a step is computed; only the choice among the logits is forced.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Measures both servers, in turn: sessions, streams side by side, and how long a complete call takes to the client."""
+"""Measures both servers, in turn: sessions, streams side by side, and how long a complete call
+takes to the client."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -67,11 +68,15 @@ class DispatchRow(Struct, frozen=True):
     """From the token that closes the call to the event with which the client has all of it."""
 
 
-async def sessions(servers: Mapping[str, Server], api: str, style: Style, tokens: int) -> AsyncIterator[TurnRow]:
+async def sessions(
+    servers: Mapping[str, Server], api: str, style: Style, tokens: int
+) -> AsyncIterator[TurnRow]:
     """One session on each side, turn by turn. Raises Failed, also where the sides' outputs differ."""
     dialect = DIALECTS[api]
     seed = time.time_ns() // 1000 % 1_000_000
-    talks = {side: Session(dialect, NAME, script=style, tokens=tokens, seed=seed) for side in servers}
+    talks = {
+        side: Session(dialect, NAME, script=style, tokens=tokens, seed=seed) for side in servers
+    }
     clients = _clients(servers, dialect)
     for turn in range(TURNS):
         answers: dict[str, Answer] = {}
@@ -79,7 +84,9 @@ async def sessions(servers: Mapping[str, Server], api: str, style: Style, tokens
             exchange = await clients[side].exchange(talk.body(turn), keep=True)
             answer = answers[side] = dialect.read(_good(side, exchange).each())
             if len(answer.calls) != (turn < TURNS - 1) or not answer.thinking:
-                raise Failed(f"{side}, {api}, turn {turn + 1}: {len(answer.calls)} calls, {answer.thinking!r}")
+                raise Failed(
+                    f"{side}, {api}, turn {turn + 1}: {len(answer.calls)} calls, {answer.thinking!r}"
+                )
             usage = exchange.tokens(dialect.api)
             if usage is None:
                 raise Failed(f"{side}, {api}, turn {turn + 1}: no usage")
@@ -101,7 +108,9 @@ async def sessions(servers: Mapping[str, Server], api: str, style: Style, tokens
         client.close()
 
 
-async def streams(servers: Mapping[str, Server], api: str, model: str, number: int, rounds: int) -> list[StreamRow]:
+async def streams(
+    servers: Mapping[str, Server], api: str, model: str, number: int, rounds: int
+) -> list[StreamRow]:
     """`number` stories at once, one side after the other, `rounds` times. Raises Failed."""
     dialect, rows, numbers = DIALECTS[api], [], count()
     for at in range(rounds + 1):
@@ -125,12 +134,16 @@ async def streams(servers: Mapping[str, Server], api: str, model: str, number: i
                 tokens += usage.output if usage else 0
             if at:  # the first round warms up
                 engine = sum(used for name, used in cost.items() if name.startswith(ENGINE))
-                share = [round(1e6 * used / tokens, 1) for used in (engine, sum(cost.values()) - engine)]
+                share = [
+                    round(1e6 * used / tokens, 1) for used in (engine, sum(cost.values()) - engine)
+                ]
                 rows.append(StreamRow(side, api, model, number, round(tokens / seconds, 1), *share))
     return rows
 
 
-async def dispatches(servers: Mapping[str, Server], api: str, requests: int, marks: Path) -> AsyncIterator[DispatchRow]:
+async def dispatches(
+    servers: Mapping[str, Server], api: str, requests: int, marks: Path
+) -> AsyncIterator[DispatchRow]:
     """Measures calls followed by text, one side after the other. Raises Failed."""
     dialect, clock = DIALECTS[api], Marks(marks)
     clients = _clients(servers, dialect)

@@ -45,7 +45,10 @@ def tables(result: Result) -> str:
 
 
 def _about(result: Result) -> str:
-    machine, versions = result.machine, "; ".join(f"{name} {number}" for name, number in result.versions.items())
+    machine, versions = (
+        result.machine,
+        "; ".join(f"{name} {number}" for name, number in result.versions.items()),
+    )
     return (
         f"{result.started[:10]}, {machine.cores} cores, {machine.processor}, {machine.system}, "
         f"Python {machine.python}. {versions}. Other work shared the machine (load average "
@@ -60,9 +63,13 @@ def _prefixes(figures: Sequence[Figures]) -> str:
     for stack in dict.fromkeys(figure.stack for figure in figures):
         by_name = {figure.variant: figure for figure in figures if figure.stack == stack}
         times = [
-            f"{figure.ttft_ms:,.0f} ms ({figure.prompt_tokens - figure.cached_tokens:,})" for figure in by_name.values()
+            f"{figure.ttft_ms:,.0f} ms ({figure.prompt_tokens - figure.cached_tokens:,})"
+            for figure in by_name.values()
         ]
-        own = [f"**{found[f'{name}, {stack}']:g}**" for name in ("header varying / stable", "thinking mutated / kept")]
+        own = [
+            f"**{found[f'{name}, {stack}']:g}**"
+            for name in ("header varying / stable", "thinking mutated / kept")
+        ]
         rows.append((stack, *times[:2], own[0], *times[2:], own[1]))
     size = figures[0].prompt_tokens
     head = ("billing line", "stable", "varying", "ratio", "thinking kept", "mutated", "ratio")
@@ -77,7 +84,11 @@ def _turns(turns: Sequence[TurnRow]) -> str:
     rows = []
     for style, api in dict.fromkeys((row.style, row.api) for row in turns):
         for side in (THEIRS, OURS):
-            mine = [row for row in turns if (row.side, row.api, row.style) == (side, api, style) and row.turn > 1]
+            mine = [
+                row
+                for row in turns
+                if (row.side, row.api, row.style) == (side, api, style) and row.turn > 1
+            ]
             rows.append(
                 (
                     f"{APIS[api]}, {style} arguments",
@@ -86,7 +97,9 @@ def _turns(turns: Sequence[TurnRow]) -> str:
                     *(f"{median(getattr(row, name) for row in mine):,.0f}" for name in _PER_TURN),
                 )
             )
-        rows.append(("", "ratio", "", *(f"**{ratio:.2f}**" for ratio in _session_ratios(turns, style, api))))
+        rows.append(
+            ("", "ratio", "", *(f"**{ratio:.2f}**" for ratio in _session_ratios(turns, style, api)))
+        )
     new, rest = zip(*_new(turns), strict=True)
     head = ("session", "server", "longest prompt", "computed", "first token, ms", "tokens/s")
     return (
@@ -102,12 +115,14 @@ def _session_ratios(turns: Sequence[TurnRow], style: str, api: str) -> Iterable[
     by_turn = {(row.side, row.turn): row for row in turns if (row.style, row.api) == (style, api)}
     numbers = sorted({turn for _, turn in by_turn if turn > 1})
     for name in _PER_TURN:
-        yield median(getattr(by_turn[OURS, at], name) / getattr(by_turn[THEIRS, at], name) for at in numbers)
+        yield median(
+            getattr(by_turn[OURS, at], name) / getattr(by_turn[THEIRS, at], name) for at in numbers
+        )
 
 
 def _new(turns: Sequence[TurnRow]) -> Iterable[tuple[int, int]]:
-    """Yields for each turn with Turnwire the tokens that no earlier prompt or output had, and how many others were
-    computed."""
+    """Yields for each turn with Turnwire the tokens that no earlier prompt or output had, and how
+    many others were computed."""
     for before, after in pairwise(row for row in turns if row.side == OURS):
         if after.turn > 1:
             new = after.prompt - before.prompt - before.output
@@ -118,16 +133,26 @@ def _streams(streams: Sequence[StreamRow]) -> str:
     rows = []
     for model, api in dict.fromkeys((row.model, row.api) for row in streams):
         theirs, ours = (
-            [row for row in streams if (row.model, row.api, row.side) == (model, api, side)] for side in (THEIRS, OURS)
+            [row for row in streams if (row.model, row.api, row.side) == (model, api, side)]
+            for side in (THEIRS, OURS)
         )
         for side, mine in ((THEIRS, theirs), (OURS, ours)):
             figures = (median(getattr(row, name) for row in mine) for name in _PER_STREAM)
             rows.append((f"{APIS[api]}, {model}", side, *(f"{figure:,.0f}" for figure in figures)))
         ratios = [
-            [getattr(one, name) / getattr(other, name) for one, other in zip(ours, theirs, strict=True)]
+            [
+                getattr(one, name) / getattr(other, name)
+                for one, other in zip(ours, theirs, strict=True)
+            ]
             for name in _PER_STREAM
         ]
-        rows.append(("", "ratio", *(f"**{median(own):.2f}** ({min(own):.2f} to {max(own):.2f})" for own in ratios)))
+        rows.append(
+            (
+                "",
+                "ratio",
+                *(f"**{median(own):.2f}** ({min(own):.2f} to {max(own):.2f})" for own in ratios),
+            )
+        )
     head = ("", "server", "tokens/s", "µs of CPU per token, model", "all else")
     return (
         f"### {streams[0].streams} streams at once\n\n"
@@ -139,7 +164,10 @@ def _streams(streams: Sequence[StreamRow]) -> str:
 def _dispatch(rows: Sequence[DispatchRow]) -> str:
     lines = []
     for api in dict.fromkeys(row.api for row in rows):
-        lags = [median(row.ms for row in rows if (row.api, row.side) == (api, side)) for side in (THEIRS, OURS)]
+        lags = [
+            median(row.ms for row in rows if (row.api, row.side) == (api, side))
+            for side in (THEIRS, OURS)
+        ]
         lines.append((APIS[api], *(f"{lag:,.1f}" for lag in lags)))
     return (
         "### From the last token of a call to the client, while the model goes on, ms\n\n"

@@ -1,7 +1,9 @@
-"""Chooses what a model with random weights writes, by its prompt. Pure, except for files that are read once.
+"""Chooses what a model with random weights writes, by its prompt. Pure, except for files that are
+read once.
 
-A user's message contains the texts of the turns that follow it (`[[say]]…[[/say]]`, once for each turn), or names a
-script (`[[script NAME]]`). Without either, the scripted agent of the demo decides. `[[free]]`: nothing is forced.
+A user's message contains the texts of the turns that follow it (`[[say]]…[[/say]]`, once for each
+turn), or names a script (`[[script NAME]]`). Without either, the scripted agent of the demo
+decides. `[[free]]`: nothing is forced.
 """
 
 import os
@@ -54,12 +56,15 @@ class Writer:
 
     @classmethod
     def of(cls, model: Path, environ: Mapping[str, str] = os.environ) -> "Writer":
-        """With the scripts that the environment names. Raises OSError, msgspec.MsgspecError, KeyError."""
+        """With the scripts that the environment names. Raises OSError, msgspec.MsgspecError,
+        KeyError."""
         generation = msgspec.json.decode((model / "generation_config.json").read_bytes())
         ends = generation["eos_token_id"]
         scripts: dict[str, list[str]] = {}
         if SCRIPTS in environ:
-            scripts = msgspec.json.decode(Path(environ[SCRIPTS]).read_bytes(), type=dict[str, list[str]])
+            scripts = msgspec.json.decode(
+                Path(environ[SCRIPTS]).read_bytes(), type=dict[str, list[str]]
+            )
         return cls(model, scripts, ends[0] if isinstance(ends, list) else ends)
 
     def write(self, prompt_ids: Sequence[int], form: OutputFormat | None = None) -> Writing | None:
@@ -102,4 +107,8 @@ class Writer:
                     else [part[at : at + _PIECE] for at in range(0, len(part), _PIECE)]
                 )
             ]
-        return [i for piece in pieces for i in self._tokenizer.encode(piece, add_special_tokens=False).ids]
+        return [
+            i
+            for piece in pieces
+            for i in self._tokenizer.encode(piece, add_special_tokens=False).ids
+        ]

@@ -62,7 +62,11 @@ def set_environment(scripts: Mapping[str, Sequence[str]], folder: Path) -> Path:
     (folder / "scripts.json").write_text(json.dumps(scripts), encoding="utf-8")
     marks = folder / "marks"
     marks.touch()
-    os.environ |= {SCRIPTS: str(folder / "scripts.json"), MARKS: str(marks), "PYTHONPATH": str(ROOT)}
+    os.environ |= {
+        SCRIPTS: str(folder / "scripts.json"),
+        MARKS: str(marks),
+        "PYTHONPATH": str(ROOT),
+    }
     os.environ |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     # Otherwise each of vLLM's processes would compile thousands of modules again.
@@ -73,7 +77,11 @@ def set_environment(scripts: Mapping[str, Sequence[str]], folder: Path) -> Path:
 @asynccontextmanager
 async def turnwire(model: Path, window: int, *flags: str) -> AsyncIterator[Server]:
     """`turnwire up --engine vllm`. Raises StackFailed."""
-    own = {key: value for key, value in engine_arguments(window).items() if key not in ("dtype", "max_model_len")}
+    own = {
+        key: value
+        for key, value in engine_arguments(window).items()
+        if key not in ("dtype", "max_model_len")
+    }
     arguments = [
         "--engine=vllm",
         f"--model={model}",
@@ -90,7 +98,8 @@ async def turnwire(model: Path, window: int, *flags: str) -> AsyncIterator[Serve
 
 @asynccontextmanager
 async def vllm_server(model: Path, window: int) -> AsyncIterator[Server]:
-    """vLLM's own server, as `vllm serve` starts it (a command that ends with an error in the package for CPUs).
+    """vLLM's own server, as `vllm serve` starts it (a command that ends with an error in the
+    package for CPUs).
 
     Raises StackFailed.
     """
@@ -98,11 +107,29 @@ async def vllm_server(model: Path, window: int) -> AsyncIterator[Server]:
     flags = []
     for name, value in engine_arguments(window).items():
         flag = f"--{name.replace('_', '-')}"
-        flags += [flag] if value is True else [flag, *(value if isinstance(value, list) else [str(value)])]
+        flags += (
+            [flag]
+            if value is True
+            else [flag, *(value if isinstance(value, list) else [str(value)])]
+        )
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)),
+        *(
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ),
         *("--model", str(model), "--served-model-name", NAME, *flags),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "qwen3"),
+        *(
+            "--enable-auto-tool-choice",
+            "--tool-call-parser",
+            "qwen3_coder",
+            "--reasoning-parser",
+            "qwen3",
+        ),
         "--enable-prompt-tokens-details",
         *("--uvicorn-log-level", "warning"),
     ]
@@ -116,7 +143,9 @@ async def vllm_server(model: Path, window: int) -> AsyncIterator[Server]:
                 await _healthy(url, process)
             except (StackFailed, TimeoutError) as error:
                 log.seek(0)
-                raise StackFailed(f"vLLM's server: {error}\n{log.read()[-4000:].decode(errors='replace')}") from error
+                raise StackFailed(
+                    f"vLLM's server: {error}\n{log.read()[-4000:].decode(errors='replace')}"
+                ) from error
             yield Server(url, process.pid)
         finally:
             await end_process(process)

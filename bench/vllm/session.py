@@ -1,7 +1,7 @@
 """Plays an agent session over one API: makes its requests, and reads the answers. Pure.
 
-Twenty turns, each but the last with thinking and a call; the client sends back what it received, as agents do: tool
-inputs as parsed JSON (Messages) or as the string that came (Chat).
+Twenty turns, each but the last with thinking and a call; the client sends back what it received, as
+agents do: tool inputs as parsed JSON (Messages) or as the string that came (Chat).
 """
 
 import json
@@ -16,7 +16,8 @@ from bench.prompts import make_prompt, prose
 
 TURNS = 20
 Style: TypeAlias = Literal["crooked", "tidy"]
-"""How the model writes JSON: with white space and zeros that no template writes, or as templates do."""
+"""How the model writes JSON: with white space and zeros that no template writes, or as templates
+do."""
 Body: TypeAlias = dict[str, Any]
 Event: TypeAlias = tuple[int, bytes]
 """When it was read (ns), and its bytes."""
@@ -63,7 +64,9 @@ class Dialect(Protocol):
     @property
     def api(self) -> Api: ...
 
-    def body(self, system: Sequence[str], tools: Sequence[Body], messages: Sequence[Body]) -> Body: ...
+    def body(
+        self, system: Sequence[str], tools: Sequence[Body], messages: Sequence[Body]
+    ) -> Body: ...
 
     def read(self, events: Sequence[Event]) -> Answer: ...
 
@@ -84,7 +87,11 @@ class Messages:
             "stream": True,
             "system": [{"type": "text", "text": text} for text in system],
             "tools": [
-                {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
+                {
+                    "name": tool["name"],
+                    "description": tool["description"],
+                    "input_schema": tool["parameters"],
+                }
                 for tool in tools
             ],
             "messages": list(messages),
@@ -126,7 +133,12 @@ class Messages:
         content: list[Body] = [thinking] if answer.thinking else []
         content += [{"type": "text", "text": answer.text}] if answer.text.strip() else []
         content += [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+            {
+                "type": "tool_use",
+                "id": call.id,
+                "name": call.name,
+                "input": json.loads(call.arguments),
+            }
             for call in answer.calls
         ]
         returned = [
@@ -163,7 +175,9 @@ class Chat:
                 words = delta.get("content") or ""
                 thinking, text = thinking + thought, text + words
                 for part in delta.get("tool_calls") or ():
-                    call = calls.setdefault(part["index"], {"id": "", "name": "", "arguments": "", "at": 0})
+                    call = calls.setdefault(
+                        part["index"], {"id": "", "name": "", "arguments": "", "at": 0}
+                    )
                     call["id"] = part.get("id") or call["id"]
                     call["name"] = part["function"].get("name") or call["name"]
                     if more := part["function"].get("arguments"):
@@ -176,7 +190,10 @@ class Chat:
             thinking,
             "",
             text,
-            [Call(call["id"], call["name"], call["arguments"], call["at"]) for call in calls.values()],
+            [
+                Call(call["id"], call["name"], call["arguments"], call["at"])
+                for call in calls.values()
+            ],
             min(times, default=0),
             max(times, default=0),
         )
@@ -187,7 +204,11 @@ class Chat:
             message |= {"reasoning": answer.thinking, "reasoning_content": answer.thinking}
         if answer.calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
                 for call in answer.calls
             ]
         returned = [
@@ -203,8 +224,11 @@ DIALECTS: Mapping[str, Dialect] = {"messages": Messages(), "chat": Chat()}
 class Session:
     """One conversation: `body`, then `take` its answer, and so on."""
 
-    def __init__(self, dialect: Dialect, model: str, *, script: str, tokens: int, seed: int) -> None:
-        """`tokens`: of the system prompt and the tools, about. Sessions with different seeds share no prefix."""
+    def __init__(
+        self, dialect: Dialect, model: str, *, script: str, tokens: int, seed: int
+    ) -> None:
+        """`tokens`: of the system prompt and the tools, about. Sessions with different seeds share
+        no prefix."""
         self.dialect = dialect
         self._model = model
         self._source = random.Random(seed)
@@ -213,9 +237,12 @@ class Session:
         self._messages: list[Body] = [user]
 
     def body(self, turn: int) -> bytes:
-        """The request, with a billing header that differs from turn to turn, as older builds of Claude Code send it."""
+        """The request, with a billing header that differs from turn to turn, as older builds of
+        Claude Code send it."""
         header = f"x-anthropic-billing-header: cc_version=2.1.328.{turn:03x}; cc_entrypoint=cli; cch={turn * 7919:05x};"
-        return _encode(self._model, self.dialect.body([header, *self._system], self._tools, self._messages))
+        return _encode(
+            self._model, self.dialect.body([header, *self._system], self._tools, self._messages)
+        )
 
     def take(self, answer: Answer) -> None:
         """The answer, and results for its calls, become part of the conversation."""
@@ -230,14 +257,21 @@ def single(dialect: Dialect, model: str, request: str) -> bytes:
 
 
 def scripts() -> dict[str, list[str]]:
-    """What the model writes, by name: a session in each style, a call followed by text, and a story."""
+    """What the model writes, by name: a session in each style, a call followed by text, and a
+    story."""
     source = random.Random("scripts")
     thoughts = [prose(source, _THOUGHT_CHARS).replace("```", "'").strip() for _ in range(TURNS)]
     story = prose(random.Random("story"), 1200)
     call_then_text = f"I call it.\n</think>\n\n{_call(7, 'crooked')}\n{story[:400].strip()}"
     return {
-        "crooked": [*(_turn(thought, n, "crooked") for n, thought in enumerate(thoughts[:-1])), _last(thoughts[-1])],
-        "tidy": [*(_turn(thought, n, "tidy") for n, thought in enumerate(thoughts[:-1])), _last(thoughts[-1])],
+        "crooked": [
+            *(_turn(thought, n, "crooked") for n, thought in enumerate(thoughts[:-1])),
+            _last(thoughts[-1]),
+        ],
+        "tidy": [
+            *(_turn(thought, n, "tidy") for n, thought in enumerate(thoughts[:-1])),
+            _last(thoughts[-1]),
+        ],
         "dispatch": [call_then_text],
         "story": [f"A story is wanted.\n</think>\n\n{story.strip()}"],
     }
@@ -253,13 +287,19 @@ def _last(thought: str) -> str:
 
 def _call(number: int, style: Style) -> str:
     command = f"grep -rn 'pattern{number}' src/ | head -{number + 5}"
-    options = {"cwd": f"/srv/app{number}", "env": {"LEVEL": number, "MODE": "fast"}, "paths": ["src", "tests"]}
+    options = {
+        "cwd": f"/srv/app{number}",
+        "env": {"LEVEL": number, "MODE": "fast"},
+        "paths": ["src", "tests"],
+    }
     written, timeout = json.dumps(options), f"{number}.5"
     if style == "crooked":
         written = json.dumps(options, indent=1, separators=(" ,", " :  "))
         timeout = f"{number}.50"
     arguments = {"command": command, "options": written, "timeout_s": timeout}
-    parameters = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items())
+    parameters = "".join(
+        f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items()
+    )
     return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
 
 
@@ -269,9 +309,13 @@ def _head(tokens: int, seed: int) -> tuple[list[str], list[Body]]:
     count = min(len(prompt.tools), int(tokens / 2 / _TOOL_TOKENS))
     manual = prompt.system[: int((tokens - count * _TOOL_TOKENS) * _CHARS_PER_TOKEN)]
     tools = [
-        {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in prompt.tools[:count]
+        {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+        for tool in prompt.tools[:count]
     ]
-    return [f"You are agent {seed}.", manual], [{**_command_tool(), "description": f"Of agent {seed}."}, *tools]
+    return [f"You are agent {seed}.", manual], [
+        {**_command_tool(), "description": f"Of agent {seed}."},
+        *tools,
+    ]
 
 
 def _command_tool() -> Body:
@@ -286,7 +330,9 @@ def _documents(events: Sequence[Event]) -> list[tuple[int, Body]]:
     """The JSON of each event, with its time."""
     found = []
     for at, event in events:
-        data = b"".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+        data = b"".join(
+            line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")
+        )
         if data and data != b"[DONE]":
             found.append((at, json.loads(data)))
     return found

@@ -1,4 +1,5 @@
-"""One module per target: `one(data)` runs it, `seeds()` yields its corpus, `mutate` changes an input."""
+"""One module per target: `one(data)` runs it, `seeds()` yields its corpus, `mutate` changes an
+input."""
 
 from collections.abc import Mapping
 from typing import Final

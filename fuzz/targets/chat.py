@@ -1,4 +1,5 @@
-"""Chat Completions and Completions requests: any body is parsed and encodable, or refused with `Invalid`.
+"""Chat Completions and Completions requests: any body is parsed and encodable, or refused with
+`Invalid`.
 
 Layout: which of the two; then the body.
 """
@@ -44,10 +45,17 @@ _MESSAGES: Final[tuple[dict[str, Any], ...]] = (
     {"role": "assistant", "content": None, "tool_calls": [_CALL, _CUSTOM]},
     {"role": "tool", "tool_call_id": "c1", "content": "seen"},
     {"role": "assistant", "reasoning_content": ["a", "b"], "tool_calls": [_CALL]},
-    {"role": "assistant", "content": "x", "thinking_blocks": [{"type": "thinking", "thinking": "t", "signature": "s"}]},
+    {
+        "role": "assistant",
+        "content": "x",
+        "thinking_blocks": [{"type": "thinking", "thinking": "t", "signature": "s"}],
+    },
     {"role": "assistant", "function_call": {"name": "n", "arguments": "{}"}},
     {"role": "function", "name": "n", "content": "seen"},
-    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+    {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+    },
     {"role": "user", "content": [{"type": "file", "file": {"file_data": "AAAA", "filename": "f"}}]},
 )
 _GRAMMAR: Final = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "x"}}
@@ -55,7 +63,13 @@ _TOOLS: Final = (
     {"type": "function", "function": {"name": "n", "parameters": {"type": "object"}}},
     {"type": "custom", "custom": {"name": "p", "format": _GRAMMAR}},
 )
-_DETAIL: Final = {"type": "reasoning.encrypted", "data": "d", "id": "c1", "format": "turnwire-v1", "index": 0}
+_DETAIL: Final = {
+    "type": "reasoning.encrypted",
+    "data": "d",
+    "id": "c1",
+    "format": "turnwire-v1",
+    "index": 0,
+}
 _mutator: Final = Mutator(_KEYS, (*SCALARS, *_WORDS, *_MESSAGES, *_TOOLS, _CALL, _CUSTOM, _DETAIL))
 
 
@@ -74,7 +88,9 @@ def one(data: bytes) -> None:
 def mutate(data: bytes, chance: Random) -> bytes:
     """Another body, mostly for the same API."""
     head = data[:1] if chance.random() < 0.95 else bytes([chance.randrange(2)])
-    return head + _mutator.mutate(data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:])
+    return head + _mutator.mutate(
+        data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:]
+    )
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
@@ -88,7 +104,17 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     }  # fmt: skip
     yield "whole", b"\0" + json.dumps(whole).encode()
     for number, message in enumerate(_MESSAGES):
-        yield f"message-{number}", b"\0" + json.dumps({"model": "m", "messages": [user, message]}).encode()
+        yield (
+            f"message-{number}",
+            b"\0" + json.dumps({"model": "m", "messages": [user, message]}).encode(),
+        )
     for number, prompt in enumerate(("text", ["a", "b"], [1, 2], [[1], [2, 3]], [["a"]])):
-        body = {"model": "m", "prompt": prompt, "n": 2, "echo": True, "logprobs": 0, "max_tokens": 3}
+        body = {
+            "model": "m",
+            "prompt": prompt,
+            "n": 2,
+            "echo": True,
+            "logprobs": 0,
+            "max_tokens": 3,
+        }
         yield f"prompt-{number}", b"\1" + json.dumps(body).encode()

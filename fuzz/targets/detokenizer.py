@@ -1,4 +1,5 @@
-"""Incremental detokenization: every split of the ids gives the same text, without a broken character.
+"""Incremental detokenization: every split of the ids gives the same text, without a broken
+character.
 
 Layout: tokenizer, seed of the steps; then ids, two bytes each.
 """
@@ -43,7 +44,8 @@ def one(data: bytes) -> None:
     shown = [i for i in ids if i not in hidden and i < size]
     theirs = str(tokenizer.decode(shown, skip_special_tokens=False))
     if BROKEN not in theirs and BROKEN not in at_once:
-        # sentencepiece's decoder strips one blank at the start; after a prompt there is none to strip.
+        # sentencepiece's decoder strips one blank at the start; after a prompt there is none to
+        # strip.
         right = (theirs, f" {theirs}") if kind % 3 == 1 else (theirs,)
         assert at_once in right, f"{at_once!r}, the library: {theirs!r}, of {shown}"
     elif kind % 3 == 0:
@@ -66,7 +68,10 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for kind, (tokenizer, _) in enumerate(vocabularies()):
         for number, text in enumerate(_TEXTS):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
-            yield f"{kind}-{number}", bytes([kind, number]) + b"".join(i.to_bytes(2, "little") for i in ids)
+            yield (
+                f"{kind}-{number}",
+                bytes([kind, number]) + b"".join(i.to_bytes(2, "little") for i in ids),
+            )
 
 
 def _text(vocabulary: Vocabulary, steps: Iterable[Sequence[int]]) -> str:

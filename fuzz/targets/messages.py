@@ -40,7 +40,10 @@ _BLOCKS: Final[tuple[dict[str, Any], ...]] = (
     {"type": "tool_use", "id": "t1", "name": "n", "input": {}},
     {"type": "tool_result", "tool_use_id": "t1"},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
-    {"type": "web_search_tool_result", "content": [{"title": "t", "url": "u", "encrypted_content": "e"}]},
+    {
+        "type": "web_search_tool_result",
+        "content": [{"title": "t", "url": "u", "encrypted_content": "e"}],
+    },
 )
 _VALUES: Final[tuple[Any, ...]] = (
     *SCALARS,
@@ -67,7 +70,9 @@ def one(data: bytes) -> None:
 def mutate(data: bytes, chance: Random) -> bytes:
     """Another body: one of its values, keys or list items is replaced, added, moved or dropped."""
     head = bytes([chance.randrange(2)])
-    return head + _mutator.mutate(data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:])
+    return head + _mutator.mutate(
+        data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:]
+    )
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
@@ -77,5 +82,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for number, block in enumerate(_BLOCKS):
         for role in ("user", "assistant"):
             message = {"role": role, "content": [block]}
-            body = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}, message]}
+            body = {
+                "model": "m",
+                "max_tokens": 10,
+                "messages": [{"role": "user", "content": "hi"}, message],
+            }
             yield f"{role}-{number}", b"\0" + json.dumps(body).encode()

@@ -1,5 +1,5 @@
-"""Responses requests: any body is parsed, encodable for bus and store, and echoed on single lines of its stream,
-or refused with `Invalid`.
+"""Responses requests: any body is parsed, encodable for bus and store, and echoed on single lines
+of its stream, or refused with `Invalid`.
 
 Layout: counting or not; then the body.
 """
@@ -13,7 +13,16 @@ import msgspec
 
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid, NotFound
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import decode
@@ -43,18 +52,58 @@ _KEYS: Final = tuple(
     """.split()  # noqa: SIM905
 )
 _ITEMS: Final[tuple[dict[str, Any], ...]] = (
-    {"role": "user", "content": [{"type": "input_text", "text": "hi"}, {"type": "input_image", "image_url": "data:,"}]},
-    {"role": "assistant", "content": [{"type": "output_text", "text": "ho"}, {"type": "refusal", "refusal": "no"}]},
-    {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "e"},
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "hi"},
+            {"type": "input_image", "image_url": "data:,"},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "ho"}, {"type": "refusal", "refusal": "no"}],
+    },
+    {
+        "type": "reasoning",
+        "id": "rs",
+        "summary": [{"type": "summary_text", "text": "s"}],
+        "encrypted_content": "e",
+    },
     {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}", "namespace": "ns"},
-    {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_data": "AAAA"}]},
+    {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [{"type": "input_file", "file_data": "AAAA"}],
+    },
     {"type": "custom_tool_call", "call_id": "d", "name": "p", "input": "x"},
-    {"type": "local_shell_call", "id": "l", "call_id": "e", "action": {"type": "exec", "command": ["ls"]}},
-    {"type": "shell_call_output", "call_id": "f", "output": [{"stdout": "o", "outcome": {"exit_code": 1}}]},
+    {
+        "type": "local_shell_call",
+        "id": "l",
+        "call_id": "e",
+        "action": {"type": "exec", "command": ["ls"]},
+    },
+    {
+        "type": "shell_call_output",
+        "call_id": "f",
+        "output": [{"stdout": "o", "outcome": {"exit_code": 1}}],
+    },
     {"type": "apply_patch_call", "call_id": "g", "operation": {"type": "delete_file", "path": "x"}},
-    {"type": "tool_search_call", "call_id": "h", "arguments": {"query": "q"}, "execution": "client"},
-    {"type": "tool_search_output", "call_id": "h", "tools": [{"type": "function", "name": "found"}]},
-    {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "more"}]},
+    {
+        "type": "tool_search_call",
+        "call_id": "h",
+        "arguments": {"query": "q"},
+        "execution": "client",
+    },
+    {
+        "type": "tool_search_output",
+        "call_id": "h",
+        "tools": [{"type": "function", "name": "found"}],
+    },
+    {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [{"type": "custom", "name": "more"}],
+    },
     {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"verbosity": "low"}},
     {"type": "compaction", "encrypted_content": "mine"},
     {"type": "item_reference", "id": "known"},
@@ -63,13 +112,24 @@ _ITEMS: Final[tuple[dict[str, Any], ...]] = (
 )
 _TOOLS: Final = (
     {"type": "function", "name": "n", "parameters": {"type": "object"}, "defer_loading": True},
-    {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
-    {"type": "namespace", "name": "ns", "description": "d", "tools": [{"type": "function", "name": "n"}]},
+    {
+        "type": "custom",
+        "name": "p",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+    },
+    {
+        "type": "namespace",
+        "name": "ns",
+        "description": "d",
+        "tools": [{"type": "function", "name": "n"}],
+    },
     {"type": "tool_search", "execution": "client"},
     {"type": "shell", "environment": {"type": "local"}},
     {"type": "web_search", "external_web_access": True},
 )
-_mutator: Final = Mutator(_KEYS, (*SCALARS, *_WORDS, *_ITEMS, *_TOOLS, {"type": "compaction_trigger"}))
+_mutator: Final = Mutator(
+    _KEYS, (*SCALARS, *_WORDS, *_ITEMS, *_TOOLS, {"type": "compaction_trigger"})
+)
 _TURN: Final[tuple[TurnEvent, ...]] = (
     *(BlockStart(0, "reasoning"), Delta(0, 0, "t"), BlockStop(0, seal="s")),
     *(BlockStart(1, "text"), Delta(1, 0, "a\n\nb"), BlockStop(1)),
@@ -88,12 +148,15 @@ class _Sealer:
 
 
 def one(data: bytes) -> None:
-    """Raises any exception but `Invalid` and `NotFound`, and AssertionError where an event is not one line of JSON."""
+    """Raises any exception but `Invalid` and `NotFound`, and AssertionError where an event is not
+    one line of JSON."""
     counting = bool(data[:1] and data[0] & 1)
     references = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
         request = decode(data[1:]).with_references(references)
-        ask = Responses().understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
+        ask = Responses().understand(
+            request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting
+        )
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))
         return
@@ -109,7 +172,9 @@ def one(data: bytes) -> None:
 def mutate(data: bytes, chance: Random) -> bytes:
     """Another body, sometimes counted."""
     head = data[:1] if chance.random() < 0.95 else bytes([chance.randrange(2)])
-    return head + _mutator.mutate(data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:])
+    return head + _mutator.mutate(
+        data[1:], chance, lambda: chance.choice([seed for _, seed in seeds()])[1:]
+    )
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
@@ -122,6 +187,13 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         "truncation": "auto", "context_management": [{"type": "compaction"}], "logit_bias": {"5": 1},
     }  # fmt: skip
     yield "whole", b"\1" + json.dumps(whole, indent=1).encode()
-    yield "trigger", b"\0" + json.dumps({"model": "m", "input": [_ITEMS[0], {"type": "compaction_trigger"}]}).encode()
+    yield (
+        "trigger",
+        b"\0"
+        + json.dumps({"model": "m", "input": [_ITEMS[0], {"type": "compaction_trigger"}]}).encode(),
+    )
     for number, item in enumerate(_ITEMS):
-        yield f"item-{number}", b"\1" + json.dumps({"model": "m", "input": [_ITEMS[0], item]}).encode()
+        yield (
+            f"item-{number}",
+            b"\1" + json.dumps({"model": "m", "input": [_ITEMS[0], item]}).encode(),
+        )

@@ -1,4 +1,5 @@
-"""Stop strings: found where one ends first, in every split of the text, and nothing else is held back.
+"""Stop strings: found where one ends first, in every split of the text, and nothing else is held
+back.
 
 Layout: number of strings, seed of the cuts; then the strings and the text, separated by NUL.
 """
@@ -9,7 +10,21 @@ from typing import Final
 
 from services.parser.stop_strings import StopStrings
 
-_PIECES: Final = (*"aaabbc", "ab", "aab", "abc", "STOP", "\n", "\n\n", "<", "</", "</done>", "船", " ", "x" * 40)
+_PIECES: Final = (
+    *"aaabbc",
+    "ab",
+    "aab",
+    "abc",
+    "STOP",
+    "\n",
+    "\n\n",
+    "<",
+    "</",
+    "</done>",
+    "船",
+    " ",
+    "x" * 40,
+)
 
 
 def one(data: bytes) -> None:
@@ -25,7 +40,8 @@ def one(data: bytes) -> None:
 
 
 def reference(text: str, stops: Iterable[str]) -> tuple[str, str | None]:
-    """The text before the stop string that ends first (the longest of those that end there), and that string."""
+    """The text before the stop string that ends first (the longest of those that end there), and
+    that string."""
     found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
     if not found:
         return text, None
@@ -43,7 +59,9 @@ def _run(stops: list[str], pieces: Iterable[str]) -> tuple[str, str | None]:
             return shown, hit
         held = fed[len(shown) :]
         assert fed == shown + held
-        assert not held or any(stop.startswith(held) for stop in stops), f"{held!r} is held back, with {stops}"
+        assert not held or any(stop.startswith(held) for stop in stops), (
+            f"{held!r} is held back, with {stops}"
+        )
     return shown + matcher.flush(), None
 
 

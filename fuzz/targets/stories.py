@@ -1,4 +1,5 @@
-"""The parser core on generated turns: the blocks equal the generated ones, in every family and split."""
+"""The parser core on generated turns: the blocks equal the generated ones, in every family and
+split."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,20 @@ from fuzz.properties import Block, PropertyViolated, check
 
 
 def one(data: bytes) -> None:
-    """Raises `PropertyViolated` where a property does not hold or a block differs from the generated one."""
+    """Raises `PropertyViolated` where a property does not hold or a block differs from the
+    generated one."""
     case, segments = generated_turn(data)
-    got, want = [_parsed(block) for block in check(case)], [_expected(segment) for segment in segments]
+    got, want = (
+        [_parsed(block) for block in check(case)],
+        [_expected(segment) for segment in segments],
+    )
     if got != want:
-        wrong = next((pair for pair in zip(got, want, strict=False) if pair[0] != pair[1]), (got, want))
-        raise PropertyViolated("blocks are what was written", f"{case.family}: {wrong} of {case.raw!r}")
+        wrong = next(
+            (pair for pair in zip(got, want, strict=False) if pair[0] != pair[1]), (got, want)
+        )
+        raise PropertyViolated(
+            "blocks are what was written", f"{case.family}: {wrong} of {case.raw!r}"
+        )
 
 
 def mutate(data: bytes, chance: Random) -> bytes:
@@ -23,7 +32,9 @@ def mutate(data: bytes, chance: Random) -> bytes:
     choices = bytearray(data or b"\0")
     for _ in range(chance.choice((1, 2, 4))):
         at = chance.randrange(len(choices) + 1)
-        choices[at : at + chance.choice((0, 1, 1, 4))] = chance.randbytes(chance.choice((0, 1, 1, 4)))
+        choices[at : at + chance.choice((0, 1, 1, 4))] = chance.randbytes(
+            chance.choice((0, 1, 1, 4))
+        )
     return bytes(choices)
 
 
@@ -43,7 +54,11 @@ def show(data: bytes) -> str:
 def _parsed(block: Block) -> tuple[str, str, Mapping[str, Any] | str]:
     if block.kind != "tool_use":
         return block.kind, block.text.strip(), {}
-    return block.kind, str(block.name), json.loads(block.text) if block.complete else f"incomplete: {block.text}"
+    return (
+        block.kind,
+        str(block.name),
+        json.loads(block.text) if block.complete else f"incomplete: {block.text}",
+    )
 
 
 def _expected(segment: Segment) -> tuple[str, str, Mapping[str, Any]]:

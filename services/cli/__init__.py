@@ -1,2 +1,2 @@
-"""The program `turnwire`, which starts, connects and checks the four services. It may import all packages but the
-tools."""
+"""The program `turnwire`, which starts, connects and checks the four services. It may import all
+packages but the tools."""

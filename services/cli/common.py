@@ -1,5 +1,5 @@
-"""Code that commands share: errors for the user, atomic writes of files, ports, and requests to processes of this
-machine."""
+"""Code that commands share: errors for the user, atomic writes of files, ports, and requests to
+processes of this machine."""
 
 import errno
 import http.client
@@ -33,7 +33,8 @@ def create_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file. Raises UsageError, with the file's name, if it is not UTF-8; OSError."""
+    """Returns the text of a file. Raises UsageError, with the file's name, if it is not UTF-8;
+    OSError."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -54,8 +55,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Takes the rights of others from a file that has a secret, if all users have some; a group's alone stay, because
-    they were set on purpose. Raises OSError."""
+    """Takes the rights of others from a file that has a secret, if all users have some; a group's
+    alone stay, because they were set on purpose. Raises OSError."""
     if (mode := path.stat().st_mode) & 0o007:
         path.chmod(mode & 0o700)
 
@@ -80,9 +81,11 @@ def get(url: str, timeout_s: float) -> tuple[int, bytes]:
         raise OSError(f"no HTTP answer: {error!r}") from error
 
 
-def reserve_ports(host: str, port: int, count: int, flags: tuple[str, str] = ("--host", "--port")) -> list[int]:
-    """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port can listen on it.
-    `flags`: those that set host and port, for the error.
+def reserve_ports(
+    host: str, port: int, count: int, flags: tuple[str, str] = ("--host", "--port")
+) -> list[int]:
+    """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port
+    can listen on it. `flags`: those that set host and port, for the error.
 
     Raises OSError, with the port and a remedy, if the port is in use.
     """
@@ -94,7 +97,9 @@ def reserve_ports(host: str, port: int, count: int, flags: tuple[str, str] = ("-
                 listener.bind((host, number))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    hint = f"is in use; choose another with {flags[1]}, or {flags[1]} 0 for a free one"
+                    hint = (
+                        f"is in use; choose another with {flags[1]}, or {flags[1]} 0 for a free one"
+                    )
                 elif error.errno == errno.EACCES:
                     hint = f"cannot be used: {error.strerror}; choose another with {flags[1]}, such as {number + 8000}"
                 else:
@@ -107,8 +112,8 @@ def reserve_ports(host: str, port: int, count: int, flags: tuple[str, str] = ("-
 
 
 def _reserve(listener: socket.socket) -> None:
-    """Leaves a connection in TIME_WAIT on the port. For a minute, the system then assigns it to no socket that binds to
-    port 0, so it is still free when its server starts."""
+    """Leaves a connection in TIME_WAIT on the port. For a minute, the system then assigns it to no
+    socket that binds to port 0, so it is still free when its server starts."""
     listener.listen()
     with socket.create_connection(listener.getsockname()[:2]):
         listener.accept()[0].close()  # the end that closes first has the TIME_WAIT

@@ -1,7 +1,7 @@
 """Finds the instances of `turnwire up` on this machine, so that other commands need no address.
 
-Each instance has a file in the user's state directory and keeps it locked. A file without a lock was left by a killed
-instance.
+Each instance has a file in the user's state directory and keeps it locked. A file without a lock
+was left by a killed instance.
 """
 
 import fcntl
@@ -43,7 +43,9 @@ def announce(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             new = path.with_suffix(".new")
-            file = stack.enter_context(open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"))
+            file = stack.enter_context(
+                open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+            )
             os.fchmod(file.fileno(), 0o600)  # an earlier run may have left it
             file.write(msgspec.json.encode(instance) + b"\n")
             file.flush()
@@ -54,7 +56,8 @@ def announce(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
 
 
 def write_ready_file(path: Path, instance: Instance) -> None:
-    """Writes the file that reports a ready server. With a login of the bus in it, only its owner can read it."""
+    """Writes the file that reports a ready server. With a login of the bus in it, only its owner
+    can read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = 0o600 if "@" in instance.nats_url else 0o666
     replace_file(path, msgspec.json.encode(instance) + b"\n", mode)
@@ -63,7 +66,9 @@ def write_ready_file(path: Path, instance: Instance) -> None:
 def running_instances(env: Mapping[str, str]) -> Iterator[Instance]:
     """Yields the instances that run, the one that was started last first."""
     with suppress(OSError):
-        for path in sorted(_directory(env).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        for path in sorted(
+            _directory(env).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True
+        ):
             if (instance := _read(path)) is not None:
                 yield instance
 
@@ -74,19 +79,24 @@ def newest_instance(env: Mapping[str, str]) -> Instance | None:
 
 
 def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
-    """Returns defaults of `BusConfig` for interactive commands: the bus of the newest instance, and a short timeout."""
+    """Returns defaults of `BusConfig` for interactive commands: the bus of the newest instance, and
+    a short timeout."""
     instance = newest_instance(env)
-    return {"connect_timeout_s": CONNECT_S} | ({"nats_url": instance.nats_url} if instance is not None else {})
+    return {"connect_timeout_s": CONNECT_S} | (
+        {"nats_url": instance.nats_url} if instance is not None else {}
+    )
 
 
 def server_url(url: str | None, env: Mapping[str, str]) -> str:
-    """Returns the address of the server: `url` if passed, else that of the newest instance, else the default."""
+    """Returns the address of the server: `url` if passed, else that of the newest instance, else
+    the default."""
     instance = None if url else newest_instance(env)
     return url or (instance.url if instance is not None else DEFAULT_URL)
 
 
 def program() -> str:
-    """Returns how a shell calls this installation's `turnwire`: by name if the shell finds it, else by path."""
+    """Returns how a shell calls this installation's `turnwire`: by name if the shell finds it, else
+    by path."""
     own = Path(sys.executable).with_name("turnwire")
     if not own.exists():
         return "turnwire"
@@ -99,7 +109,9 @@ def program() -> str:
 def default_state_dir(env: Mapping[str, str]) -> Path:
     """Returns `turnwire` in the user's state directory (XDG Base Directory Specification)."""
     base = env.get("XDG_STATE_HOME") or ""
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "turnwire"
+    return (
+        Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+    ) / "turnwire"
 
 
 def _directory(env: Mapping[str, str]) -> Path:

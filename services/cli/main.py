@@ -1,9 +1,9 @@
 """Runs the program `turnwire`: finds the command and calls it.
 
-A command is a function, and its parameters are the flags. It is imported when it is called, so that `turnwire health`
-starts quickly. Errors that a user can cause (CommandError, TurnwireError, OSError) are one line on stderr; any other
-exception is a bug and keeps its traceback. Exit status: 0 success, 1 failure, 2 wrong usage or configuration, 130
-interrupted.
+A command is a function, and its parameters are the flags. It is imported when it is called, so that
+`turnwire health` starts quickly. Errors that a user can cause (CommandError, TurnwireError,
+OSError) are one line on stderr; any other exception is a bug and keeps its traceback. Exit status:
+0 success, 1 failure, 2 wrong usage or configuration, 130 interrupted.
 """
 
 import os
@@ -36,13 +36,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with time_limit():
             command = load_command(name)
             if command is None:
-                print(f"turnwire: no command {name}{nearest(name, summaries())}\n\n{usage()}", file=sys.stderr)
+                print(
+                    f"turnwire: no command {name}{nearest(name, summaries())}\n\n{usage()}",
+                    file=sys.stderr,
+                )
                 return 2
             if not command.passes_arguments:
                 prog = f"turnwire {name}"
                 without, essential = command.without, command.essential
                 function, configs = command.function, command.settings
-                return run_command(function, prog, arguments, *configs, without=without, essential=essential)
+                return run_command(
+                    function, prog, arguments, *configs, without=without, essential=essential
+                )
         return command.function(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -55,20 +60,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(argv: Sequence[str]) -> int:
-    """Runs the stage that the first argument names; the others are its flags. Returns the exit status."""
+    """Runs the stage that the first argument names; the others are its flags. Returns the exit
+    status."""
     stage = argv[0] if argv else ""
     if stage in ("-h", "--help"):
-        print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\nturnwire serve STAGE --help shows the flags.")
+        print(
+            f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\nturnwire serve STAGE --help shows the flags."
+        )
         return 0
     if stage not in STAGES:
-        print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)
+        print(
+            f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}",
+            file=sys.stderr,
+        )
         return 2
     from services.cli.up.check import check_settings
     from services.runtime import entry  # other commands do not need it
 
     status = entry.main(stage, argv[1:], lambda loaded: check_settings([loaded]))
     if stage == "worker":
-        # All that can be stopped is stopped. Python would wait for the threads of an engine that hangs in its shutdown.
+        # All that can be stopped is stopped. Python would wait for the threads of an engine that
+        # hangs in its shutdown.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -89,5 +101,7 @@ def usage() -> str:
     return f"usage: turnwire COMMAND [flags]\n\n{commands}\n\nturnwire COMMAND --help shows the flags of a command."
 
 
-if __name__ == "__main__":  # required: TensorRT-LLM's MPI workers and vLLM's processes import this module again
+if (
+    __name__ == "__main__"
+):  # required: TensorRT-LLM's MPI workers and vLLM's processes import this module again
     sys.exit(main())

@@ -9,7 +9,8 @@ from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
 
 ANSWER_S = 0.15
-"""How long closing waits for the bus. It is short, because a signal must end a command within a second."""
+"""How long closing waits for the bus. It is short, because a signal must end a command within a
+second."""
 
 
 @asynccontextmanager
@@ -21,7 +22,8 @@ async def observing(
     user: str = "tap",
     log_level: Literal["warning", "error"] = "warning",
 ) -> AsyncIterator[Bus]:
-    """Connects to the bus, and disconnects at the end. Raises TurnwireError if the bus cannot be reached."""
+    """Connects to the bus, and disconnects at the end. Raises TurnwireError if the bus cannot be
+    reached."""
     log = open_log(ServiceConfig(log_level=log_level))
     bus = Bus(
         config,

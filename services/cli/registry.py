@@ -1,5 +1,5 @@
-"""Finds commands by name: in a table, and among the entry points of `turnwire.commands`. Imports a command when it is
-called."""
+"""Finds commands by name: in a table, and among the entry points of `turnwire.commands`. Imports a
+command when it is called."""
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +13,64 @@ from services.runtime.config.settings import Config
 
 GROUP = "turnwire.commands"
 BUILT_IN: Mapping[str, tuple[str, str]] = {
-    "up": ("services.cli.up.command:COMMAND", "start everything on this machine and print how to use it"),
+    "up": (
+        "services.cli.up.command:COMMAND",
+        "start everything on this machine and print how to use it",
+    ),
     "serve": ("services.cli.main:SERVE", "run one stage: frontend, preprocessor, worker or parser"),
-    "connect": ("services.cli.connect.command:COMMAND", "set up an agent client for a running server"),
+    "connect": (
+        "services.cli.connect.command:COMMAND",
+        "set up an agent client for a running server",
+    ),
     "catalog": ("services.cli.connect.catalog:COMMAND", "write the model catalogue for Codex"),
-    "tap": ("turnwire_tools.tap.command:COMMAND", "watch the bus: a turn, a subject or everything, decoded"),
-    "inspect": ("turnwire_tools.inspector.command:COMMAND", "show turns and sessions in a web page, live or recorded"),
-    "trajectories": ("turnwire_tools.trajectories.command:COMMAND", "write sessions as training samples of token ids"),
-    "behaviour": ("turnwire_tools.behaviour:COMMAND", "run the same tasks on two servers, and test for a difference"),
-    "replay": ("turnwire_tools.replay.command:COMMAND", "play recorded or written turns as a client of the HTTP APIs"),
+    "tap": (
+        "turnwire_tools.tap.command:COMMAND",
+        "watch the bus: a turn, a subject or everything, decoded",
+    ),
+    "inspect": (
+        "turnwire_tools.inspector.command:COMMAND",
+        "show turns and sessions in a web page, live or recorded",
+    ),
+    "trajectories": (
+        "turnwire_tools.trajectories.command:COMMAND",
+        "write sessions as training samples of token ids",
+    ),
+    "behaviour": (
+        "turnwire_tools.behaviour:COMMAND",
+        "run the same tasks on two servers, and test for a difference",
+    ),
+    "replay": (
+        "turnwire_tools.replay.command:COMMAND",
+        "play recorded or written turns as a client of the HTTP APIs",
+    ),
     "doctor": ("services.cli.doctor.command:COMMAND", "check this machine, the bus and the model"),
-    "check": ("services.cli.up.check:COMMAND", "check the settings and the model, before the services start"),
-    "config": ("services.cli.commands.show_config:COMMAND", "show every setting, its value and its origin"),
+    "check": (
+        "services.cli.up.check:COMMAND",
+        "check the settings and the model, before the services start",
+    ),
+    "config": (
+        "services.cli.commands.show_config:COMMAND",
+        "show every setting, its value and its origin",
+    ),
     "health": ("services.cli.commands.health:COMMAND", "check whether a process is live or ready"),
     "parse": ("turnwire_tools.parse:COMMAND", "turn model output on stdin into events"),
-    "key": ("services.cli.commands.make_key:COMMAND", "make an API key, and put its hash into the key file"),
-    "secrets": ("services.cli.commands.make_secrets:COMMAND", "make the passwords and keys of a deployment"),
-    "buckets": ("services.cli.commands.make_buckets:COMMAND", "create the buckets that services share on the bus"),
+    "key": (
+        "services.cli.commands.make_key:COMMAND",
+        "make an API key, and put its hash into the key file",
+    ),
+    "secrets": (
+        "services.cli.commands.make_secrets:COMMAND",
+        "make the passwords and keys of a deployment",
+    ),
+    "buckets": (
+        "services.cli.commands.make_buckets:COMMAND",
+        "create the buckets that services share on the bus",
+    ),
     "demo-model": ("turnwire_tools.script.demo_model:COMMAND", "make the demo model's directory"),
 }
-"""The commands of this distribution: their places and summaries. A clone that was never installed has no entry points,
-and an overview that imports all commands takes two seconds. Other packages cannot replace these."""
+"""The commands of this distribution: their places and summaries. A clone that was never installed
+has no entry points, and an overview that imports all commands takes two seconds. Other packages
+cannot replace these."""
 
 
 class Command(Struct, frozen=True):
@@ -42,7 +79,8 @@ class Command(Struct, frozen=True):
     function: Callable[..., int]
     """Its parameters are the flags, its docstring is the help. It returns the exit status."""
     settings: Sequence[type[Config]] = ()
-    """Each setting of these is also a flag. If there are any, the first argument of the function is their `Sources`."""
+    """Each setting of these is also a flag. If there are any, the first argument of the function is
+    their `Sources`."""
     without: Sequence[str] = ()
     """Names of settings that are not flags."""
     essential: Sequence[str] = ()
@@ -64,8 +102,8 @@ def load_command(name: str) -> Command | None:
 
 
 def summaries() -> dict[str, str]:
-    """Returns what each command does, by name; for a command of another package, the first line of its help, or the
-    error of its import."""
+    """Returns what each command does, by name; for a command of another package, the first line of
+    its help, or the error of its import."""
     texts = {name: text for name, (_, text) in BUILT_IN.items()}
     for name, entry in sorted(_entry_points().items()):
         try:

@@ -20,9 +20,11 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs the coroutine of a command. SIGINT and SIGTERM cancel it, which raises KeyboardInterrupt.
+    """Runs the coroutine of a command. SIGINT and SIGTERM cancel it, which raises
+    KeyboardInterrupt.
 
-    `asyncio.run` does not handle SIGTERM, nor SIGINT if the parent ignores it, as shells do for background jobs.
+    `asyncio.run` does not handle SIGTERM, nor SIGINT if the parent ignores it, as shells do for
+    background jobs.
     """
     with asyncio.Runner() as runner:
         try:
@@ -38,7 +40,9 @@ async def _run_until_signal(main: Coroutine[Any, Any, T]) -> T:
     def cancel(_signum: int, _frame: object) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread gets signals
         return await main
     before = {signum: signal.signal(signum, cancel) for signum in SIGNALS}
     try:
@@ -49,7 +53,8 @@ async def _run_until_signal(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def status_of(status: asyncio.Future[int]) -> int:
-    """Waits for an exit status; returns 0 if the command is cancelled. For commands that run until Ctrl-C."""
+    """Waits for an exit status; returns 0 if the command is cancelled. For commands that run until
+    Ctrl-C."""
     try:
         return await status
     except asyncio.CancelledError:
@@ -63,13 +68,16 @@ async def status_of(status: asyncio.Future[int]) -> int:
 def time_limit() -> Iterator[None]:
     """Ends the process with status 130 if SIGINT or SIGTERM has not ended it within `END_S`.
 
-    Python runs no signal handler while the main thread waits for a name server, and at exit it waits for its other
-    threads. So a thread reads the wakeup file, to which the interpreter writes each signal that has a handler. An event
-    loop with its own handlers, such as that of `turnwire up`, replaces that file, and has no time limit.
+    Python runs no signal handler while the main thread waits for a name server, and at exit it
+    waits for its other threads. So a thread reads the wakeup file, to which the interpreter writes
+    each signal that has a handler. An event loop with its own handlers, such as that of `turnwire
+    up`, replaces that file, and has no time limit.
 
     SIGINT ends the command even if the parent ignores it, as shells do for background jobs.
     """
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread gets signals
         yield
         return
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,9 +1,11 @@
-"""Parses the output of language models into reasoning, text and tool_use blocks, and writes turns in their formats.
+"""Parses the output of language models into reasoning, text and tool_use blocks, and writes turns
+in their formats.
 
 docs/families.md has an example.
 
-No IO, no clock, no logging. The blocks do not depend on how the text is split into pieces; a returned event is never
-revised; the work is linear in the length of the text; no model output raises an exception.
+No IO, no clock, no logging. The blocks do not depend on how the text is split into pieces; a
+returned event is never revised; the work is linear in the length of the text; no model output
+raises an exception.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,15 @@ from services.families.registry import UnknownFamily, families, family, reasonin
 from services.families.registry import family as _family
 from services.families.tool_types import Tools
 
-__all__ = ["Family", "TurnParser", "UnknownFamily", "families", "family", "open_parser", "reasoning_family"]
+__all__ = [
+    "Family",
+    "TurnParser",
+    "UnknownFamily",
+    "families",
+    "family",
+    "open_parser",
+    "reasoning_family",
+]
 
 
 def open_parser(
@@ -32,12 +42,13 @@ def open_parser(
     """Returns a parser for one generation.
 
     Args:
-        family: any name of the family, or of a pair (`CALLS+REASONING`); see `registry.family` and docs/families.md.
-        tools: the tools of the request. Their schemas give the types of arguments that a format writes as bare text.
-            Without tools call markers are text.
+        family: any name of the family, or of a pair (`CALLS+REASONING`); see `registry.family` and
+            docs/families.md.
+        tools: the tools of the request. Their schemas give the types of arguments that a format
+            writes as bare text. Without tools call markers are text.
         in_reasoning: the prompt ends inside reasoning.
-        prefix: the beginning of the turn if it is part of the prompt, as in a forced call. It adds nothing to the
-            events except a call that it opens.
+        prefix: the beginning of the turn if it is part of the prompt, as in a forced call. It adds
+            nothing to the events except a call that it opens.
         calls_as_text: call markers are text even though there are tools.
         scanner: the parser's input, for a caller that traces the text of blocks to its tokens.
         blocks: the parser's output, for the same purpose.

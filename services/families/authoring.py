@@ -66,7 +66,11 @@ SECTIONS = ("tool_calls", "function_calls", "calls", "toolcalls", "tool")
 
 
 def function_tags(
-    wrapper: str = "tool_call", *, frame: bool, think: Pairs = (THINK,), stops: tuple[str, ...] = CHATML_STOPS
+    wrapper: str = "tool_call",
+    *,
+    frame: bool,
+    think: Pairs = (THINK,),
+    stops: tuple[str, ...] = CHATML_STOPS,
 ) -> Markup:
     """`<tool_call> <function=NAME> <parameter=KEY> value </parameter> … </function> </tool_call>`.
 
@@ -86,7 +90,9 @@ def function_tags(
         calls=(
             body.call(opener + "{ws}<function={name}>"),
             body.call("<function={name}>", line_start=True),
-            Call(Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)),
+            Call(
+                Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)
+            ),
         ),
         tails=(closer, "</function>"),
         stops=stops,
@@ -104,10 +110,11 @@ def key_value_tags(
     think: Pairs = (THINK,),
     stops: tuple[str, ...] = GLM_STOPS,
 ) -> Markup:
-    """`<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>value</arg_value> … </tool_call>`, or JSON in the same tags.
+    """`<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>value</arg_value> … </tool_call>`, or JSON
+    in the same tags.
 
-    The name ends at the first key or the closer. A value may lack its opener. `section` wraps the calls; `suffix` is a
-    hole for text that a tokenizer adds to the names of markers.
+    The name ends at the first key or the closer. A value may lack its opener. `section` wraps the
+    calls; `suffix` is a hole for text that a tokenizer adds to the names of markers.
     """
     opener, closer = f"<{call}{suffix}>", f"</{call}{suffix}>"
     key_tag = f"<{key}{suffix}>{{key}}</{key}{suffix}>"
@@ -119,7 +126,11 @@ def key_value_tags(
         closes=(f"</{value}{suffix}>",),
         ends=(closer,),
         beyond=(opener, *sections),
-        openers=tuple(o + "{ws}" + named for o in openers for named in ("{name}{ws}<tool_sep{suffix}>", "{name}")),
+        openers=tuple(
+            o + "{ws}" + named
+            for o in openers
+            for named in ("{name}{ws}<tool_sep{suffix}>", "{name}")
+        ),
     )
     as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
     return Markup(
@@ -133,23 +144,34 @@ def key_value_tags(
     )
 
 
-def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), stops: tuple[str, ...] = ()) -> Markup:
+def object_calls(
+    opener: str, token: str, closer: str, *, think: Pairs = (), stops: tuple[str, ...] = ()
+) -> Markup:
     """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
     opener += "{ws}call:{ws}{name}"
-    body = JsonCalls(form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer, opener))
+    body = JsonCalls(
+        form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer, opener)
+    )
     call = Call(Shape(opener, then=("{", closer)), body)
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 
-def attribute_tags(token: str, *, space: str = "", stops: tuple[str, ...] = DEEPSEEK_STOPS) -> Markup:
-    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`, with types.
+def attribute_tags(
+    token: str, *, space: str = "", stops: tuple[str, ...] = DEEPSEEK_STOPS
+) -> Markup:
+    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`, with
+    types.
 
-    The section's name varies, and the section may be missing. An invocation may close itself, or contain JSON.
+    The section's name varies, and the section may be missing. An invocation may close itself, or
+    contain JSON.
     """
     start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     invoke = start + "invoke name={q}{name}{q}"
     body = Parameters(
-        opens=(start + "parameter name={q}{key}{q} string={q}{bool}{q}>", start + "parameter name={q}{key}{q}>"),
+        opens=(
+            start + "parameter name={q}{key}{q} string={q}{bool}{q}>",
+            start + "parameter name={q}{key}{q}>",
+        ),
         closes=(end + "parameter>",),
         ends=(end + "invoke>",),
         beyond=(end + "{word}>", start + "invoke"),
@@ -174,7 +196,9 @@ def attribute_style(token: str, section: str = "tool_calls", *, space: str = "")
     start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     return Style(
         call=f'{start}{section}>\n{start}invoke name="{{name}}">\n{{arguments}}{end}invoke>\n{end}{section}>',
-        arguments=Tags(f'{start}parameter name="{{key}}" string="{{string}}">{{value}}{end}parameter>\n'),
+        arguments=Tags(
+            f'{start}parameter name="{{key}}" string="{{string}}">{{value}}{end}parameter>\n'
+        ),
     )
 
 
@@ -187,9 +211,11 @@ def invoke_tags(
     stops: tuple[str, ...] = (),
     json: bool = False,
 ) -> Markup:
-    """`<invoke name="N"> <parameter name="K">value</parameter> … </invoke>` in a section; the schema gives the types.
+    """`<invoke name="N"> <parameter name="K">value</parameter> … </invoke>` in a section; the
+    schema gives the types.
 
-    `section` lists the markers that may precede the first call; a call at the start of a line needs none.
+    `section` lists the markers that may precede the first call; a call at the start of a line needs
+    none.
     """
     invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}>"
     body = Parameters(
@@ -213,7 +239,11 @@ def invoke_tags(
 
 
 def tagged_json(
-    *openers: str, closer: str, think: Pairs = (THINK,), stops: tuple[str, ...] = CHATML_STOPS, form: Form = Form.OBJECT
+    *openers: str,
+    closer: str,
+    think: Pairs = (THINK,),
+    stops: tuple[str, ...] = CHATML_STOPS,
+    form: Form = Form.OBJECT,
 ) -> Markup:
     """`<tool_call> {"name": NAME, "arguments": {…}} </tool_call>`, or a list of such objects."""
     then = ("{",) if form in (Form.OBJECT, Form.LINES) else ("[", "{")

@@ -1,9 +1,10 @@
 """Reduces a request's tools to what a parser needs: their names, and the types of their arguments.
 
-Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A parse context holds
-about a tenth of that: the JSON of each schema is read into a type that has nothing else. A tool with a schema that the
-type cannot represent stays whole: one with a member `{}`, which is not the same as a schema without types, with
-references to places that are not kept, or nested beyond the decoder's limit.
+Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A
+parse context holds about a tenth of that: the JSON of each schema is read into a type that has
+nothing else. A tool with a schema that the type cannot represent stays whole: one with a member
+`{}`, which is not the same as a schema without types, with references to places that are not kept,
+or nested beyond the decoder's limit.
 """
 
 import re
@@ -19,7 +20,9 @@ from services.families.tool_types import CONTAINERS
 
 _EMPTY: Final = re.compile(rb'\{\}(?<!"properties":\{\})(?<!"\$defs":\{\})(?<!"definitions":\{\})')
 """Matches an empty object, except an empty list of schemas."""
-_REFERENCE: Final = re.compile(rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))')
+_REFERENCE: Final = re.compile(
+    rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))'
+)
 """Matches a reference that may lead to a dropped part."""
 
 _Leaf: TypeAlias = str | int | float | bool | UnsetType | None
@@ -47,7 +50,9 @@ class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
 
     def __post_init__(self) -> None:
         # A schema without types is not the same as no schema.
-        if self.type is UNSET and all(getattr(self, name) is UNSET for name in self.__struct_fields__):
+        if self.type is UNSET and all(
+            getattr(self, name) is UNSET for name in self.__struct_fields__
+        ):
             self.type = sorted(CONTAINERS)
 
 
@@ -61,8 +66,9 @@ _decode = msgspec.json.Decoder(_Schema).decode
 
 
 def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
-    """The tools as JSON with names and types only. Every parser gives the same events with them as with the tools
-    themselves. Raises RecursionError for a schema that is nested too deeply to be written."""
+    """The tools as JSON with names and types only. Every parser gives the same events with them as
+    with the tools themselves. Raises RecursionError for a schema that is nested too deeply to be
+    written."""
     return _encode([_Tool(tool.name, _reduced(tool.schema)) for tool in tools])
 
 

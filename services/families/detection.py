@@ -1,4 +1,5 @@
-"""Detects the family of a model from its chat template, its tokenizer's added tokens and its config.json."""
+"""Detects the family of a model from its chat template, its tokenizer's added tokens and its
+config.json."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from services.families.registry import families
 
 @dataclass(frozen=True)
 class Detection:
-    """The detected family, the evidence for it, and other families that fit as well: they read about the same calls."""
+    """The detected family, the evidence for it, and other families that fit as well: they read
+    about the same calls."""
 
     family: Family
     evidence: tuple[str, ...]
@@ -25,7 +27,8 @@ class Detection:
 
 @dataclass(frozen=True)
 class _Fit:
-    """How well a family fits: its markup in the template, its type in config.json, its tokens in the vocabulary."""
+    """How well a family fits: its markup in the template, its type in config.json, its tokens in
+    the vocabulary."""
 
     family: Family
     written: tuple[str, ...]
@@ -46,13 +49,18 @@ class _Fit:
 
 
 def detect(
-    config: Mapping[str, Any], template: str | None, tokens: Iterable[str] = (), among: Sequence[Family] | None = None
+    config: Mapping[str, Any],
+    template: str | None,
+    tokens: Iterable[str] = (),
+    among: Sequence[Family] | None = None,
 ) -> Detection | None:
-    """Detects the family by the markup that the chat template writes; among several, `config`'s `model_type` decides.
+    """Detects the family by the markup that the chat template writes; among several, `config`'s
+    `model_type` decides.
 
-    `config` is the content of config.json, `tokens` are the tokenizer's added tokens. Without a template (some
-    publishers ship code instead) the type or the tokens suffice; if the template writes no family's markup, both must
-    fit. `among`: the candidates, by default all families. Returns None if none fits.
+    `config` is the content of config.json, `tokens` are the tokenizer's added tokens. Without a
+    template (some publishers ship code instead) the type or the tokens suffice; if the template
+    writes no family's markup, both must fit. `among`: the candidates, by default all families.
+    Returns None if none fits.
     """
     vocabulary = frozenset(tokens)
     text = (template or "").replace("\\n", "\n").replace('\\"', '"')
@@ -60,7 +68,9 @@ def detect(
     fits = [
         _Fit(
             family=family,
-            written=family.evidence if family.evidence and all(marker in text for marker in family.evidence) else (),
+            written=family.evidence
+            if family.evidence and all(marker in text for marker in family.evidence)
+            else (),
             type_named=kind in family.model_types,
             tokens=tuple(marker for marker in family.markers if marker in vocabulary),
         )
@@ -75,7 +85,11 @@ def detect(
     if not candidates:
         return None
     best = max(candidates, key=lambda fit: fit.weight)
-    also = (fit.family for fit in candidates if fit.family is not best.family and fit.markup >= best.markup)
+    also = (
+        fit.family
+        for fit in candidates
+        if fit.family is not best.family and fit.markup >= best.markup
+    )
     return Detection(best.family, tuple(_reasons(best, kind)), tuple(also))
 
 

@@ -45,11 +45,13 @@ class Family:
                 object.__setattr__(self, "think", self.grammar.think[0])
             object.__setattr__(self, "stops", self.stops or self.grammar.stops)
         if self.think is not None and not self.style.reasoning:
-            object.__setattr__(self, "style", replace(self.style, reasoning="{text}".join(self.think)))
+            object.__setattr__(
+                self, "style", replace(self.style, reasoning="{text}".join(self.think))
+            )
 
     def variant(self, name: str, models: str, **changes: Any) -> "Family":
-        """Returns a family that differs from this one by `changes`. Aliases and model types are not inherited; `think`
-        and `stops` follow a changed grammar."""
+        """Returns a family that differs from this one by `changes`. Aliases and model types are not
+        inherited; `think` and `stops` follow a changed grammar."""
         own = {"tool_parsers": (), "reasoning_parsers": (), "model_types": ()}
         derived = {"think": None, "stops": ()} if isinstance(changes.get("grammar"), Markup) else {}
         return replace(self, name=name, models=models, **{**own, **derived, **changes})
@@ -58,12 +60,15 @@ class Family:
         """Whether a prompt that ends in `prompt_tail` leaves reasoning open."""
         if self.think is None:
             return False
-        opener, closer = (marker.removesuffix(">") for marker in self.think)  # a tokenizer may add to the name
+        opener, closer = (
+            marker.removesuffix(">") for marker in self.think
+        )  # a tokenizer may add to the name
         at = prompt_tail.rfind(opener)
         tail = prompt_tail[at + len(opener) :]
         return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)
 
 
 def title(name: str) -> str:
-    """A family's name for people: that of a description (`response_template`) is the description itself."""
+    """A family's name for people: that of a description (`response_template`) is the description
+    itself."""
     return "response_template" if name.startswith("{") else name

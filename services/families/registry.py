@@ -1,6 +1,8 @@
-"""Finds model families by name: those in `catalog`, those that installed packages add, and pairs of two families.
+"""Finds model families by name: those in `catalog`, those that installed packages add, and pairs of
+two families.
 
-A package adds families through the entry point group `turnwire.families`, one entry point for each `Family`:
+A package adds families through the entry point group `turnwire.families`, one entry point for each
+`Family`:
 
     [project.entry-points."turnwire.families"]
     acme = "acme_turnwire:FAMILY"
@@ -38,7 +40,8 @@ PRECEDENCE: Final = (
     "poolside_v1",
     "olmo3",
 )
-"""Families that take precedence where several share an alias or markup. All others follow in order of name."""
+"""Families that take precedence where several share an alias or markup. All others follow in order
+of name."""
 
 
 class UnknownFamily(ValueError):
@@ -47,7 +50,8 @@ class UnknownFamily(ValueError):
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Returns all families by name. A family from a package replaces the built-in one of the same name."""
+    """Returns all families by name. A family from a package replaces the built-in one of the same
+    name."""
     names = sorted((module.name for module in iter_modules(catalog.__path__)), key=_rank)
     built_in: list[Family] = [import_module(f"{catalog.__name__}.{name}").FAMILY for name in names]
     added: list[Family] = [point.load() for point in sorted(entry_points(group=ENTRY_POINTS))]
@@ -55,12 +59,13 @@ def families() -> Mapping[str, Family]:
 
 
 def family(name: str) -> Family:
-    """Finds a family by its own name, or by a name of its parser in vLLM, SGLang, Dynamo or TensorRT-LLM.
+    """Finds a family by its own name, or by a name of its parser in vLLM, SGLang, Dynamo or
+    TensorRT-LLM.
 
-    Dashes and capitals do not matter. `CALLS+REASONING` names a pair: the calls of one family, the reasoning of
-    another (see `reasoning_family`). `verbatim` reads raw completions. A JSON object is a `response_template`, the
-    description of a format. Raises `UnknownFamily` for any other name, and for a pair that cannot be read, and
-    `InvalidResponseTemplate`.
+    Dashes and capitals do not matter. `CALLS+REASONING` names a pair: the calls of one family, the
+    reasoning of another (see `reasoning_family`). `verbatim` reads raw completions. A JSON object
+    is a `response_template`, the description of a format. Raises `UnknownFamily` for any other
+    name, and for a pair that cannot be read, and `InvalidResponseTemplate`.
     """
     if name.startswith("{"):
         return described(name)
@@ -72,8 +77,9 @@ def family(name: str) -> Family:
 
 
 def reasoning_family(name: str) -> Family:
-    """Finds a family by the name of its reasoning parser. This is not always the result of `family`: several servers
-    use one name for a tool parser and for the reasoning parser of another family. Raises `UnknownFamily`."""
+    """Finds a family by the name of its reasoning parser. This is not always the result of
+    `family`: several servers use one name for a tool parser and for the reasoning parser of another
+    family. Raises `UnknownFamily`."""
     return _find(name, _aliases("reasoning_parsers", "tool_parsers"))
 
 
@@ -89,9 +95,9 @@ def _find(name: str, aliases: Mapping[str, Family]) -> Family:
 
 @cache
 def _pair(calls_name: str, reasoning_name: str) -> Family:
-    """Combines the calls of one family with the reasoning of another; returns the first if its reasoning is the same.
-    Raises UnknownFamily, with candidates, if the first has reasoning but no calls, if the second has no reasoning, or
-    if the reasoning is a message with its own header."""
+    """Combines the calls of one family with the reasoning of another; returns the first if its
+    reasoning is the same. Raises UnknownFamily, with candidates, if the first has reasoning but no
+    calls, if the second has no reasoning, or if the reasoning is a message with its own header."""
     by_name = families()
     calls, reasoning = by_name[calls_name], by_name[reasoning_name]
     if calls.name == reasoning.name:
@@ -109,7 +115,10 @@ def _pair(calls_name: str, reasoning_name: str) -> Family:
             alike = isinstance(theirs, Markup) or other.think == reasoning.think
             return _calls(other) and type(other.grammar) is type(theirs) and alike
 
-        raise _unfit(f"{calls.name} cannot read the reasoning of {reasoning.name}, which goes with the calls of", fits)
+        raise _unfit(
+            f"{calls.name} cannot read the reasoning of {reasoning.name}, which goes with the calls of",
+            fits,
+        )
     frames = tuple(dict.fromkeys((*ours.frames, *theirs.frames)))
     if (ours.think, ours.consumed, ours.frames) == (theirs.think, theirs.consumed, frames):
         return calls
@@ -117,7 +126,11 @@ def _pair(calls_name: str, reasoning_name: str) -> Family:
         f"{calls.name}+{reasoning.name}",
         f"calls of {calls.name}, reasoning of {reasoning.name}",
         grammar=replace(
-            ours, think=theirs.think, consumed=theirs.consumed, frames=frames, framed=ours.framed or theirs.framed
+            ours,
+            think=theirs.think,
+            consumed=theirs.consumed,
+            frames=frames,
+            framed=ours.framed or theirs.framed,
         ),
         style=replace(
             calls.style,
@@ -141,7 +154,9 @@ def _calls(family: Family) -> bool:
 
 
 def _unfit(problem: str, fits: Callable[[Family], bool]) -> UnknownFamily:
-    return UnknownFamily(f"{problem} {', '.join(found.name for found in families().values() if fits(found))}")
+    return UnknownFamily(
+        f"{problem} {', '.join(found.name for found in families().values() if fits(found))}"
+    )
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -1,9 +1,10 @@
 """Compiles a `response_template`, a model's own description of its output, into a family.
 
-transformers defines the format (version 1, in tokenizer_config.json): fields, the delimiters of their regions, and how
-a region's text becomes the field's value. Here a field is reasoning, calls or text, by its name; its delimiters become
-the markers of a `Markup`, and its content one of the readers of calls. A description that is invalid, or that these
-cannot express, is refused with the name of the key.
+transformers defines the format (version 1, in tokenizer_config.json): fields, the delimiters of
+their regions, and how a region's text becomes the field's value. Here a field is reasoning, calls
+or text, by its name; its delimiters become the markers of a `Markup`, and its content one of the
+readers of calls. A description that is invalid, or that these cannot express, is refused with the
+name of the key.
 """
 
 import json
@@ -54,7 +55,9 @@ class _Field(Struct, forbid_unknown_fields=True):
     open_pattern: str | None = None
     close: str | list[str] | None = None
     close_pattern: str | None = None
-    content: Literal["text", "int", "float", "bool", "json", "xml-inline", "kv-lines", "python-call-list"] = "text"
+    content: Literal[
+        "text", "int", "float", "bool", "json", "xml-inline", "kv-lines", "python-call-list"
+    ] = "text"
     content_args: dict[str, Any] = {}
     repeats: bool = False
     join: str | None = None
@@ -84,9 +87,9 @@ class _Calls(NamedTuple):
 
 
 def template_name(text: str) -> str:
-    """The name of a description's family, which is the description itself: so every process that gets a turn's family
-    by name can parse it. `text`: the description as JSON, or a JSON object that has it as `response_template`. Raises
-    InvalidResponseTemplate."""
+    """The name of a description's family, which is the description itself: so every process that
+    gets a turn's family by name can parse it. `text`: the description as JSON, or a JSON object
+    that has it as `response_template`. Raises InvalidResponseTemplate."""
     try:
         source = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
@@ -114,7 +117,10 @@ def described(name: str) -> Family:
     anchor = _delimiter(template.start_anchor, template.start_anchor_pattern, "start_anchor", {})
     if not anchor:
         raise _refused("start_anchor", "is missing")
-    regions = [_Region(key, _converted(value, _Field, f"fields.{key}")) for key, value in template.fields.items()]
+    regions = [
+        _Region(key, _converted(value, _Field, f"fields.{key}"))
+        for key, value in template.fields.items()
+    ]
     rest = [region for region in regions if region.opens is None]
     for region in (*rest[1:], *(region for region in rest if region.kind != "text")):
         raise _refused(f"{region.place}.open", "is missing; one field of text can be without it")
@@ -122,14 +128,18 @@ def described(name: str) -> Family:
 
 
 def _family(name: str, regions: "Sequence[_Region]", anchor: Sequence[str]) -> Family:
-    think = [pair for region in regions if region.kind == "reasoning" for pair in region.thoughts(anchor)]
+    think = [
+        pair for region in regions if region.kind == "reasoning" for pair in region.thoughts(anchor)
+    ]
     frames = [pair for region in regions if region.kind == "text" for pair in region.pairs()]
     stops = [close for region in regions if region.opens is None for close in region.closes]
     text = "{text}" if stops or not frames else "{text}".join(frames[0])
     if not stops and frames:  # the header of the turn's next message
         frames += [(header, frames[0][1]) for header in anchor]
     marks = (_sample(think[0][0]), _sample(think[0][1])) if think else None
-    reasoning = "\n{text}\n".join(marks) + "\n\n" if marks and not marks[0].endswith(("|>", "｜>")) else ""
+    reasoning = (
+        "\n{text}\n".join(marks) + "\n\n" if marks and not marks[0].endswith(("|>", "｜>")) else ""
+    )
     calls = [region.calls() for region in regions if region.kind == "calls"]
     style = calls[0].style if calls else Style()
     written = [
@@ -170,15 +180,31 @@ class _Region:
             raise _refused(f"{self.place}.join", "needs repeats")
         if field.transform_each and field.transform is None:
             raise _refused(f"{self.place}.transform_each", "needs a transform")
-        groups = re.findall(r"\(\?P<(\w+)>", f"{field.open_pattern or ''}{field.close_pattern or ''}")
+        groups = re.findall(
+            r"\(\?P<(\w+)>", f"{field.open_pattern or ''}{field.close_pattern or ''}"
+        )
         self._check_transform(field.transform, {"content", *groups})
         if groups and field.transform is None:
-            raise _refused(f"{self.place}.transform", f"is missing, so that the group {groups[0]!r} has no use")
+            raise _refused(
+                f"{self.place}.transform", f"is missing, so that the group {groups[0]!r} has no use"
+            )
         self.name_path, self.arguments_path = self._paths()
-        """The parts of the placeholders for a call's name and for its arguments; empty where the transform has none."""
-        self.looks_ahead = re.fullmatch(r"\(\?=.*\)", field.open_pattern or "", re.DOTALL) is not None
-        holes = {"id": "word", "call_id": "word", **({self.name_path[0]: "name"} if len(self.name_path) == 1 else {})}
-        own = (field.open, field.open_pattern, f"{self.place}.open", holes if self.kind == "calls" else {})
+        """The parts of the placeholders for a call's name and for its arguments; empty where the
+        transform has none."""
+        self.looks_ahead = (
+            re.fullmatch(r"\(\?=.*\)", field.open_pattern or "", re.DOTALL) is not None
+        )
+        holes = {
+            "id": "word",
+            "call_id": "word",
+            **({self.name_path[0]: "name"} if len(self.name_path) == 1 else {}),
+        }
+        own = (
+            field.open,
+            field.open_pattern,
+            f"{self.place}.open",
+            holes if self.kind == "calls" else {},
+        )
         self.opens = [] if self.looks_ahead else _delimiter(*own)
         """None: the field is all text that no other field has."""
         self.closes = _delimiter(field.close, field.close_pattern, f"{self.place}.close") or []
@@ -200,7 +226,9 @@ class _Region:
         target = target.get("function", target) if isinstance(target, dict) else target
         if target == "{content}":
             target = {"name": "{content.name}", "arguments": "{content.arguments}"}
-        texts = [target.get(key) if isinstance(target, dict) else None for key in ("name", "arguments")]
+        texts = [
+            target.get(key) if isinstance(target, dict) else None for key in ("name", "arguments")
+        ]
         found = [_PLACEHOLDER.fullmatch(text) if isinstance(text, str) else None for text in texts]
         name, arguments = ([] if match is None else match[1].split(".") for match in found)
         return name, arguments
@@ -211,26 +239,34 @@ class _Region:
         if opens and not self.closes:
             raise _refused(f"{self.place}.close", "is missing")
         return list(
-            zip(opens, self.closes, strict=True) if len(opens) == len(self.closes) else product(opens, self.closes)
+            zip(opens, self.closes, strict=True)
+            if len(opens) == len(self.closes)
+            else product(opens, self.closes)
         )
 
     def thoughts(self, anchor: Iterable[str]) -> list[tuple[str, str]]:
-        """The delimiters around reasoning. An expression that only looks ahead to the closer stands for reasoning that
-        the prompt opens; then the anchor has the opener."""
+        """The delimiters around reasoning. An expression that only looks ahead to the closer stands
+        for reasoning that the prompt opens; then the anchor has the opener."""
         if not self.looks_ahead:
             return self.pairs()
         for close in self.closes:
             opener = close.replace("/", "", 1)
             if opener != close and any(opener in header for header in anchor):
                 return [(opener, close)]
-        raise _refused(f"{self.place}.open_pattern", "only looks ahead, and start_anchor has no tag that opens it")
+        raise _refused(
+            f"{self.place}.open_pattern",
+            "only looks ahead, and start_anchor has no tag that opens it",
+        )
 
     def calls(self) -> _Calls:
         """The calls in the field's regions."""
         if not self.opens:
             raise _refused(f"{self.place}.open", "is missing")
         if not self.name_path or not self.arguments_path:
-            raise _refused(f"{self.place}.transform", "has no placeholder for the name or the arguments of a call")
+            raise _refused(
+                f"{self.place}.transform",
+                "has no placeholder for the name or the arguments of a call",
+            )
         match self.field.content:
             case "json" if len(self.name_path) == 1 and self.arguments_path == ["content"]:
                 return self._json_arguments(self.opens)
@@ -240,23 +276,31 @@ class _Region:
                 return self._tags(self.opens)
             case "python-call-list":
                 return self._python(self.opens, self.closes)
-        raise _refused(f"{self.place}.content", f"is {self.field.content!r}, in which calls are not read")
+        raise _refused(
+            f"{self.place}.content", f"is {self.field.content!r}, in which calls are not read"
+        )
 
     def _json_arguments(self, opens: Sequence[str]) -> _Calls:
         """The opener has the name, and the body is its arguments."""
         closes = _without_brackets(self.closes)
         body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True)
         style, inner = Style(), list[str]()
-        args = {key: value for key, value in self.field.content_args.items() if key != "allow_non_json"}
+        args = {
+            key: value for key, value in self.field.content_args.items() if key != "allow_non_json"
+        }
         match args:
             case {"string_delims": [[str(token), closer]], "unquoted_keys": True} if (
                 token == closer and len(token) > 1 and len(args) == 2 and closes
             ):
                 values = GemmaValues(token, closes[0], opens[0])
-                body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True, values=values)
+                body = JsonCalls(
+                    form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True, values=values
+                )
                 style, inner = Style(arguments=gemma_style(token)), [token]
             case {**rest} if rest:
-                raise _refused(f"{self.place}.content_args", "describe JSON of a kind that is not read")
+                raise _refused(
+                    f"{self.place}.content_args", "describe JSON of a kind that is not read"
+                )
         call = _sample(opens[0]) + ARGUMENTS + "".join(map(_sample, self.closes[:1]))
         then = ("{", *closes) if opens[0].endswith("name}") else ("{", "null", *closes)
         found = [Call(Shape(text, then=then), body) for text in opens]
@@ -267,7 +311,9 @@ class _Region:
         each = self.field.transform_each
         paths = [path if each else path[1:] for path in (self.name_path, self.arguments_path)]
         if self.field.content_args or any(len(path) != 1 for path in paths):
-            raise _refused(f"{self.place}.transform", "takes the call from places that are not read")
+            raise _refused(
+                f"{self.place}.transform", "takes the call from places that are not read"
+            )
         name, arguments = (path[0] for path in paths)
         several, closes = each or self.field.transform is None, _without_brackets(self.closes)
         body = JsonCalls(
@@ -278,32 +324,46 @@ class _Region:
         )
         call = f'{{"{name}": "{NAME}", "{arguments}": {ARGUMENTS}}}'
         joint = "\n" if opens[0].endswith(">") else ""
-        parts = (_sample(opens[0]), f"[{call}]" if each else call, "".join(map(_sample, self.closes[:1])))
+        parts = (
+            _sample(opens[0]),
+            f"[{call}]" if each else call,
+            "".join(map(_sample, self.closes[:1])),
+        )
         found = [Call(Shape(text, then=("[", "{") if several else ("{",)), body) for text in opens]
         return _Calls(found, Style(call=joint.join(parts)), closes)
 
     def _tags(self, opens: Sequence[str]) -> _Calls:
         """The opener has the name, and the body a tag for each argument."""
-        place, source = f"{self.place}.content_args.tag_pattern", self.field.content_args.get("tag_pattern")
+        place, source = (
+            f"{self.place}.content_args.tag_pattern",
+            self.field.content_args.get("tag_pattern"),
+        )
         if not isinstance(source, str) or _VALUE not in source or "(?P<key>" not in source:
             raise _refused(place, "must be an expression with the groups 'key' and 'value'")
         before, _, rest = source.partition(_VALUE)
         after = rest[expressions.group_end(rest) :]
         if not after and _KEYWORD.fullmatch(before):
             return self._keywords(opens)
-        names = [re.sub(r">(?=\{(?:plain_)?name\})", ">{ws}", text) for text in opens if "name}" in text]
+        names = [
+            re.sub(r">(?=\{(?:plain_)?name\})", ">{ws}", text) for text in opens if "name}" in text
+        ]
         if not names or self.arguments_path != ["content"] or not self.closes:
-            raise _refused(self.place, "needs a name in open_pattern, the content as arguments, and a closer")
+            raise _refused(
+                self.place, "needs a name in open_pattern, the content as arguments, and a closer"
+            )
         edges = [_forms(part, {"key": "key"}, place) for part in (before, after)]
         keys, closes = ([_EDGE.sub("", text) for text in texts] for texts in edges)
         if not all(closes) or any("key}" not in text or text.startswith("{") for text in keys):
             raise _refused(place, "has no fixed text before the key, or none after the value")
         frame = (keys, closes) != tuple(edges)
-        # Descriptions leave out the closer of a tag inside of the opener: `<tool_call><function=NAME>`.
+        # Descriptions leave out the closer of a tag inside of the opener:
+        # `<tool_call><function=NAME>`.
         inner = [f"</{tag}>" for tag in _TAG.findall(names[0]) if f"</{tag}>" not in self.closes]
         bare = [text.rpartition("{ws}")[2] for text in names if "{ws}<" in text]
         heads = dict.fromkeys(Shape(text).head for text in (*names, *bare))
-        keys += [text.rpartition("{ws}")[0] for text in keys if "key}" in text.rpartition("{ws}")[0]]
+        keys += [
+            text.rpartition("{ws}")[0] for text in keys if "key}" in text.rpartition("{ws}")[0]
+        ]
         body = Parameters(
             opens=tuple(keys),
             closes=tuple(closes),
@@ -314,11 +374,18 @@ class _Region:
         )
         value = "\n{value}\n" if frame else "{value}"
         call = "\n".join(
-            (_sample(names[0]), "".join([ARGUMENTS, *(f"{text}\n" for text in inner), _sample(self.closes[0])]))
+            (
+                _sample(names[0]),
+                "".join([ARGUMENTS, *(f"{text}\n" for text in inner), _sample(self.closes[0])]),
+            )
         )
         style = Style(call=call, arguments=Tags(f"{_sample(keys[0])}{value}{_sample(closes[0])}\n"))
         calls = [*map(body.call, names), *(body.call(text, line_start=True) for text in bare)]
-        cut = [Shape(text[:-1], then=(*self.closes, *heads)) for text in names if text.endswith("name}>")]
+        cut = [
+            Shape(text[:-1], then=(*self.closes, *heads))
+            for text in names
+            if text.endswith("name}>")
+        ]
         calls += [Call(shape, BareCall(whole=False)) for shape in cut]
         return _Calls(calls, style, [*self.closes, *inner], [*keys, *closes])
 
@@ -327,7 +394,9 @@ class _Region:
         parts = [_FUNCTION.split(text) for text in opens]
         markers = [text for text, *call in parts if call and _TOKEN.search(text)]
         if not markers:
-            raise _refused(f"{self.place}.open_pattern", "has no marker before the name of a function")
+            raise _refused(
+                f"{self.place}.open_pattern", "has no marker before the name of a function"
+            )
         return self._python(markers, _without_brackets(self.closes))
 
     def _python(self, opens: Sequence[str], closes: Sequence[str]) -> _Calls:
@@ -339,10 +408,13 @@ class _Region:
 
 
 def _delimiter(
-    fixed: str | list[str] | None, pattern: str | None, place: str, holes: Mapping[str, str] | None = None
+    fixed: str | list[str] | None,
+    pattern: str | None,
+    place: str,
+    holes: Mapping[str, str] | None = None,
 ) -> list[str] | None:
-    """A delimiter's forms, without white space at their ends, which regions leave out; None if there is none. `holes`:
-    those of the groups in an opener; None for a closer."""
+    """A delimiter's forms, without white space at their ends, which regions leave out; None if
+    there is none. `holes`: those of the groups in an opener; None for a closer."""
     if pattern is not None:
         if fixed is not None:
             raise _refused(place, "is there twice, as text and as a pattern")
@@ -362,7 +434,9 @@ def _delimiter(
     return found
 
 
-def _forms(pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = False) -> list[str]:
+def _forms(
+    pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = False
+) -> list[str]:
     _check_text([re.sub(r"\\(\W)", r"\1", pattern)], place)
     try:
         return expressions.forms(pattern, holes, closes=closes)
@@ -387,7 +461,13 @@ def _sample(form: str) -> str:
 
     def blank(found: re.Match[str]) -> str:
         before, after = form[: found.start()][-1:], form[found.end() :][:1]
-        return "\n" if before == ">" or after == "<" else " " if before in ":," or before.isalnum() else ""
+        return (
+            "\n"
+            if before == ">" or after == "<"
+            else " "
+            if before in ":," or before.isalnum()
+            else ""
+        )
 
     return re.sub(r"\{ws\}", blank, form)
 

@@ -1,7 +1,8 @@
-"""Finds the markers that begin and end a family's reasoning, and the text that ends an open thought.
+"""Finds the markers that begin and end a family's reasoning, and the text that ends an open
+thought.
 
-A worker limits reasoning with them, by ids. It sees less than a parser, so they err on one side: a thought may pass for
-ended that is not, but never the other way round.
+A worker limits reasoning with them, by ids. It sees less than a parser, so they err on one side: a
+thought may pass for ended that is not, but never the other way round.
 """
 
 import re
@@ -22,24 +23,29 @@ _HOLE: Final = re.compile(r"\{\w+\}")
 
 
 class ThoughtMarkers(NamedTuple):
-    """Literal texts. Holes of the grammar are left out, or filled with the tokenizer's own spelling."""
+    """Literal texts. Holes of the grammar are left out, or filled with the tokenizer's own
+    spelling."""
 
     openers: list[str]
     closers: list[str]
-    """Also the beginnings of calls, which end a thought, each with the first character of what must follow it."""
+    """Also the beginnings of calls, which end a thought, each with the first character of what must
+    follow it."""
     edges: list[str]
-    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always count."""
+    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always
+    count."""
     end: str
     """Ends a thought: the turn goes on as the model chooses."""
     answer: str
     """Ends a thought and, in a format of messages, begins an answer."""
 
 
-def thought_markers(family: Family, added: Iterable[str] = (), written: str = "") -> ThoughtMarkers | None:
+def thought_markers(
+    family: Family, added: Iterable[str] = (), written: str = ""
+) -> ThoughtMarkers | None:
     """The markers of a family; None if it reads no reasoning.
 
-    `added`: the tokenizer's added tokens. `written`: the text that the chat template writes after reasoning, which
-    replaces the family's own where it ends a thought.
+    `added`: the tokenizer's added tokens. `written`: the text that the chat template writes after
+    reasoning, which replaces the family's own where it ends a thought.
     """
     grammar, style, think = family.grammar, family.style, family.think
     if think is None or (isinstance(grammar, Markup) and not grammar.think):
@@ -54,7 +60,12 @@ def thought_markers(family: Family, added: Iterable[str] = (), written: str = ""
     if not isinstance(grammar, Markup):
         grammar = Markup(think=(think,))
     shapes = [call.shape for call in grammar.calls if not call.shape.line_start]
-    calls = [text for shape in shapes if len(shape.head.strip()) >= _LEAST_MARKER for text in shape.beginnings]
+    calls = [
+        text
+        for shape in shapes
+        if len(shape.head.strip()) >= _LEAST_MARKER
+        for text in shape.beginnings
+    ]
     frames = [marker for pair in grammar.frames for marker in pair]
     closers = _spelled([think[1], *(closer for _, closer in grammar.think)], texts)
     end = _end_of_thought(family, written, closers)
@@ -68,7 +79,8 @@ def thought_markers(family: Family, added: Iterable[str] = (), written: str = ""
 
 
 def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str:
-    """What ends a thought, with the white space around it: as a template has written it, else in the family's style."""
+    """What ends a thought, with the white space around it: as a template has written it, else in
+    the family's style."""
     for closer in closers:
         if found := re.match(rf"(?s).*?{re.escape(closer)}\s*", written):
             return found[0]
@@ -77,7 +89,8 @@ def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str
 
 
 def _spelled(markers: Iterable[str], texts: Iterable[str]) -> list[str]:
-    """Markers without holes: optional holes are left out, and all are filled where one of `texts` is the marker."""
+    """Markers without holes: optional holes are left out, and all are filled where one of `texts`
+    is the marker."""
     found: list[str] = []
     for marker in markers:
         if _HOLE.search(marker):

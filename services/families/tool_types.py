@@ -11,7 +11,8 @@ from schemas.conversation import ToolSpec
 STRING: Final = frozenset({"string"})
 NULLABLE_STRING: Final = frozenset({"string", "null"})
 CONTAINERS: Final = frozenset({"object", "array", "string"})
-"""The types assumed for a schema without types: an object or array stays one, anything else is text."""
+"""The types assumed for a schema without types: an object or array stays one, anything else is
+text."""
 _UNIONS: Final = ("anyOf", "oneOf", "allOf")
 _MAX_UNIONS: Final = 4
 _MAX_REFERENCES: Final = 16
@@ -32,8 +33,9 @@ class Tools:
         return bool(self._by_name)
 
     def named(self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True) -> str:
-        """Returns the registered name of a tool: without a namespace that the format puts before it (`functions.f`) or
-        a repetition (`f.f`). `unknown`: also strips the names of tools that are not registered."""
+        """Returns the registered name of a tool: without a namespace that the format puts before it
+        (`functions.f`) or a repetition (`f.f`). `unknown`: also strips the names of tools that are
+        not registered."""
         if name in self._by_name:
             return name
         short = next((name[len(n) :] for n in namespaces if name.startswith(n) and name != n), name)
@@ -72,17 +74,25 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
             return schema
         schema = root
         for step in reference[2:].split("/"):
-            schema = schema.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(schema, Mapping) else None
+            schema = (
+                schema.get(step.replace("~1", "/").replace("~0", "~"))
+                if isinstance(schema, Mapping)
+                else None
+            )
     return {}
 
 
 def member(schema: Any, key: str, root: Mapping[str, Any]) -> Any:
-    """The schema of member `key` in objects that `schema` admits, or of the items in arrays; None if there is none."""
+    """The schema of member `key` in objects that `schema` admits, or of the items in arrays; None
+    if there is none."""
     return _member(schema, key, root, 0, {})
 
 
-def _member(schema: Any, key: str, root: Mapping[str, Any], depth: int, done: dict[tuple[int, int], Any]) -> Any:
-    """`done`: the results of parts at a depth. Without it, branches that refer to each other take exponential time."""
+def _member(
+    schema: Any, key: str, root: Mapping[str, Any], depth: int, done: dict[tuple[int, int], Any]
+) -> Any:
+    """`done`: the results of parts at a depth. Without it, branches that refer to each other take
+    exponential time."""
     schema = resolved(schema, root)
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and key in properties:
@@ -92,13 +102,15 @@ def _member(schema: Any, key: str, root: Mapping[str, Any], depth: int, done: di
     if (place := (id(schema), depth)) not in done:
         branches = (branch for union in _UNIONS for branch in _branches(schema, union, depth))
         inner = (_member(branch, key, root, depth + 1, done) for branch in branches)
-        done[place] = next(found, None) or next((branch for branch in inner if branch is not None), None)
+        done[place] = next(found, None) or next(
+            (branch for branch in inner if branch is not None), None
+        )
     return done[place]
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types that `schema` admits, from `type`, `nullable`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and
-    `$ref`."""
+    """The JSON types that `schema` admits, from `type`, `nullable`, `enum`, `const`, `anyOf`,
+    `oneOf`, `allOf` and `$ref`."""
     return _types_at(schema, root, 0, {})
 
 
@@ -114,7 +126,10 @@ def _types_at(
 
 
 def _types_of(
-    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, done: dict[tuple[int, int], frozenset[str]]
+    schema: Mapping[str, Any],
+    root: Mapping[str, Any],
+    depth: int,
+    done: dict[tuple[int, int], frozenset[str]],
 ) -> frozenset[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
@@ -144,5 +159,12 @@ def _branches(schema: Mapping[str, Any], union: str, depth: int) -> list[Any]:
 
 def json_type(value: Any) -> str:
     """The JSON type of a value."""
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    names = {
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+    }
     return names.get(type(value), "null")

@@ -27,4 +27,6 @@ def everything(turn: TurnState) -> Reader[None]:
         yield
 
 
-VERBATIM: Final = Family(name="verbatim", models="any, for raw completions", grammar=everything, style=Style())
+VERBATIM: Final = Family(
+    name="verbatim", models="any, for raw completions", grammar=everything, style=Style()
+)

@@ -1,4 +1,5 @@
-"""Writes turns in a family's format: for prompts that force a call, for the demo model and for tests."""
+"""Writes turns in a family's format: for prompts that force a call, for the demo model and for
+tests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ def as_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Tags:
-    """One tag per argument: `template` has `{key}`, `{value}` and optionally `{string}` (whether the value is one)."""
+    """One tag per argument: `template` has `{key}`, `{value}` and optionally `{string}` (whether
+    the value is one)."""
 
     template: str
 
@@ -35,7 +37,9 @@ class Tags:
     def around(self, key: str, kind: str) -> tuple[str, str]:
         """The text before and after a value of the JSON type `kind`."""
         before, _, after = self.template.partition("{value}")
-        before = before.replace("{key}", key).replace("{string}", "true" if kind == "string" else "false")
+        before = before.replace("{key}", key).replace(
+            "{string}", "true" if kind == "string" else "false"
+        )
         return before.replace("{type}", kind.replace("integer", "number")), after
 
     @property
@@ -46,9 +50,10 @@ class Tags:
 
 @dataclass(frozen=True)
 class Style:
-    """The written form of a turn: `call` has `{name}` and `{arguments}`, `reasoning` and `text` have `{text}`; `joint`
-    goes between any two of them. `counter` is the part of `call` that counts calls: a digit with enough text around it
-    to be found. A `Family` without `reasoning` writes `{text}` between its tags."""
+    """The written form of a turn: `call` has `{name}` and `{arguments}`, `reasoning` and `text`
+    have `{text}`; `joint` goes between any two of them. `counter` is the part of `call` that counts
+    calls: a digit with enough text around it to be found. A `Family` without `reasoning` writes
+    `{text}` between its tags."""
 
     call: str = ""
     arguments: Callable[[Mapping[str, Any]], str] = as_json

@@ -59,12 +59,15 @@ def make_app(
 ) -> web.Application:
     """Makes the application for a pipeline. `make_runner` runs it.
 
-    `sharing`: access to the shared store of Responses; `put_image`: stores an image for the workers, and None if no
-    model gets images; `tracer`: records the requests.
+    `sharing`: access to the shared store of Responses; `put_image`: stores an image for the
+    workers, and None if no model gets images; `tracer`: records the requests.
 
-    Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file cannot be read.
+    Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file
+    cannot be read.
     """
-    limits = Limits(config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute)
+    limits = Limits(
+        config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute
+    )
     callers = Callers(config.api_keys_file, limits, time.monotonic)
     formats = {path: api.errors for api in apis for path in api.paths}
     middlewares = [tracing_middleware(tracer)] if tracer is not None else []
@@ -75,10 +78,14 @@ def make_app(
         app[SHARING] = sharing
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
-        app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
+        app.cleanup_ctx.append(
+            FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context
+        )
     hosted = None
     if config.web_provider is not None:
-        hosted = app[HOSTED] = HostedTools(pipeline.gateway, provider_of(config), config, registry, log)
+        hosted = app[HOSTED] = HostedTools(
+            pipeline.gateway, provider_of(config), config, registry, log
+        )
         app.cleanup_ctx.append(hosted.context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
@@ -87,7 +94,9 @@ def make_app(
     app.cleanup_ctx.append(fetcher.context)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     images = ImageReader(config, put_image, fetcher)
-    admission = Admission(pipeline, conversation_limits, pdfs, images, notices=config.media_notice, hosted=hosted)
+    admission = Admission(
+        pipeline, conversation_limits, pdfs, images, notices=config.media_notice, hosted=hosted
+    )
     enabled = tuple(api for api in apis if api.enabled(config))
     runner = TurnRunner(admission, config, FrontendMetrics(registry), log)
     mount = Mount(app, config, pipeline, runner, registry, log, enabled)
@@ -99,8 +108,15 @@ def make_app(
 def make_runner(app: web.Application, config: FrontendConfig, **options: Any) -> web.AppRunner:
     """Makes the runner of the application, which cancels a handler when its client disconnects.
 
-    aiohttp decompresses nothing, because `bodies.read_body` does, within the limit. `options` are `AppRunner`'s.
+    aiohttp decompresses nothing, because `bodies.read_body` does, within the limit. `options` are
+    `AppRunner`'s.
     """
     return HttpRunner(
-        app, config=config, shape=union_reply, auto_decompress=False, access_log=None, logger=ServerLog(), **options
+        app,
+        config=config,
+        shape=union_reply,
+        auto_decompress=False,
+        access_log=None,
+        logger=ServerLog(),
+        **options,
     )

@@ -40,7 +40,8 @@ class _Frontend(Service):
         return Load(running=self._gateway.running)
 
     async def drain(self) -> None:
-        """Stops accepting connections. Returns when no turn is open and no response is being stored."""
+        """Stops accepting connections. Returns when no turn is open and no response is being
+        stored."""
         await self._site.stop()
         hosted, gateway = self._app.get(HOSTED), self._gateway
         turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
@@ -61,7 +62,9 @@ async def run(config: FrontendConfig) -> None:
         sharing = _sharing(process, config)
         put_image = ImageStore(process.bus, config, process.log, patience_s=config.wait_s).put
         metrics, log, tracer = process.metrics, process.log, process.tracer
-        app = make_app(config, pipeline, metrics, log, sharing=sharing, put_image=put_image, tracer=tracer)
+        app = make_app(
+            config, pipeline, metrics, log, sharing=sharing, put_image=put_image, tracer=tracer
+        )
         tls = Tls.of(config)
     except (ValueError, OSError) as error:
         raise ConfigError([str(error)]) from error
@@ -92,7 +95,9 @@ async def run(config: FrontendConfig) -> None:
         try:
             await site.start()
         except OSError as error:
-            raise ConfigError([f"{error.strerror or error}; choose another address with --host and --port"]) from error
+            raise ConfigError(
+                [f"{error.strerror or error}; choose another address with --host and --port"]
+            ) from error
         process.log.info(
             "frontend.listening",
             host=config.host,

@@ -1,4 +1,5 @@
-"""Writes the grammar rules of a call: the family's markup, and arguments by a schema or a freeform grammar."""
+"""Writes the grammar rules of a call: the family's markup, and arguments by a schema or a freeform
+grammar."""
 
 import json
 import re
@@ -17,18 +18,37 @@ from services.guides.json_regex import NotEmbeddable
 from services.guides.writer import RuleWriter
 
 SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
-"""Allows for a deep indent. Without a limit, small models write white space to the end of the context window."""
+"""Allows for a deep indent. Without a limit, small models write white space to the end of the
+context window."""
 _MAX_PARAMETERS: Final = 1 << 20
-"""Limit of characters of the rules of a tool's parameters, each of which has all definitions of the schema."""
+"""Limit of characters of the rules of a tool's parameters, each of which has all definitions of the
+schema."""
 _MAX_GRAMMARS: Final = 1 << 16
 """Limit of characters of all freeform grammars in a turn's grammar."""
 _INPUT: Final = "input"
-_CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
+_CUSTOM: Final = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string"}},
+    "required": [_INPUT],
+}
 _LITERAL: Final = ("enum", "const")
 _BEYOND_TYPES: Final = (*_LITERAL, "pattern", "format", "minLength", "maxLength")
-"""Keywords that restrict a string. For a string without quotes only its own `enum` or `const` can be enforced."""
+"""Keywords that restrict a string. For a string without quotes only its own `enum` or `const` can
+be enforced."""
 _FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
+    {
+        "date-time",
+        "time",
+        "date",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "uuid",
+        "uri",
+        "unknown",
+    }
 )
 """The formats that llguidance supports. JSON Schema lets other formats restrict nothing."""
 
@@ -38,7 +58,8 @@ class Unguidable(ValueError):
 
 
 class CallRules:
-    """Writes calls of one family. `lost` collects the promises that cannot be kept, as `PROMISE TOOL`."""
+    """Writes calls of one family. `lost` collects the promises that cannot be kept, as `PROMISE
+    TOOL`."""
 
     def __init__(self, family: Family, writer: RuleWriter, stops: Sequence[str] = ()) -> None:
         """`stops`: the text of the tokens that end the turn. Raises Unguidable."""
@@ -62,11 +83,17 @@ class CallRules:
         """The rest of a call that begins with `written`."""
         writer = self._writer
         if (body := self._bodies.get(tool.name)) is None:
-            body = self._json(tool) if self._parameters is None else self._tagged(tool, self._parameters)
+            body = (
+                self._json(tool)
+                if self._parameters is None
+                else self._tagged(tool, self._parameters)
+            )
             self._bodies[tool.name] = body
         before = self.before_arguments(tool).removeprefix(written)
         after = self._after_arguments.replace(NAME, tool.name)
-        return writer.rule(" ".join(filter(None, [self._counted(before), body, self._counted(after)])))
+        return writer.rule(
+            " ".join(filter(None, [self._counted(before), body, self._counted(after)]))
+        )
 
     def _counted(self, text: str) -> str:
         """Literal text, except that the call's number may be any."""
@@ -76,9 +103,12 @@ class CallRules:
         before, after = text.split(counter, 1)
         left, right = re.split("[0-9]", counter, maxsplit=1)
         number = self._writer.terminal("/[0-9]{1,4}/")
-        return f"{self._writer.literal(before + left)} {number} {self._writer.literal(right + after)}"
+        return (
+            f"{self._writer.literal(before + left)} {number} {self._writer.literal(right + after)}"
+        )
 
-    # -- arguments that are one JSON object -------------------------------------------------------------------------
+    # -- arguments that are one JSON object
+    # -------------------------------------------------------------------------
 
     def _json(self, tool: ToolSpec) -> str:
         if tool.kind == "custom":
@@ -87,11 +117,15 @@ class CallRules:
                 closer = self._writer.terminal('/" ?\\}/')
                 return f"{opener} {start} {closer}"
             return self.schema({**_CUSTOM, "additionalProperties": False})
-        return self.schema({"type": "object", **_known_formats(tool.schema)} if tool.strict else {"type": "object"})
+        return self.schema(
+            {"type": "object", **_known_formats(tool.schema)} if tool.strict else {"type": "object"}
+        )
 
     def schema(self, schema: Mapping[str, Any]) -> str:
         """A JSON value of this schema."""
-        return self._writer.rule(f"%json {json.dumps({**schema, 'x-guidance': SPACING}, ensure_ascii=False)}")
+        return self._writer.rule(
+            f"%json {json.dumps({**schema, 'x-guidance': SPACING}, ensure_ascii=False)}"
+        )
 
     def _embed(self, tool: ToolSpec, *, in_json: bool, closers: tuple[str, ...] = ()) -> str:
         """The start rule of the tool's own grammar; "" if it cannot be embedded."""
@@ -108,16 +142,28 @@ class CallRules:
         self._writer.lines += lines
         return start
 
-    # -- arguments with tags ----------------------------------------------------------------------------------------
+    # -- arguments with tags
+    # ----------------------------------------------------------------------------------------
 
     def _tagged(self, tool: ToolSpec, grammar: Parameters) -> str:
-        schema: Mapping[str, Any] = _CUSTOM if tool.kind == "custom" else _known_formats(tool.schema)
+        schema: Mapping[str, Any] = (
+            _CUSTOM if tool.kind == "custom" else _known_formats(tool.schema)
+        )
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        # A closer that ends in another closer is that one after text that a value may contain: `]]></param>`.
-        closes = [text for text in grammar.closes if not any(end != text and end in text for end in grammar.closes)]
-        heads = [*dict.fromkeys(Shape(text).head for text in (*closes, *grammar.opens, *grammar.ends))]
-        closers = tuple(head for head in heads if not any(other in head for other in heads if other != head))
+        # A closer that ends in another closer is that one after text that a value may contain:
+        # `]]></param>`.
+        closes = [
+            text
+            for text in grammar.closes
+            if not any(end != text and end in text for end in grammar.closes)
+        ]
+        heads = [
+            *dict.fromkeys(Shape(text).head for text in (*closes, *grammar.opens, *grammar.ends))
+        ]
+        closers = tuple(
+            head for head in heads if not any(other in head for other in heads if other != head)
+        )
         if tool.kind != "custom" and not tool.strict:
             return self._free(properties, closers)
         required = schema.get("required") or ()
@@ -140,10 +186,16 @@ class CallRules:
         tags = [self._tag(key, "string", text, ends_lazily=True) for key in keys]
         return f"{self._writer.choice(tags)}*"
 
-    def _values(self, tool: ToolSpec, key: str, schema: Mapping[str, Any], closers: tuple[str, ...]) -> Iterator[str]:
+    def _values(
+        self, tool: ToolSpec, key: str, schema: Mapping[str, Any], closers: tuple[str, ...]
+    ) -> Iterator[str]:
         """The tag of a parameter, in each form that its value may have. Raises Unguidable."""
-        if tool.grammar is not None and (start := self._embed(tool, in_json=False, closers=closers)):
-            yield self._tag(key, "string", start, ends_lazily=tool.grammar.syntax == "regex", optional=False)
+        if tool.grammar is not None and (
+            start := self._embed(tool, in_json=False, closers=closers)
+        ):
+            yield self._tag(
+                key, "string", start, ends_lazily=tool.grammar.syntax == "regex", optional=False
+            )
             return
         own = schema["properties"][key]
         if not isinstance(own, Mapping):
@@ -153,10 +205,14 @@ class CallRules:
         if "string" in types:
             literals = own.get("enum") or ([own["const"]] if "const" in own else None)
             if literals is not None:
-                texts = isinstance(literals, list) and all(isinstance(value, str) for value in literals)
+                texts = isinstance(literals, list) and all(
+                    isinstance(value, str) for value in literals
+                )
                 if not texts or not _limits(own) <= {*_LITERAL}:
                     raise Unguidable(key)
-                yield from (self._tag(key, "string", self._writer.literal(value)) for value in literals)
+                yield from (
+                    self._tag(key, "string", self._writer.literal(value)) for value in literals
+                )
                 return
             if _limits(_resolved_text(own, schema)):
                 raise Unguidable(key)
@@ -172,9 +228,17 @@ class CallRules:
         assert isinstance(self._style.arguments, Tags)
         return self._style.arguments
 
-    def _tag(self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True) -> str:
-        """One parameter; `key` None: with any name. `ends_lazily`: `value` is a terminal up to the closing tag, which
-        may be empty if it is `optional`."""
+    def _tag(
+        self,
+        key: str | None,
+        kind: str,
+        value: str,
+        *,
+        ends_lazily: bool = False,
+        optional: bool = True,
+    ) -> str:
+        """One parameter; `key` None: with any name. `ends_lazily`: `value` is a terminal up to the
+        closing tag, which may be empty if it is `optional`."""
         writer = self._writer
         before, after = self._tags.around("{key}" if key is None else key, kind)
         if key is not None:
@@ -182,7 +246,11 @@ class CallRules:
         else:
             any_name = writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
             opened = any_name.join(f" {writer.literal(piece)} " for piece in before.split("{key}"))
-        closed = writer.until(value, after, optional=optional) if ends_lazily else f"{value} {writer.literal(after)}"
+        closed = (
+            writer.until(value, after, optional=optional)
+            if ends_lazily
+            else f"{value} {writer.literal(after)}"
+        )
         return writer.rule(f"{opened} {closed}")
 
 
@@ -196,7 +264,12 @@ def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
         return [_changed(value, change) for value in schema]
     if not isinstance(schema, Mapping):
         return schema
-    return change({key: value if key in _LITERAL else _changed(value, change) for key, value in schema.items()})
+    return change(
+        {
+            key: value if key in _LITERAL else _changed(value, change)
+            for key, value in schema.items()
+        }
+    )
 
 
 def _known_formats(schema: Any) -> Any:
@@ -223,7 +296,8 @@ def _resolved_text(own: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
 
 
 def _guarded(schema: Any, pattern: str | None) -> Any:
-    """Adds a pattern to the schema's strings, because the family's parser would end the value at a marker in one."""
+    """Adds a pattern to the schema's strings, because the family's parser would end the value at a
+    marker in one."""
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
         typed = isinstance(part.get("type"), str | list)
@@ -240,4 +314,6 @@ def _parameters(family: Family) -> Parameters | None:
     """The reader of the family's argument tags; None if it has no such tags."""
     if not isinstance(family.style.arguments, Tags) or not isinstance(family.grammar, Markup):
         return None
-    return next((call.body for call in family.grammar.calls if isinstance(call.body, Parameters)), None)
+    return next(
+        (call.body for call in family.grammar.calls if isinstance(call.body, Parameters)), None
+    )

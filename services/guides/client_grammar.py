@@ -1,7 +1,7 @@
 r"""Embeds the grammar of a freeform tool's input in the grammar of a turn.
 
-The client's rules are renamed, and its terminals are rewritten for the place of the input: inside a JSON string, or as
-bare text before a closing marker, which no terminal may then match.
+The client's rules are renamed, and its terminals are rewritten for the place of the input: inside a
+JSON string, or as bare text before a closing marker, which no terminal may then match.
 """
 
 import ast
@@ -54,18 +54,24 @@ _TOKEN: Final = re.compile(
 )
 
 
-def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """Returns the name of the start rule (for a regular expression, of its terminal) and the lines of all rules. Their
-    names begin with `prefix` (lower case).
+def embedded(
+    grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[str] = ()
+) -> tuple[str, list[str]]:
+    """Returns the name of the start rule (for a regular expression, of its terminal) and the lines
+    of all rules. Their names begin with `prefix` (lower case).
 
-    `in_json`: the input is inside a JSON string; otherwise it is bare text that `closers` end. Raises NotEmbeddable.
+    `in_json`: the input is inside a JSON string; otherwise it is bare text that `closers` end.
+    Raises NotEmbeddable.
     """
     if grammar.syntax == "regex" and not in_json:
         terminal = f"{prefix.upper()}REGEX"
         return terminal, [f"{terminal}: {_bare(grammar.definition, '', closers)}"]
     rewriter = _Rewriter(prefix, in_json, closers)
     if grammar.syntax == "regex":
-        return f"{prefix}start", [f"{prefix}start: {rewriter.expression(grammar.definition, '')}", *rewriter.own()]
+        return f"{prefix}start", [
+            f"{prefix}start: {rewriter.expression(grammar.definition, '')}",
+            *rewriter.own(),
+        ]
     lines = rewriter.rewrite(grammar.definition)
     if not any(line.startswith(f"{prefix}start:") for line in lines):
         raise NotEmbeddable("there is no rule start")
@@ -75,7 +81,12 @@ def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[
 def _bare(pattern: str, flags: str, closers: Sequence[str]) -> str:
     """The body of a terminal that matches bare text."""
     kept = "".join(flag for flag in flags if flag in "imsx")
-    body = "/" + re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern) + "/" + kept
+    body = (
+        "/"
+        + re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern)
+        + "/"
+        + kept
+    )
     return f"{body} & {without(closers)}" if closers else body
 
 
@@ -85,8 +96,8 @@ def without(texts: Sequence[str]) -> str:
 
 
 def avoiding(texts: Sequence[str]) -> str | None:
-    """A regular expression for text without any of `texts`. None unless all of them begin with the same character and
-    have it nowhere else."""
+    """A regular expression for text without any of `texts`. None unless all of them begin with the
+    same character and have it nowhere else."""
     head = texts[0][0]
     if any(text[0] != head or head in text[1:] for text in texts):
         return None
@@ -94,15 +105,24 @@ def avoiding(texts: Sequence[str]) -> str | None:
     for text in texts:
         for end in range(1, len(text)):
             following.setdefault(text[:end], set()).add(text[end])
-    excluded = {start: "".join(map(quoted_regex, sorted({*after, head}))) for start, after in following.items()}
+    excluded = {
+        start: "".join(map(quoted_regex, sorted({*after, head})))
+        for start, after in following.items()
+    }
     starts = "|".join(quoted_regex(start) for start in excluded if start not in texts)
-    misses = "|".join(f"{quoted_regex(start)}[^{after}]" for start, after in excluded.items() if start not in texts)
+    misses = "|".join(
+        f"{quoted_regex(start)}[^{after}]"
+        for start, after in excluded.items()
+        if start not in texts
+    )
     return f"^(?:[^{quoted_regex(head)}]|(?:{starts})*(?:{misses}))*(?:{starts})*$"
 
 
 def quoted_regex(text: str) -> str:
     """A regular expression for exactly this text, to be written between slashes."""
-    return "".join(rf"\x{{{ord(char):x}}}" if not char.isalnum() and ord(char) < 128 else char for char in text)
+    return "".join(
+        rf"\x{{{ord(char):x}}}" if not char.isalnum() and ord(char) < 128 else char for char in text
+    )
 
 
 class _Rewriter:
@@ -117,7 +137,10 @@ class _Rewriter:
     def rewrite(self, definition: str) -> list[str]:
         """The rules, one a line. Raises NotEmbeddable."""
         rules = [" ".join(rule).replace(" :", ":", 1) for rule in self._rules(definition) if rule]
-        imported = [f"{self._name(name)}: {self.expression(_COMMON[of], '')}" for name, of in self._imports.items()]
+        imported = [
+            f"{self._name(name)}: {self.expression(_COMMON[of], '')}"
+            for name, of in self._imports.items()
+        ]
         return [*rules, *imported, *self.own()]
 
     def own(self) -> list[str]:
@@ -126,7 +149,9 @@ class _Rewriter:
 
     def expression(self, pattern: str, flags: str) -> str:
         """A regular expression in the form that a rule may contain."""
-        pattern = re.sub(r"\\.", lambda found: "/" if found[0] == r"\/" else found[0], pattern, flags=re.DOTALL)
+        pattern = re.sub(
+            r"\\.", lambda found: "/" if found[0] == r"\/" else found[0], pattern, flags=re.DOTALL
+        )
         if self._in_json:
             return f"({self._json.rewrite(pattern, flags)})"
         return self._terminal(_bare(pattern, flags, self._closers))
@@ -181,13 +206,16 @@ class _Rewriter:
         return json.dumps(value, ensure_ascii=False)
 
     def _name(self, name: str) -> str:
-        """The new name, in lower case inside JSON strings: there terminals become rules (see `json_regex`)."""
+        """The new name, in lower case inside JSON strings: there terminals become rules (see
+        `json_regex`)."""
         if not name.strip("_")[:1].isupper():
             return self._prefix + name
         return f"{self._prefix}0_{name.lower()}" if self._in_json else self._prefix.upper() + name
 
     def _import(self, found: re.Match[str]) -> None:
-        names = [found["common"]] if found["common"] else re.findall(r"\w+", found[0].partition("(")[2])
+        names = (
+            [found["common"]] if found["common"] else re.findall(r"\w+", found[0].partition("(")[2])
+        )
         for name in names:
             if name not in _COMMON:
                 raise NotEmbeddable(f"common.{name}")

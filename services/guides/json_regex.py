@@ -2,9 +2,10 @@ r"""Rewrites a regular expression as a Lark rule for the same text inside a JSON
 
     say "(\w|\n)+"      →      "say \\\"" (WORD | "\\n")+ "\\\""
 
-Each character has one spelling: `\"`, `\\`, the short escapes of control characters, everything else as it is. Other
-control characters are left out of classes. The result is a rule instead of a terminal because all escapes begin alike
-and llguidance does not backtrack in a terminal: `.+` would take the backslash of the `\n` that follows it.
+Each character has one spelling: `\"`, `\\`, the short escapes of control characters, everything
+else as it is. Other control characters are left out of classes. The result is a rule instead of a
+terminal because all escapes begin alike and llguidance does not backtrack in a terminal: `.+` would
+take the backslash of the `\n` that follows it.
 """
 
 import json
@@ -47,7 +48,8 @@ class JsonExpression:
         self._terminal = terminal
 
     def rewrite(self, pattern: str, flags: str = "") -> str:
-        """A rule's body for `pattern`, in the syntax of Rust's regular expressions; `flags` of `imsx`.
+        """A rule's body for `pattern`, in the syntax of Rust's regular expressions; `flags` of
+        `imsx`.
 
         Raises NotEmbeddable.
         """
@@ -103,7 +105,8 @@ class JsonExpression:
         return json.dumps(_ESCAPED.get(char, char), ensure_ascii=False)
 
     def _one(self, members: str, any_case: bool, times: str = "") -> str:
-        """One character of a class. `times` "+", at the end of the expression: all characters up to an escape."""
+        """One character of a class. `times` "+", at the end of the expression: all characters up to
+        an escape."""
         body = f"[{members}&&{_PLAIN}]{times}"
         body = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], body)
         plain = self._terminal(f"/(?i:{body})/" if any_case else f"/{body}/")

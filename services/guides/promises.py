@@ -1,4 +1,5 @@
-"""Finds what a request promises about the model's calls and final answer, and which promises are not enforced."""
+"""Finds what a request promises about the model's calls and final answer, and which promises are
+not enforced."""
 
 from collections.abc import Collection
 from typing import Final
@@ -12,15 +13,18 @@ from services.guides.turn import TurnForm, turn_grammar
 from services.runtime.long_work import levels, long_work
 
 GRAMMAR: Final = "grammar"
-"""The engine feature of decoding by a grammar. Also the promise that a freeform tool's input fits its grammar."""
+"""The engine feature of decoding by a grammar. Also the promise that a freeform tool's input fits
+its grammar."""
 _LOOP_TOOLS: Final = 256
 _LOOP_CHARS: Final = 16_384
-"""Limits of the tools, and of the characters of their grammars, that are examined on the event loop."""
+"""Limits of the tools, and of the characters of their grammars, that are examined on the event
+loop."""
 
 
 def promises(conversation: Conversation) -> set[str]:
-    """The promises that a grammar of the turn keeps, named by the APIs' fields: `strict`, `grammar`, `format` (beside
-    tools), `tool_choice` and `allowed_tools`. Empty for a turn without callable tools."""
+    """The promises that a grammar of the turn keeps, named by the APIs' fields: `strict`,
+    `grammar`, `format` (beside tools), `tool_choice` and `allowed_tools`. Empty for a turn without
+    callable tools."""
     choice, tools = conversation.tool_choice, callable_tools(conversation)
     if conversation.prompt is not None or conversation.sampling.ignore_eos or not tools:
         return set()
@@ -47,9 +51,12 @@ def _named(tool: ToolSpec) -> set[str]:
     return {tool.name, f"{tool.namespace}__{tool.name}"} if tool.namespace else {tool.name}
 
 
-def not_enforced(conversation: Conversation, features: Collection[str], family_name: str) -> list[str]:
-    """The promises that an engine with these `features` does not keep. Promises that hold without the engine are left
-    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool.
+def not_enforced(
+    conversation: Conversation, features: Collection[str], family_name: str
+) -> list[str]:
+    """The promises that an engine with these `features` does not keep. Promises that hold without
+    the engine are left out: the parser never returns a call of a tool that is not allowed, and the
+    prompt names a single tool.
 
     Raises LongWork for many tools on the event loop."""
     thinking = conversation.thinking
@@ -59,10 +66,17 @@ def not_enforced(conversation: Conversation, features: Collection[str], family_n
         and thinking.budget_tokens is not None
         and THINKING_BUDGET not in features
     )
-    return sorted([*_lost_promises(conversation, features, family_name), *([THINKING_BUDGET] if budget else [])])
+    return sorted(
+        [
+            *_lost_promises(conversation, features, family_name),
+            *([THINKING_BUDGET] if budget else []),
+        ]
+    )
 
 
-def _lost_promises(conversation: Conversation, features: Collection[str], family_name: str) -> Collection[str]:
+def _lost_promises(
+    conversation: Conversation, features: Collection[str], family_name: str
+) -> Collection[str]:
     if not conversation.tools:
         return []
     asked = promises(conversation) - {"allowed_tools"}
@@ -76,11 +90,16 @@ def _lost_promises(conversation: Conversation, features: Collection[str], family
         forced = conversation.tool_choice.mode in ("any", "tool")
         prefix = found.style.call_prefix(None) if forced else ""
         held = [tool for tool in tools if tool.strict or tool.grammar is not None]
-        if len(held) > _LOOP_TOOLS or sum(len(t.grammar.definition) for t in held if t.grammar) > _LOOP_CHARS:
+        if (
+            len(held) > _LOOP_TOOLS
+            or sum(len(t.grammar.definition) for t in held if t.grammar) > _LOOP_CHARS
+        ):
             long_work()
         for _ in levels([tool.schema for tool in held]):
             pass
-        _, lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found)
+        _, lost = turn_grammar(
+            TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found
+        )
     except (Unguidable, UnknownFamily, InvalidResponseTemplate):
         return asked
     return {promise.partition(" ")[0] for promise in lost}

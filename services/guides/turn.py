@@ -1,4 +1,5 @@
-"""Writes the grammar of a whole turn: free reasoning and text, and calls that follow their tools' schemas."""
+"""Writes the grammar of a whole turn: free reasoning and text, and calls that follow their tools'
+schemas."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -36,15 +37,21 @@ class TurnForm(Struct, frozen=True, kw_only=True):
 
 
 def turn_grammar(
-    form: TurnForm, family: Family, tokens: Mapping[str, int] | None = None, stop_ids: Sequence[int] = ()
+    form: TurnForm,
+    family: Family,
+    tokens: Mapping[str, int] | None = None,
+    stop_ids: Sequence[int] = (),
 ) -> tuple[str, tuple[str, ...]]:
-    """The grammar of a turn, and the promises that it cannot keep, as `PROMISE TOOL`. `tokens`: the tokenizer's added
-    tokens and their ids; `stop_ids` may end the turn.
+    """The grammar of a turn, and the promises that it cannot keep, as `PROMISE TOOL`. `tokens`: the
+    tokenizer's added tokens and their ids; `stop_ids` may end the turn.
 
-    Raises Unguidable where the family's calls cannot be distinguished from its text, or have a form of their own.
+    Raises Unguidable where the family's calls cannot be distinguished from its text, or have a form
+    of their own.
     """
     writer = RuleWriter(tokens or {})
-    calls = CallRules(family, writer, [text for text, token in (tokens or {}).items() if token in stop_ids])
+    calls = CallRules(
+        family, writer, [text for text, token in (tokens or {}).items() if token in stop_ids]
+    )
     turn: _RunningText | _Messages
     if isinstance(family.grammar, Channels):
         turn = _Messages(form, family, writer, calls)
@@ -60,13 +67,15 @@ def turn_grammar(
 class _Turn:
     """The rules that both kinds of families share. Text and reasoning cannot contain `markers`.
 
-    A subclass has `free` for a turn from its beginning, and `forced` for a turn after a prompt that opened its first
-    call.
+    A subclass has `free` for a turn from its beginning, and `forced` for a turn after a prompt that
+    opened its first call.
     """
 
     markers: tuple[str, ...]
 
-    def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
+    def __init__(
+        self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules
+    ) -> None:
         self.form, self.family, self.writer, self.calls = form, family, writer, calls
 
     @cached_property
@@ -76,20 +85,30 @@ class _Turn:
 
     def any_call(self, written: str) -> str:
         """A call of any tool that begins with `written`."""
-        fitting = [tool for tool in self.form.tools if self.calls.before_arguments(tool).startswith(written)]
+        fitting = [
+            tool
+            for tool in self.form.tools
+            if self.calls.before_arguments(tool).startswith(written)
+        ]
         return self.writer.choice(self.calls.call(tool, written) for tool in fitting)
 
     def answer(self) -> str:
         """The final answer in its format."""
         output = self.form.format
-        schema = output.schema if output is not None and output.schema is not None else {"type": "object"}
+        schema = (
+            output.schema
+            if output is not None and output.schema is not None
+            else {"type": "object"}
+        )
         return self.calls.schema(schema)
 
 
 class _RunningText(_Turn):
     """The rules for families with calls and reasoning in running text."""
 
-    def __init__(self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules) -> None:
+    def __init__(
+        self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules
+    ) -> None:
         super().__init__(form, family, writer, calls)
         heads = [call.shape.head for call in grammar.calls]
         thinks = [(_plain(opener), _plain(closer)) for opener, closer in grammar.think]
@@ -174,7 +193,9 @@ class _RunningText(_Turn):
 class _Messages(_Turn):
     """The rules for families that write messages with headers."""
 
-    def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
+    def __init__(
+        self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules
+    ) -> None:
         super().__init__(form, family, writer, calls)
         if family.think is None or not family.style.joint:
             raise Unguidable(f"the messages of {family.name} have a form of their own")

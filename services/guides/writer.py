@@ -1,4 +1,5 @@
-"""Writes Lark rules of literal text, in which control tokens are ids, and of free text up to a marker."""
+"""Writes Lark rules of literal text, in which control tokens are ids, and of free text up to a
+marker."""
 
 import json
 import re
@@ -62,7 +63,8 @@ class RuleWriter:
         return " ".join([opened, *map(self._piece, rest)])
 
     def whole_tokens(self, text: str, length: int) -> str:
-        """The first `length` characters of `text`, or more: an added token that begins there is whole."""
+        """The first `length` characters of `text`, or more: an added token that begins there is
+        whole."""
         for found in self._added.finditer(text) if self._added else ():
             if found.start() < length < found.end():
                 length = found.end()

@@ -1,6 +1,7 @@
 """Reads images: PNG, JPEG, WebP and GIF data. Pure.
 
-Images come from anyone. Their size is read from the header, and is bounded before anything is decoded.
+Images come from anyone. Their size is read from the header, and is bounded before anything is
+decoded.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ MAX_BYTES = 5 * 1024 * 1024
 """Most bytes of an image's data, as in the Messages API. A message on the bus has 8 MB."""
 _TOO_WIDE = f"At least one of the image dimensions exceed max allowed size: {MAX_SIDE} pixels"
 _MAX_SCANS = 100
-"""Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest image, and 60 bytes."""
+"""Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest image, and 60
+bytes."""
 _ORIENTATION = 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -38,12 +40,14 @@ _TURNS = {
 """Turns that make an image upright, by its EXIF orientation."""
 _SIDEWAYS = [_TURNS[orientation] for orientation in (5, 6, 7, 8)]
 _DIGEST_BYTES = 20
-warnings.filterwarnings("ignore", module=r"PIL\.")  # their texts come from the data, and Python would keep each
+warnings.filterwarnings(
+    "ignore", module=r"PIL\."
+)  # their texts come from the data, and Python would keep each
 
 
 class UnreadableImage(ValueError):
-    """Data that cannot be used as an image. The text says why, in the words of the Messages API, which clients
-    recognize."""
+    """Data that cannot be used as an image. The text says why, in the words of the Messages API,
+    which clients recognize."""
 
 
 class ImageFacts(Struct, frozen=True):
@@ -56,7 +60,8 @@ class ImageFacts(Struct, frozen=True):
 
 
 def image_hash(data: bytes, tenant: str | None) -> str:
-    """An image's identity: 40 hexadecimal digits, which differ for different data and for different tenants."""
+    """An image's identity: 40 hexadecimal digits, which differ for different data and for different
+    tenants."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"turnwire-image")
     digest.update(hashlib.blake2b((tenant or "").encode("utf-8", "surrogatepass")).digest())
     digest.update(data)
@@ -70,19 +75,22 @@ def read_facts(data: bytes) -> ImageFacts:
         width, height = image.size
         if _turn(image) in _SIDEWAYS:
             width, height = height, width
-        return ImageFacts(MEDIA_TYPES["JPEG" if image.format in _JPEG else image.format or ""], width, height)
+        return ImageFacts(
+            MEDIA_TYPES["JPEG" if image.format in _JPEG else image.format or ""], width, height
+        )
 
 
 def read_pixels(data: bytes) -> Image.Image:
-    """An image as models get it: the first frame, upright, in RGB, without its transparency, as transformers'
-    `load_image` makes it. Raises UnreadableImage."""
+    """An image as models get it: the first frame, upright, in RGB, without its transparency, as
+    transformers' `load_image` makes it. Raises UnreadableImage."""
     with _opened(data) as image:
         turn = _turn(image)
         return (image if turn is None else image.transpose(turn)).convert("RGB")
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    # Not `ImageOps.exif_transpose`, which also writes the image's EXIF again, and fails where that is damaged.
+    # Not `ImageOps.exif_transpose`, which also writes the image's EXIF again, and fails where that
+    # is damaged.
     orientation = image.getexif().get(_ORIENTATION)
     return _TURNS.get(orientation) if isinstance(orientation, int) else None
 
@@ -91,20 +99,27 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 def _opened(data: bytes) -> Iterator[Image.Image]:
     if len(data) > MAX_BYTES:
         megabytes = MAX_BYTES // (1024 * 1024)
-        raise UnreadableImage(f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes")
+        raise UnreadableImage(
+            f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes"
+        )
     try:
         with Image.open(BytesIO(data), formats=list(MEDIA_TYPES)) as image:
             width, height = image.size
             if max(width, height) > MAX_SIDE:
                 raise UnreadableImage(_TOO_WIDE)
             if width * height > MAX_PIXELS:
-                raise UnreadableImage(f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}")
+                raise UnreadableImage(
+                    f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}"
+                )
             if image.format in _JPEG and data.count(b"\xff\xda") > _MAX_SCANS:
                 raise UnreadableImage("Could not process image")
             yield image
     except UnreadableImage:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own, higher limits
+    except (
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ):  # Pillow's own, higher limits
         raise UnreadableImage(_TOO_WIDE) from None
     except Exception as error:  # Pillow's decoders raise what damaged data leads to
         raise UnreadableImage("Could not process image") from error

@@ -30,7 +30,8 @@ def media_of(conversation: Conversation) -> list[Media]:
 def replace_media(
     conversation: Conversation, kind: type[M], new: Callable[[M], Iterable[Text | Media]]
 ) -> Conversation:
-    """Returns the conversation with other parts in place of its media of one class, including media in results."""
+    """Returns the conversation with other parts in place of its media of one class, including media
+    in results."""
 
     def parts_of(part: Part) -> Iterable[Part]:
         if isinstance(part, Result):
@@ -40,5 +41,7 @@ def replace_media(
 
     messages: list[Message] = []
     for message in conversation.messages:
-        messages.append(replace(message, parts=[*chain.from_iterable(map(parts_of, message.parts))]))
+        messages.append(
+            replace(message, parts=[*chain.from_iterable(map(parts_of, message.parts))])
+        )
     return replace(conversation, messages=messages)

@@ -27,10 +27,16 @@ def image_bucket(config: ImageStoreConfig) -> BucketConfig:
 
 
 class ImageStore:
-    """Images by their hash (`image_hash`), which is tenant-bound and as hard to guess as a password."""
+    """Images by their hash (`image_hash`), which is tenant-bound and as hard to guess as a
+    password."""
 
     def __init__(
-        self, bus: Bus, config: ImageStoreConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0
+        self,
+        bus: Bus,
+        config: ImageStoreConfig,
+        log: FilteringBoundLogger,
+        *,
+        patience_s: float = 0.0,
     ) -> None:
         """`patience_s`: as of `Bucket`."""
         self._bucket = Bucket(bus, image_bucket(config), log, patience_s=patience_s)
@@ -40,12 +46,15 @@ class ImageStore:
         await self._bucket.put(image, data)
 
     async def get(self, image: str) -> bytes:
-        """Returns an image's data. Raises Unavailable, with the code MEDIA_MISSING if the bucket does not have it."""
+        """Returns an image's data. Raises Unavailable, with the code MEDIA_MISSING if the bucket
+        does not have it."""
         data = await self._bucket.get(image)
         if data is None:  # a server of a cluster may get it a moment after the leader
             await asyncio.sleep(AGAIN_S)
             data = await self._bucket.get(image)
         if data is None:
-            message = "an image of this request is not stored any more, or the bucket tw_media is missing"
+            message = (
+                "an image of this request is not stored any more, or the bucket tw_media is missing"
+            )
             raise Unavailable(message, code=MEDIA_MISSING)
         return data

@@ -1,1 +1,2 @@
-"""The turn ledger: finds and compares earlier turns, so that a prompt holds their original tokens. Pure."""
+"""The turn ledger: finds and compares earlier turns, so that a prompt holds their original tokens.
+Pure."""

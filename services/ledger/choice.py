@@ -1,13 +1,17 @@
 """Chooses the ledger entry of each turn of a conversation among siblings: the right entry, or none.
 
-Siblings are entries with the same visible history, as look-alike sessions, retries and forks have them. In this order:
+Siblings are entries with the same visible history, as look-alike sessions, retries and forks have
+them. In this order:
 
-1. The newest turn that evidence decides: ids and seals name one entry; else the reasoning that the client sent back,
-   the entries of earlier turns that a sibling belongs to, and the session id leave one.
-2. The turns before it follow from that entry: it names the entry that its own prompt restored last, and so on.
+1. The newest turn that evidence decides: ids and seals name one entry; else the reasoning that the
+   client sent back, the entries of earlier turns that a sibling belongs to, and the session id
+   leave one.
+2. The turns before it follow from that entry: it names the entry that its own prompt restored last,
+   and so on.
 
-Where several different siblings are left, none is chosen. Nor is a lone entry chosen that would add reasoning which the
-client did not send, if the client's session is another, or if there may be siblings that are not in memory.
+Where several different siblings are left, none is chosen. Nor is a lone entry chosen that would add
+reasoning which the client did not send, if the client's session is another, or if there may be
+siblings that are not in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,15 +28,20 @@ MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. If there are more, none is chosen."""
 
 Restore: TypeAlias = Callable[[int, StoredEntry], list[Message] | None]
-"""Returns the messages of the turn with this number as the model wrote it; None where the entry has another turn."""
+"""Returns the messages of the turn with this number as the model wrote it; None where the entry has
+another turn."""
 
 
 class Choice:
-    """The entries of one conversation. `chosen` has a list for each turn of the model: empty, or entries that differ in
-    nothing but the prompt before them."""
+    """The entries of one conversation. `chosen` has a list for each turn of the model: empty, or
+    entries that differ in nothing but the prompt before them."""
 
     def __init__(
-        self, store: EntryStore, conversation: Conversation, links: Sequence[Link], unseal: Unseal | None
+        self,
+        store: EntryStore,
+        conversation: Conversation,
+        links: Sequence[Link],
+        unseal: Unseal | None,
     ) -> None:
         self.chosen: list[list[StoredEntry]] = [[] for _ in links]
         self.doubts: list[Doubt] = ["unknown"] * len(links)
@@ -76,7 +85,9 @@ class Choice:
 
     def _number(self, key: bytes, before: int) -> int:
         """The number of the turn with this key before another one; -1 where there is none."""
-        return next((number for number in range(before - 1, -1, -1) if self._links[number].key == key), -1)
+        return next(
+            (number for number in range(before - 1, -1, -1) if self._links[number].key == key), -1
+        )
 
     def _accept(self, number: int, stored: StoredEntry, restore: Restore) -> bool:
         messages = restore(number, stored)
@@ -85,10 +96,13 @@ class Choice:
         return messages is not None
 
     def _follow(self, number: int, stored: StoredEntry, restore: Restore) -> int:
-        """Takes the entries that an entry names, and those that they name. Returns the number of the newest turn that
-        is still undecided; -1 if there is none."""
+        """Takes the entries that an entry names, and those that they name. Returns the number of
+        the newest turn that is still undecided; -1 if there is none."""
         while (context := stored.entry.context).previous:
-            number, before = self._number(context.previous_key, number), self._store.get(context.previous)
+            number, before = (
+                self._number(context.previous_key, number),
+                self._store.get(context.previous),
+            )
             if number < 0:
                 break
             if before is None:
@@ -129,9 +143,11 @@ class Choice:
             self.doubts[number] = "client"
         return decided
 
-    def _by_session(self, number: int, found: list[StoredEntry], *, hidden: bool) -> list[StoredEntry]:
-        """The siblings of the conversation's session, if that is certain. `hidden`: the client did not send the
-        reasoning."""
+    def _by_session(
+        self, number: int, found: list[StoredEntry], *, hidden: bool
+    ) -> list[StoredEntry]:
+        """The siblings of the conversation's session, if that is certain. `hidden`: the client did
+        not send the reasoning."""
         lines = [(stored, self._lineage(number, stored)) for stored in found]
         proven = [stored for stored, own in lines if own]
         found = proven or [stored for stored, own in lines if own is None]
@@ -153,19 +169,25 @@ class Choice:
         return found
 
     def _lineage(self, number: int, stored: StoredEntry) -> bool | None:
-        """Whether the earlier turns of an entry's session are this conversation's; None where nothing shows it."""
+        """Whether the earlier turns of an entry's session are this conversation's; None where
+        nothing shows it."""
         while (context := stored.entry.context).previous:
-            number, before = self._number(context.previous_key, number), self._store.get(context.previous)
+            number, before = (
+                self._number(context.previous_key, number),
+                self._store.get(context.previous),
+            )
             if before is None or number < 0:
                 return None
-            if (verdict := self._evidence_of(number).verdict(before.entry, self._unseal)) is not None:
+            if (
+                verdict := self._evidence_of(number).verdict(before.entry, self._unseal)
+            ) is not None:
                 return verdict
             stored = before
         return None
 
     def _by_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
-        """The siblings that descend from the newest earlier turn that the client's reasoning decides; all, if none
-        is."""
+        """The siblings that descend from the newest earlier turn that the client's reasoning
+        decides; all, if none is."""
         for earlier in range(number - 1, -1, -1):
             if self._evidence_of(earlier).thoughts and (own := self._decide(earlier)):
                 macs = {stored.entry.mac for stored in own}
@@ -183,7 +205,9 @@ class Choice:
         found = self._evidence.get(number)
         if found is None:
             link = self._links[number]
-            found = self._evidence[number] = evidence_of(self._conversation.messages[link.first : link.end])
+            found = self._evidence[number] = evidence_of(
+                self._conversation.messages[link.first : link.end]
+            )
         return found
 
     def _miss(self, number: int) -> None:
@@ -200,6 +224,13 @@ def _differ(found: Sequence[StoredEntry]) -> bool:
 def _content(entry: LedgerEntry) -> tuple[object, ...]:
     context = entry.context
     return (
-        *(entry.ids, entry.tail, entry.closed, entry.in_reasoning, entry.prefix, entry.calls_as_text),
+        *(
+            entry.ids,
+            entry.tail,
+            entry.closed,
+            entry.in_reasoning,
+            entry.prefix,
+            entry.calls_as_text,
+        ),
         *(context.started, context.previous),
     )

@@ -1,7 +1,9 @@
-"""Compares turns: what a turn's original tokens parse to, what its client sent back, and what the template renders.
+"""Compares turns: what a turn's original tokens parse to, what its client sent back, and what the
+template renders.
 
-Turns are equal where they hold the same parts in the same order. White space around text and reasoning, blank text, an
-empty think block and the spelling of arguments (`keys.canonical_arguments`) make no difference.
+Turns are equal where they hold the same parts in the same order. White space around text and
+reasoning, blank text, an empty think block and the spelling of arguments
+(`keys.canonical_arguments`) make no difference.
 """
 
 import re
@@ -26,7 +28,8 @@ WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
 """Writes calls that follow each other as the template does; "" where it refuses them."""
 _OPENING_CHARS = 256
 _MOST_RENDERED = 8
-"""Characters of a turn that a template renders, at most, for each that the model wrote: it may escape them."""
+"""Characters of a turn that a template renders, at most, for each that the model wrote: it may
+escape them."""
 _PIECE_CHARS = 512
 _MAX_ENDS = 16
 """Limit of places that are tried as the end of a turn's text: another part may quote it."""
@@ -62,15 +65,16 @@ class TurnReader:
         write_calls: WriteCalls | None = None,
         header: str = "",
     ) -> None:
-        """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template writes calls.
-        `header`: its text before a turn of the model."""
+        """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template
+        writes calls. `header`: its text before a turn of the model."""
         controls = sorted(controls)
         self._control_text = re.compile(alternatives(controls)) if controls else None
         hidden = {text for text in controls if text not in family.markers}
         if self._control_text is not None and self._control_text.search(header):
             hidden.add(header)
         self._hidden_text = re.compile(alternatives(sorted(hidden))) if hidden else None
-        """Tokens that a parser never receives, though templates write their text, and the header with its words."""
+        """Tokens that a parser never receives, though templates write their text, and the header
+        with its words."""
         self._family = family
         self._write_calls = write_calls
         self._vocabulary = vocabulary
@@ -82,8 +86,9 @@ class TurnReader:
             self._empty_thought = re.compile(rf"\A\s*(?:{opener}\s*)?{closer}\s*")
 
     def head_end(self, prompt: str, prefix: str) -> int:
-        """Where the turn opening begins at a prompt's end: the markers which open the turn's reasoning, open and close
-        it, or only close it. `prefix`: a forced call's opening, which follows them."""
+        """Where the turn opening begins at a prompt's end: the markers which open the turn's
+        reasoning, open and close it, or only close it. `prefix`: a forced call's opening, which
+        follows them."""
         end = len(prompt) - len(prefix)
         start = max(end - _OPENING_CHARS, 0)
         found = self._opening.search(prompt[start:end]) if self._opening is not None else None
@@ -95,7 +100,8 @@ class TurnReader:
         return decoder.feed(list(ids)) + decoder.flush()
 
     def read(self, text: str, tools: list[ToolSpec], mode: ParseMode) -> list[TurnPart] | None:
-        """The parts of a turn with this text, up to an incomplete call; None if the turn was not cut off there."""
+        """The parts of a turn with this text, up to an incomplete call; None if the turn was not
+        cut off there."""
         parser = self._open(tools, mode)
         parts: list[TurnPart] = []
         reason = FinishReason.STOP if mode.closed else FinishReason.LENGTH
@@ -105,9 +111,12 @@ class TurnReader:
             parts.append(_part(start, written))
         return parts
 
-    def is_kept(self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode) -> bool:
-        """Whether the stretch of text that a template renders for a turn parses to that turn, with or without the
-        control tokens that a parser never receives. The stretch begins where the prompt's turn opening began."""
+    def is_kept(
+        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
+    ) -> bool:
+        """Whether the stretch of text that a template renders for a turn parses to that turn, with
+        or without the control tokens that a parser never receives. The stretch begins where the
+        prompt's turn opening began."""
         if self._is_read_as(turn, stretch, opening, tools, mode):
             return True
         readable = self._with_readable_calls(turn, stretch)
@@ -116,43 +125,60 @@ class TurnReader:
     def agreement(
         self, turn: OriginalTurn, text: str, opening: str, tools: list[ToolSpec], mode: ParseMode
     ) -> tuple[int, int] | None:
-        """Up to where a turn that was cut off agrees with the text that the template renders for it: characters of the
-        turn and of the text. None where the template renders another turn.
+        """Up to where a turn that was cut off agrees with the text that the template renders for
+        it: characters of the turn and of the text. None where the template renders another turn.
 
-        `text` begins where the prompt's turn opening began, and may go on after the turn. After the last part, which a
-        template closes, the turn may lack text, or have what no template writes: a separator, the beginning of a call.
+        `text` begins where the prompt's turn opening began, and may go on after the turn. After the
+        last part, which a template closes, the turn may lack text, or have what no template writes:
+        a separator, the beginning of a call.
         """
         text, parts = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS], _essence(turn.parts)
         own_ends = self._ends_of_parts(turn, turn.text, tools, mode)
-        own = next((at for at in own_ends if _essence(self.read(turn.text[:at], tools, mode) or []) == parts), None)
+        own = next(
+            (
+                at
+                for at in own_ends
+                if _essence(self.read(turn.text[:at], tools, mode) or []) == parts
+            ),
+            None,
+        )
         if own is None:
             return None
         for form in filter(None, (text, self._with_readable_calls(turn, text))):
             after, rendered_mode = self._after_opening(form, opening, mode)
             for at in self._ends_of_parts(turn, after, tools, rendered_mode):
                 start = len(form) - len(after)
-                if text.endswith(after[at:]) and self._is_read_as(turn, form[: start + at], opening, tools, mode):
+                if text.endswith(after[at:]) and self._is_read_as(
+                    turn, form[: start + at], opening, tools, mode
+                ):
                     written, rendered = turn.text[own:], after[at:]
                     same = self._outside_control(rendered, len(common_prefix(written, rendered)))
-                    return len(turn.text) - len(written[same:].lstrip()), len(text) - len(rendered) + same
+                    return len(turn.text) - len(written[same:].lstrip()), len(text) - len(
+                        rendered
+                    ) + same
         return None
 
     def _outside_control(self, text: str, at: int) -> int:
         """The position, or the start of the control token of the text that it would split."""
-        found = self._control_text.finditer(text[: at + _OPENING_CHARS]) if self._control_text is not None else ()
+        found = (
+            self._control_text.finditer(text[: at + _OPENING_CHARS])
+            if self._control_text is not None
+            else ()
+        )
         return next((match.start() for match in found if match.start() < at < match.end()), at)
 
     def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
-        """How many tokens end within the first characters of a turn's text, and how many characters they have."""
+        """How many tokens end within the first characters of a turn's text, and how many characters
+        they have."""
         decoder = self._vocabulary.open(self._hidden)
         lengths = [*accumulate(map(len, map(decoder.step, ids)), initial=0)]
         count = tokens_within(lengths, chars)
         return count, lengths[count]
 
     def _with_readable_calls(self, turn: OriginalTurn, stretch: str) -> str | None:
-        """The stretch with the turn's calls in the family's own spelling, where the template writes them in another:
-        some print strings unescaped (LFM2.5), so that no parser reads the value back. None where the stretch lacks the
-        template's spelling.
+        """The stretch with the turn's calls in the family's own spelling, where the template writes
+        them in another: some print strings unescaped (LFM2.5), so that no parser reads the value
+        back. None where the stretch lacks the template's spelling.
         """
         if self._write_calls is None:
             return None
@@ -173,7 +199,11 @@ class TurnReader:
     def _open(self, tools: list[ToolSpec], mode: ParseMode) -> TurnParser:
         in_reasoning, prefix, as_text, _ = mode
         return open_parser(
-            self._family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix, calls_as_text=as_text
+            self._family.name,
+            tools=tools,
+            in_reasoning=in_reasoning,
+            prefix=prefix,
+            calls_as_text=as_text,
         )
 
     def _is_read_as(
@@ -194,20 +224,25 @@ class TurnReader:
         return rendered is not None and same(turn.parts, rendered)
 
     def _after_opening(self, stretch: str, opening: str, mode: ParseMode) -> tuple[str, ParseMode]:
-        """The stretch after the turn opening, and its mode. The template may write another opening: reasoning open,
-        closed at once, or without markers."""
+        """The stretch after the turn opening, and its mode. The template may write another opening:
+        reasoning open, closed at once, or without markers."""
         if stretch.startswith(opening):
             return stretch[len(opening) :], mode._replace(closed=True)
         if self._empty_thought is not None:
             stretch = self._empty_thought.sub("", stretch, count=1)
         return stretch, ParseMode(False, "", mode.calls_as_text)
 
-    def _ends_of_parts(self, turn: OriginalTurn, text: str, tools: list[ToolSpec], mode: ParseMode) -> Iterator[int]:
-        """Where the last part of a turn may end in a text that begins with it; a call before its wrapper's end."""
+    def _ends_of_parts(
+        self, turn: OriginalTurn, text: str, tools: list[ToolSpec], mode: ParseMode
+    ) -> Iterator[int]:
+        """Where the last part of a turn may end in a text that begins with it; a call before its
+        wrapper's end."""
         parts = [part for part in turn.parts if isinstance(part, Call) or (part.text or "").strip()]
         calls, at, wanted = sum(isinstance(part, Call) for part in parts), 0, ""
         if calls:
-            pieces = [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]
+            pieces = [
+                text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)
+            ]
             start = _PIECE_CHARS * _completing(self._open(tools, mode), pieces, calls)
             if start < 0:
                 return
@@ -230,21 +265,25 @@ class TurnReader:
 def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
     """Whether a template renders the parts of a turn, in their order.
 
-    Text before a call may be rendered as reasoning, or as the end of it: templates that have no place for text beside a
-    call do so (gpt-oss), though the model may write both.
+    Text before a call may be rendered as reasoning, or as the end of it: templates that have no
+    place for text beside a call do so (gpt-oss), though the model may write both.
     """
     ours, theirs = _essence(original), _essence(rendered)
-    return ours == theirs or _text_as_reasoning(ours) == [(kind, squeeze(text)) for kind, text in theirs]
+    return ours == theirs or _text_as_reasoning(ours) == [
+        (kind, squeeze(text)) for kind, text in theirs
+    ]
 
 
 def restored_parts(
     sent: Sequence[Part], turn: OriginalTurn, unseal: Unseal | None, *, with_reasoning: bool
 ) -> list[Part] | None:
-    """The original turn's parts, if the client sent back that turn; None where the client changed it.
+    """The original turn's parts, if the client sent back that turn; None where the client changed
+    it.
 
-    Ids, names and kinds of calls are the client's, since its results refer to them; templates show the model's own ids.
-    Reasoning that it left out, or sent in parts only, is restored with `with_reasoning` and else left out. The key
-    guarantees that calls are equal, and texts nearly so.
+    Ids, names and kinds of calls are the client's, since its results refer to them; templates show
+    the model's own ids. Reasoning that it left out, or sent in parts only, is restored with
+    `with_reasoning` and else left out. The key guarantees that calls are equal, and texts nearly
+    so.
     """
     texts = [part.text for part in sent if isinstance(part, Text)]
     if not _joined(texts) & _joined([part.text for part in turn.parts if isinstance(part, Text)]):
@@ -273,7 +312,8 @@ def _thought(part: Reasoning, unseal: Unseal | None) -> str:
 
 
 def _is_reasoning_of(sent: Sequence[str], original: Sequence[str]) -> bool:
-    """Whether the client sent the turn's reasoning: all of it, however joined, or some of its blocks whole."""
+    """Whether the client sent the turn's reasoning: all of it, however joined, or some of its
+    blocks whole."""
     ours, theirs = list(map(squeeze, original)), list(map(squeeze, sent))
     return "".join(theirs) == "".join(ours) or all(thought in ours for thought in theirs)
 
@@ -317,7 +357,8 @@ def _text_as_reasoning(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int:
-    """The index of the piece that completes the call with this number, before its wrapper's end; -1: there is none."""
+    """The index of the piece that completes the call with this number, before its wrapper's end;
+    -1: there is none."""
     for index, piece in enumerate(pieces):
         for event in parser.feed(piece):
             if isinstance(event, BlockStart) and event.kind == "tool_use":

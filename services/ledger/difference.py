@@ -1,8 +1,10 @@
-"""Compares a prompt with the one before it in its session: where they differ first, what that costs, and why. Pure.
+"""Compares a prompt with the one before it in its session: where they differ first, what that
+costs, and why. Pure.
 
-Each prompt of an agent should begin with the one before it and that one's answer. Where it does not, the engine
-computes everything after the first difference again. Conversations show what a client changed; where the earlier one is
-not kept, digests of its parts show which of them it changed, or the rendered texts what varies in them.
+Each prompt of an agent should begin with the one before it and that one's answer. Where it does
+not, the engine computes everything after the first difference again. Conversations show what a
+client changed; where the earlier one is not kept, digests of its parts show which of them it
+changed, or the rendered texts what varies in them.
 """
 
 import re
@@ -15,12 +17,24 @@ import msgspec
 from msgspec import Struct
 from xxhash import xxh3_128_digest
 
-from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolSpec,
+)
 from services.ledger.chain import text_and_calls
 from services.ledger.keys import squeeze
 from services.tokenization.segments import TokenIds, common_prefix
 
-ChangeKind: TypeAlias = Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
+ChangeKind: TypeAlias = Literal[
+    "tools", "system", "settings", "message", "reasoning", "answer", "history"
+]
 Variation: TypeAlias = Literal["date", "id", "number", "text"]
 
 SHOWN = 160
@@ -39,8 +53,8 @@ PARTS: Mapping[str, ChangeKind] = {
     "history": "history",
     "deferred": "tools",
 }
-"""Parts of a request that are compared by digests, in the order of changes. `messages`: one was edited; `history`: it
-is shorter than before; `deferred`: tools that are not in the tool list."""
+"""Parts of a request that are compared by digests, in the order of changes. `messages`: one was
+edited; `history`: it is shorter than before; `deferred`: tools that are not in the tool list."""
 _DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?|\d\d?:\d\d|\d\d?/\d\d?/\d{2,4}"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b"
@@ -48,7 +62,11 @@ _DATE = re.compile(
 _ID = re.compile(r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{8,}|\b[0-9a-f]{8,}\b")
 _DIGIT = re.compile(r"\d")
 _WORD_START, _WORD_END = re.compile(r"[\w:/.+-]+"), re.compile(r"[\w:/.+-]+\Z")
-_VARIATIONS: tuple[tuple[Variation, re.Pattern[str]], ...] = (("date", _DATE), ("id", _ID), ("number", _DIGIT))
+_VARIATIONS: tuple[tuple[Variation, re.Pattern[str]], ...] = (
+    ("date", _DATE),
+    ("id", _ID),
+    ("number", _DIGIT),
+)
 _NO_IDS: TokenIds = array("I")
 
 
@@ -93,19 +111,27 @@ class Difference(Struct, frozen=True):
 
 
 def difference(
-    before: ComparedPrompt, now: ComparedPrompt, answer: Sequence[Part] = (), answer_ids: TokenIds = _NO_IDS
+    before: ComparedPrompt,
+    now: ComparedPrompt,
+    answer: Sequence[Part] = (),
+    answer_ids: TokenIds = _NO_IDS,
 ) -> Difference:
-    """Compares a prompt with the one before it in its session, and with that one's answer where it is known."""
+    """Compares a prompt with the one before it in its session, and with that one's answer where it
+    is known."""
     at, again = None, 0
     if before.ids and now.ids:
         expected = before.ids + answer_ids
         at = len(common_prefix(expected, now.ids))
         again = len(expected) - at
     if before.conversation is not None and now.conversation is not None:
-        return Difference(at, again, _conversation_changes(before.conversation, answer, now.conversation))
+        return Difference(
+            at, again, _conversation_changes(before.conversation, answer, now.conversation)
+        )
     if before.digests and now.digests:
         return Difference(at, again, _digest_changes(before, now))
-    return Difference(at, again, [] if now.text.startswith(before.text) else _text_changes(before, now))
+    return Difference(
+        at, again, [] if now.text.startswith(before.text) else _text_changes(before, now)
+    )
 
 
 def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[str, bytes]:
@@ -113,7 +139,11 @@ def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[st
     values: dict[str, object] = {name: getattr(conversation, name) for name in SETTINGS}
     values["system"] = "\n".join(part.text for part in conversation.system)
     for name, deferred in (("tools", False), ("deferred", True)):
-        values[name] = [(tool.name, tool.description, tool.schema) for tool in tools if tool.deferred is deferred]
+        values[name] = [
+            (tool.name, tool.description, tool.schema)
+            for tool in tools
+            if tool.deferred is deferred
+        ]
     return {name: xxh3_128_digest(msgspec.json.encode(value)) for name, value in values.items()}
 
 
@@ -123,8 +153,8 @@ def system_changes(before: Conversation, now: Conversation) -> list[Change]:
 
 
 def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Returns what is the same of an answer in every form in which clients send it back: its text without white space,
-    and its calls by name and value."""
+    """Returns what is the same of an answer in every form in which clients send it back: its text
+    without white space, and its calls by name and value."""
     text, calls = text_and_calls(parts)
     return squeeze(text), tuple(sorted(calls))
 
@@ -132,7 +162,9 @@ def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]
 def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
     """Returns the answers of the model in a history: the parts of each run of its messages."""
     runs = groupby(messages, key=lambda message: message.role == "assistant")
-    return [[part for message in run for part in message.parts] for is_answer, run in runs if is_answer]
+    return [
+        [part for message in run for part in message.parts] for is_answer, run in runs if is_answer
+    ]
 
 
 def _digest_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
@@ -154,7 +186,10 @@ def _text_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
 
 def _variation(was: str, now: str) -> Variation:
     """Returns what kind of text varies where two texts have these words."""
-    return next((kind for kind, pattern in _VARIATIONS if pattern.search(was) and pattern.search(now)), "text")
+    return next(
+        (kind for kind, pattern in _VARIATIONS if pattern.search(was) and pattern.search(now)),
+        "text",
+    )
 
 
 def _words_at(was: str, now: str) -> tuple[str, str]:
@@ -164,12 +199,18 @@ def _words_at(was: str, now: str) -> tuple[str, str]:
 
 
 def _word_at(text: str, at: int) -> str:
-    ahead, rest = _WORD_END.search(text, max(0, at - WORD), at), _WORD_START.match(text, at, at + WORD)
+    ahead, rest = (
+        _WORD_END.search(text, max(0, at - WORD), at),
+        _WORD_START.match(text, at, at + WORD),
+    )
     return f"{ahead[0] if ahead else ''}{rest[0] if rest else ''}" or text[at : at + 1]
 
 
-def _conversation_changes(before: Conversation, answer: Sequence[Part], now: Conversation) -> list[Change]:
-    """Returns the changes from a conversation with its answer to the next one; an extended history is not a change."""
+def _conversation_changes(
+    before: Conversation, answer: Sequence[Part], now: Conversation
+) -> list[Change]:
+    """Returns the changes from a conversation with its answer to the next one; an extended history
+    is not a change."""
     names = [[tool.name for tool in conversation.tools] for conversation in (before, now)]
     changes = _tool_list_changes(*names) or _differing("tools", _tools(before), _tools(now))
     changes += system_changes(before, now)
@@ -179,9 +220,16 @@ def _conversation_changes(before: Conversation, answer: Sequence[Part], now: Con
 
 def _tool_list_changes(was: Sequence[str], now: Sequence[str]) -> list[Change]:
     if sorted(was) != sorted(now):
-        gone, come = [name for name in was if name not in now], [name for name in now if name not in was]
+        gone, come = (
+            [name for name in was if name not in now],
+            [name for name in now if name not in was],
+        )
         return [Change("tools", "the tool list", _places(gone, was), _places(come, now))]
-    return [] if was == now else [Change("tools", "the order of the tools", _places(was, was), _places(now, now))]
+    return (
+        []
+        if was == now
+        else [Change("tools", "the order of the tools", _places(was, was), _places(now, now))]
+    )
 
 
 def _places(names: Sequence[str], among: Sequence[str]) -> str:
@@ -193,7 +241,9 @@ def _tools(conversation: Conversation) -> dict[str, str]:
 
 
 def _system(conversation: Conversation) -> dict[str, str]:
-    return {f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)}
+    return {
+        f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)
+    }
 
 
 def _settings(conversation: Conversation) -> dict[str, str]:
@@ -212,11 +262,16 @@ def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str])
     return changes
 
 
-def _history_changes(was: Sequence[Message], answer: Sequence[Part], now: Sequence[Message]) -> list[Change]:
+def _history_changes(
+    was: Sequence[Message], answer: Sequence[Part], now: Sequence[Message]
+) -> list[Change]:
     changes: list[Change] = []
     if len(now) < len(was):
-        # A client that edits a message sends the rest again; one that summarizes its history sends fewer.
-        changes.append(Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages"))
+        # A client that edits a message sends the rest again; one that summarizes its history sends
+        # fewer.
+        changes.append(
+            Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages")
+        )
     for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
         if (change := _message_change(number, before, after)) is not None:
             changes.append(change)
@@ -238,7 +293,9 @@ def _message_change(number: int, before: Message, after: Message) -> Change | No
     where, old, new = f"message {number} ({before.role})", _words(before.parts), _words(after.parts)
     if before.role != after.role:
         return Change("history", where, old[:SHOWN], f"{after.role}: {new}"[:SHOWN])
-    rest = [[part for part in one.parts if not isinstance(part, Reasoning)] for one in (before, after)]
+    rest = [
+        [part for part in one.parts if not isinstance(part, Reasoning)] for one in (before, after)
+    ]
     is_answer = before.role == "assistant"
     if rest[0] == rest[1] or (is_answer and content_of(before.parts) == content_of(after.parts)):
         if _has_reasoning(before.parts) == _has_reasoning(after.parts):
@@ -264,7 +321,9 @@ def _part_words(part: Part) -> str:
         case Call():
             return f"[call {part.name}] {part.arguments}"
         case Result():
-            return "[result] " + "\n".join(one.text if isinstance(one, Text) else _json(one) for one in part.parts)
+            return "[result] " + "\n".join(
+                one.text if isinstance(one, Text) else _json(one) for one in part.parts
+            )
         case Media():
             return f"[{part.kind} {part.media_type}]"
 

@@ -1,7 +1,7 @@
 """Distinguishes turns with the same visible history by what their clients received.
 
-A client sends back the ids of a turn's calls and items and the seals of its reasoning, which no other turn has, and the
-text of its reasoning. An entry has digests of all of them.
+A client sends back the ids of a turn's calls and items and the seals of its reasoning, which no
+other turn has, and the text of its reasoning. An entry has digests of all of them.
 """
 
 import hashlib
@@ -38,21 +38,26 @@ class Evidence(Struct, frozen=True):
     """Digests of the reasoning text: all of it, then each block."""
 
     def marks(self, entry: LedgerEntry | None, unseal: Unseal | None) -> set[bytes]:
-        """The marks that the turn's entry must have: those of ids, and those of seals that the entry has or that this
-        server made for another turn."""
+        """The marks that the turn's entry must have: those of ids, and those of seals that the
+        entry has or that this server made for another turn."""
         entry_marks = () if entry is None else entry.marks
         ours = (
-            mark for mark, blob in self.seals.items() if mark in entry_marks or (unseal and unseal(blob) is not None)
+            mark
+            for mark, blob in self.seals.items()
+            if mark in entry_marks or (unseal and unseal(blob) is not None)
         )
         return {*self.ids, *ours}
 
     def fits_reasoning(self, entry: LedgerEntry) -> bool:
-        """Whether the client sent the entry's reasoning: all of it, however joined, or some of its blocks."""
-        return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(entry.thoughts)
+        """Whether the client sent the entry's reasoning: all of it, however joined, or some of its
+        blocks."""
+        return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(
+            entry.thoughts
+        )
 
     def verdict(self, entry: LedgerEntry, unseal: Unseal | None) -> bool | None:
-        """Whether the client sent back this entry's turn; None where it may have. Equal reasoning proves nothing: other
-        turns may have it, too."""
+        """Whether the client sent back this entry's turn; None where it may have. Equal reasoning
+        proves nothing: other turns may have it, too."""
         if marks := self.marks(entry, unseal):
             return marks <= set(entry.marks)
         return False if self.thoughts and not self.fits_reasoning(entry) else None
@@ -61,17 +66,22 @@ class Evidence(Struct, frozen=True):
 def call_id(turn: str, block: int) -> str:
     """An id such as `toolu_…` for the call in a block of a turn: 140 bits, the same in every shard.
 
-    Prefix and length are Anthropic's; clients of the other APIs do not look at them. The model's own ids are not sent:
-    some models repeat them. The calls of a turn are numbered from a random number on, and the turn's tag is in the id
-    of each: ids alone show which calls are of one turn, and their order (`call_place`).
+    Prefix and length are Anthropic's; clients of the other APIs do not look at them. The model's
+    own ids are not sent: some models repeat them. The calls of a turn are numbered from a random
+    number on, and the turn's tag is in the id of each: ids alone show which calls are of one turn,
+    and their order (`call_place`).
     """
     first, tag = divmod(_turn_number(turn), _TAGS)
-    return "toolu_" + _digits(first % _FIRST_NUMBERS + block, _NUMBER_LENGTH) + _digits(tag, _TAG_LENGTH)
+    return (
+        "toolu_"
+        + _digits(first % _FIRST_NUMBERS + block, _NUMBER_LENGTH)
+        + _digits(tag, _TAG_LENGTH)
+    )
 
 
 def call_place(call_id: str) -> tuple[str, str]:
-    """The tag of the turn with this call, and a text by which the calls of a turn are sorted. Both are empty for an id
-    that this server did not make."""
+    """The tag of the turn with this call, and a text by which the calls of a turn are sorted. Both
+    are empty for an id that this server did not make."""
     found = _find_own(call_id)
     return ("", "") if found is None else (found[2], found[1][::-1])
 
@@ -82,14 +92,15 @@ def item_tags(ids: Iterable[str]) -> set[str]:
 
 
 def turn_marks(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list[bytes]:
-    """The marks of a turn: digests of its own id, from which the ids of Responses items are made, its calls and
-    seals."""
+    """The marks of a turn: digests of its own id, from which the ids of Responses items are made,
+    its calls and seals."""
     calls = [_mark("call", _SEPARATORS.sub("", call)) for call in call_ids]
     return [_mark("turn", turn), *calls, *(_mark("seal", seal) for seal in seals)]
 
 
 def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
-    """Digests of all reasoning, then of each block; empty where there is none. White space does not count."""
+    """Digests of all reasoning, then of each block; empty where there is none. White space does not
+    count."""
     bare = [text for text in map(squeeze, thoughts) if text]
     return [_mark("thought", text) for text in ("".join(bare), *bare)] if bare else []
 
@@ -116,7 +127,8 @@ def evidence_of(messages: Iterable[Message]) -> Evidence:
 
 
 def _find_own(call_id: str) -> "re.Match[str] | None":
-    """Finds an id that this server made. OpenClaw removes the underscore, or puts the id into a longer one."""
+    """Finds an id that this server made. OpenClaw removes the underscore, or puts the id into a
+    longer one."""
     return _CALL_ID.search(call_id) or _CALL_ID.search(_SEPARATORS.sub("", call_id))
 
 
@@ -129,7 +141,8 @@ def _turn_number(turn: str) -> int:
 
 
 def _digits(number: int, count: int) -> str:
-    """The last digits of a number, the lowest first: some clients only keep the first characters of an id."""
+    """The last digits of a number, the lowest first: some clients only keep the first characters of
+    an id."""
     digits = []
     for _ in range(count):
         number, digit = divmod(number, len(_ALPHABET))

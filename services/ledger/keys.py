@@ -1,9 +1,10 @@
 """Computes the key under which a turn is found again when its client sends it back.
 
-No two clients send a turn back alike: blank text is dropped, reasoning is dropped, sealed or joined, text and calls are
-sorted into two fields, arguments pass through the client's own JSON, and Claude Code's tools tidy theirs. The key
-covers what survives: the text without white space, and the calls by name and value. It only has to find the turn;
-comparing the turn decides whether it is the same."""
+No two clients send a turn back alike: blank text is dropped, reasoning is dropped, sealed or
+joined, text and calls are sorted into two fields, arguments pass through the client's own JSON, and
+Claude Code's tools tidy theirs. The key covers what survives: the text without white space, and the
+calls by name and value. It only has to find the turn; comparing the turn decides whether it is the
+same."""
 
 import hashlib
 import json
@@ -26,34 +27,39 @@ def squeeze(text: str) -> str:
 def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
     """A call's arguments as text that is the same for every spelling of the same JSON value.
 
-    Numbers are doubles and keys are sorted, since both go through JavaScript's JSON in most clients: 1.0 comes back as
-    1, 2**53 + 1 as 2**53, 1e400 as null, and keys that look like integers come first. `freeform`: the text is a
-    freeform tool's input itself, unless it is an object that holds it. Never raises: text that is not a JSON
-    object is kept unchanged.
+    Numbers are doubles and keys are sorted, since both go through JavaScript's JSON in most
+    clients: 1.0 comes back as 1, 2**53 + 1 as 2**53, 1e400 as null, and keys that look like
+    integers come first. `freeform`: the text is a freeform tool's input itself, unless it is an
+    object that holds it. Never raises: text that is not a JSON object is kept unchanged.
     """
     return _canonical(_value(arguments, freeform), arguments)
 
 
 def key_arguments(arguments: str, *, freeform: bool = False) -> str:
-    """A call's arguments in its turn's key: canonical, and without what Claude Code changes when it sends a call back
-    (docs/clients.md). Claude Code removes `cd` into the working directory from the start of a command and white space
-    from the ends of lines that it writes, and fills in flags that are off.
+    """A call's arguments in its turn's key: canonical, and without what Claude Code changes when it
+    sends a call back (docs/clients.md). Claude Code removes `cd` into the working directory from
+    the start of a command and white space from the ends of lines that it writes, and fills in flags
+    that are off.
     """
     value = _value(arguments, freeform)
-    return _canonical({name: _tidied(name, inner) for name, inner in value.items() if inner is not False}, arguments)
+    return _canonical(
+        {name: _tidied(name, inner) for name, inner in value.items() if inner is not False},
+        arguments,
+    )
 
 
 def changes_directory(original: str, sent: str) -> bool:
-    """Whether a call that a client sent back enters another directory than the original, or enters one where the
-    original enters none. The key does not cover this, and no client does it by itself."""
+    """Whether a call that a client sent back enters another directory than the original, or enters
+    one where the original enters none. The key does not cover this, and no client does it by
+    itself."""
     ours, theirs = _value(original, False).get("command"), _value(sent, False).get("command")
     into = _CHANGES_DIRECTORY.match(theirs) if isinstance(theirs, str) else None
     return into is not None and not (isinstance(ours, str) and ours.startswith(into[0]))
 
 
 def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
-    """The chain hash after a turn. `state`: the hash before it; `text`: all of its text; `calls`: rendered names and
-    `key_arguments`."""
+    """The chain hash after a turn. `state`: the hash before it; `text`: all of its text; `calls`:
+    rendered names and `key_arguments`."""
     hasher = chain(state)
     add(hasher, "assistant", squeeze(text))
     for name, arguments in calls:
@@ -85,7 +91,9 @@ def _number(digits: str) -> float | None:
 
 
 # Made once: `json.loads` and `json.dumps` with options take 7 and 3 us more for each call.
-_decode = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=lambda _: None).decode
+_decode = json.JSONDecoder(
+    parse_int=_number, parse_float=_number, parse_constant=lambda _: None
+).decode
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 

@@ -1,7 +1,8 @@
 """Joins the calls of one turn that a client sent back one by one, each with its result.
 
-A client may take a turn's items one after another, and add each call's result after the call. So a turn with several
-calls comes back as several, between results. The ids of the calls show the turn, without the ledger too.
+A client may take a turn's items one after another, and add each call's result after the call. So a
+turn with several calls comes back as several, between results. The ids of the calls show the turn,
+without the ledger too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,11 +14,12 @@ from services.ledger.evidence import call_place, item_tags
 
 
 def join_pairs(messages: list[Message]) -> list[Message]:
-    """The messages with each turn that was sent back in pairs as one message, in the order of its calls, and with the
-    results after it in the same order. The same list if there are none.
+    """The messages with each turn that was sent back in pairs as one message, in the order of its
+    calls, and with the results after it in the same order. The same list if there are none.
 
-    Messages of the model are of one turn if only results are between them, and all calls have ids of that turn. In
-    messages without calls, the ids of Responses items count. A repeated call begins another turn.
+    Messages of the model are of one turn if only results are between them, and all calls have ids
+    of that turn. In messages without calls, the ids of Responses items count. A repeated call
+    begins another turn.
     """
     turns: list[list[list[Message]]] = []
     """Runs of messages with one role: of a turn, messages of the model and results in alternation."""
@@ -39,12 +41,14 @@ def join_pairs(messages: list[Message]) -> list[Message]:
             turns.append([run])
     if max(map(len, turns), default=0) < 3:
         return messages
-    return [message for turn in turns for message in (_joined(turn) if len(turn) > 2 else chain(*turn))]
+    return [
+        message for turn in turns for message in (_joined(turn) if len(turn) > 2 else chain(*turn))
+    ]
 
 
 def _place_of(messages: Iterable[Message]) -> tuple[str, set[str]]:
-    """The tag of the one turn of this server that all calls, or else all items, are of, "" if there is none; and the
-    calls' places in it."""
+    """The tag of the one turn of this server that all calls, or else all items, are of, "" if there
+    is none; and the calls' places in it."""
     tags: set[str] = set()
     places: set[str] = set()
     items: list[str] = []
@@ -62,8 +66,8 @@ def _place_of(messages: Iterable[Message]) -> tuple[str, set[str]]:
 
 
 def _joined(turn: Sequence[Sequence[Message]]) -> Iterable[Message]:
-    """One message of the model, then one with the results, first those of other calls. Equal reasoning counts once:
-    where an API requires it before a call, clients repeat it."""
+    """One message of the model, then one with the results, first those of other calls. Equal
+    reasoning counts once: where an API requires it before a call, clients repeat it."""
     said, answers = list(chain(*turn[::2])), chain(*turn[1::2])
     calls: list[tuple[str, list[Part]]] = []
     """Each call with the parts before it, by its place."""

@@ -2,12 +2,15 @@
 
 A `Recall` looks up one request's turns, in two steps around the rendering:
 
-- `restore` puts the turns of the history back as the model wrote them, if the client did not change them;
-- `encode` finds the newest turn that the rendered text still contains, after the same text as when it was decoded, and
-  returns that prompt's ids, the turn's original tokens, and the ids of the text that follows.
+- `restore` puts the turns of the history back as the model wrote them, if the client did not change
+  them;
+- `encode` finds the newest turn that the rendered text still contains, after the same text as when
+  it was decoded, and returns that prompt's ids, the turn's original tokens, and the ids of the text
+  that follows.
 
-Everything is verified: the text before a turn is compared by hash, and the template's text of the turn is parsed and
-compared with what its tokens parse to. From the first difference on, the rendered text is encoded.
+Everything is verified: the text before a turn is compared by hash, and the template's text of the
+turn is parsed and compared with what its tokens parse to. From the first difference on, the
+rendered text is encoded.
 """
 
 import hashlib
@@ -37,11 +40,15 @@ from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_SCOPES = 1024
 MAX_ENDS = 16
-"""Limit of places that are tried as the end of a turn's stretch: a turn that quotes end tokens has several."""
+"""Limit of places that are tried as the end of a turn's stretch: a turn that quotes end tokens has
+several."""
 
-Outcome: TypeAlias = Literal["first", "reused", "unknown", "client", "ambiguous", "moved", "template"]
-"""What became of the newest turn: there is none; its tokens are in the prompt; it is not in the ledger; its client
-changed it; it may be any of several; the text before it changed; the template renders it differently."""
+Outcome: TypeAlias = Literal[
+    "first", "reused", "unknown", "client", "ambiguous", "moved", "template"
+]
+"""What became of the newest turn: there is none; its tokens are in the prompt; it is not in the
+ledger; its client changed it; it may be any of several; the text before it changed; the template
+renders it differently."""
 
 
 class LedgerModel(Struct, frozen=True):
@@ -58,10 +65,11 @@ class LedgerModel(Struct, frozen=True):
     write_calls: WriteCalls | None = None
     """Writes calls that follow each other as the template does."""
     header: str = ""
-    """The template's text before a turn of the model, without reasoning markers and white space around it."""
+    """The template's text before a turn of the model, without reasoning markers and white space
+    around it."""
     placeholder: int | None = None
-    """The token that stands for an image. Turns in which the model wrote it are not reused: they would look like one
-    in the prompt."""
+    """The token that stands for an image. Turns in which the model wrote it are not reused: they
+    would look like one in the prompt."""
 
 
 class RecalledPrompt(Struct, frozen=True):
@@ -80,7 +88,8 @@ class RecalledPrompt(Struct, frozen=True):
 
 
 class _Base(Struct, frozen=True):
-    """The part of a prompt that an entry covers: the prompt of `stored`, its turn, and where the text continues."""
+    """The part of a prompt that an entry covers: the prompt of `stored`, its turn, and where the
+    text continues."""
 
     stored: StoredEntry
     end: int
@@ -100,10 +109,16 @@ class Ledger:
         self._chains = ChainCache(prompt_bytes)
         self._scope_of = lru_cache(MAX_SCOPES)(partial(scope_of, model.name, model.digest))
         self.reader = TurnReader(
-            model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls, model.header
+            model.family,
+            model.vocabulary,
+            model.encoder.cuts.tokens,
+            model.write_calls,
+            model.header,
         )
         self._end = (
-            re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
+            re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True))))
+            if model.ends
+            else None
         )
         joint = model.family.style.joint
         starts = (joint, model.header) if joint else (model.header, *model.family.markers)
@@ -111,16 +126,21 @@ class Ledger:
         self._guard = _guard(model.encoder)
 
     def add(self, entry: LedgerEntry) -> bool:
-        """Keeps an entry with a verified signature. False: the ledger has it, or it is another model's."""
+        """Keeps an entry with a verified signature. False: the ledger has it, or it is another
+        model's."""
         return entry.model == self.model.name and self.entries.add(entry)
 
-    def look_up(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
-        """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees them."""
+    def look_up(
+        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None
+    ) -> "Recall":
+        """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees
+        them."""
         links = self._chains.chain_of(conversation, self._scope_of(conversation.client.tenant))
         return Recall(self, conversation, links, tools, unseal)
 
     def read(self, entry: LedgerEntry, tools: list[ToolSpec]) -> OriginalTurn | None:
-        """The text and parts of the entry's turn; None where its tokens cannot be read, or not be reused."""
+        """The text and parts of the entry's turn; None where its tokens cannot be read, or not be
+        reused."""
         try:
             ids = unpack_ids(entry.ids)
             text = self.reader.text_of(ids) + entry.tail
@@ -132,7 +152,8 @@ class Ledger:
         return None if parts is None else OriginalTurn(text, parts)
 
     def fragment(self, text: str) -> TokenIds:
-        """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt differently."""
+        """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt
+        differently."""
         encoder = self.model.encoder
         if not text or self._guard is None or text.startswith(encoder.cuts.tokens):
             return encoder.encode(text)
@@ -148,8 +169,9 @@ class Ledger:
             yield match.start()
 
     def own_ends(self, text: str, start: int, turn: OriginalTurn) -> Iterable[int]:
-        """Where a turn that begins at `start` may end for a template that writes no end of turn (Apertus, before a
-        result): after the marker, or else the text, with which the turn itself ends."""
+        """Where a turn that begins at `start` may end for a template that writes no end of turn
+        (Apertus, before a result): after the marker, or else the text, with which the turn itself
+        ends."""
         bare = turn.text.rstrip()
         blanks = turn.text[len(bare) :]
         last = next((marker for marker in self.model.family.markers if bare.endswith(marker)), "")
@@ -164,8 +186,9 @@ class Ledger:
             yield at + len(common_prefix(blanks, text[at : at + len(blanks)]))
 
     def has_foreign_end(self, stretch: str, original: str) -> bool:
-        """Whether a stretch holds an end token that the turn does not quote and that more of the model's output does
-        not follow: text that a parser passes over between messages may be another role's."""
+        """Whether a stretch holds an end token that the turn does not quote and that more of the
+        model's output does not follow: text that a parser passes over between messages may be
+        another role's."""
         if self._end is None:
             return False
         quoted = Counter(self._end.findall(original))
@@ -177,8 +200,8 @@ class Ledger:
         return False
 
     def without_header(self, stretch: str) -> str:
-        """A stretch without the header of the model's messages. A template may write none when the model continues
-        after a result, but one when all is history (some Gemma 4)."""
+        """A stretch without the header of the model's messages. A template may write none when the
+        model continues after a result, but one when all is history (some Gemma 4)."""
         header, rest = self.model.header, stretch.lstrip()
         return rest[len(header) :] if header and rest.startswith(header) else stretch
 
@@ -187,7 +210,12 @@ class Recall:
     """The look-up of one request's turns."""
 
     def __init__(
-        self, ledger: Ledger, conversation: Conversation, links: Chain, tools: list[ToolSpec], unseal: Unseal | None
+        self,
+        ledger: Ledger,
+        conversation: Conversation,
+        links: Chain,
+        tools: list[ToolSpec],
+        unseal: Unseal | None,
     ) -> None:
         self._ledger = ledger
         self._conversation = conversation
@@ -207,23 +235,31 @@ class Recall:
         return self._choice.missing
 
     def restore(self) -> Conversation:
-        """The conversation with its turns as the model wrote them. A turn that the client changed stays as the client
-        sent it; reasoning that the client dropped is restored, unless the request asks for dropping."""
+        """The conversation with its turns as the model wrote them. A turn that the client changed
+        stays as the client sent it; reasoning that the client dropped is restored, unless the
+        request asks for dropping."""
         return replace(self._conversation, messages=self._choice.messages())
 
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> RecalledPrompt:
-        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered. `prefix`: the opening of a
-        forced call at its end. `continues`: it ends in the model's own last turn."""
+        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
+        `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
+        last turn."""
         ledger = self._ledger
         base, outcome = self._base(text)
-        context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
+        context = self._context(
+            text, ledger.reader.head_end(text, prefix), base, continues=continues
+        )
         answered = self._chain.links[: self._answered_turns]
         states = [] if context is None else [*(link.state for link in answered), context.state]
         if base is None:
-            return RecalledPrompt(ledger.model.encoder.encode(text), outcome, 0, context, states, text)
+            return RecalledPrompt(
+                ledger.model.encoder.encode(text), outcome, 0, context, states, text
+            )
         prompt, turn = self._prompt(base.stored, text), base.stored.ids(base.tokens)
         rest = ledger.fragment(base.joint + text[base.end :])
-        return RecalledPrompt(prompt + (turn + rest), outcome, len(prompt) + len(turn), context, states, text)
+        return RecalledPrompt(
+            prompt + (turn + rest), outcome, len(prompt) + len(turn), context, states, text
+        )
 
     def keep(self, prompt: RecalledPrompt) -> None:
         """Keeps the prompt's ids, for the turn that follows."""
@@ -233,7 +269,8 @@ class Recall:
             earlier = None if parent is None else _prompt_key(parent.entry.context)
             self._ledger.prompts.put(_prompt_key(context), prompt.ids, instead_of=earlier)
 
-    # -- which turn -------------------------------------------------------------------------------------------------
+    # -- which turn
+    # -------------------------------------------------------------------------------------------------
 
     def _base(self, text: str) -> tuple[_Base | None, Outcome]:
         """The newest turn that the text still contains, and the outcome for the newest turn of all."""
@@ -250,25 +287,40 @@ class Recall:
         chosen = self._choice.chosen[index]
         if not chosen:
             return None, self._choice.doubts[index]
-        stored = next((stored for stored in chosen if self._has_head(stored.entry.context, text)), None)
+        stored = next(
+            (stored for stored in chosen if self._has_head(stored.entry.context, text)), None
+        )
         if stored is None:
             return None, "moved"
         if (base := self._stretch(stored, text)) is not None:
             return base, "reused"
         context = stored.entry.context
         parent = self._parent(context)
-        # The text of the parent's turn lies within the compared head, and was read when this prompt was made.
-        base = None if parent is None else _Base(parent, context.parent_end, context.joint, context.parent_tokens)
+        # The text of the parent's turn lies within the compared head, and was read when this prompt
+        # was made.
+        base = (
+            None
+            if parent is None
+            else _Base(parent, context.parent_end, context.joint, context.parent_tokens)
+        )
         return base, "template"
 
     def _stretch(self, stored: StoredEntry, text: str) -> _Base | None:
         """The turn and the end of its stretch, if the template keeps the turn."""
-        entry, turn, ledger, reader = stored.entry, self._read(stored), self._ledger, self._ledger.reader
+        entry, turn, ledger, reader = (
+            stored.entry,
+            self._read(stored),
+            self._ledger,
+            self._ledger.reader,
+        )
         assert turn is not None  # an entry with the same tokens was read when it was chosen
         start, opening, mode = entry.context.head_chars, entry.context.opening, ParseMode.of(entry)
         if not entry.closed:
             return self._cut_stretch(stored, turn, text)
-        size = max((len((part.text or "").strip()) for part in turn.parts if not isinstance(part, Call)), default=0)
+        size = max(
+            (len((part.text or "").strip()) for part in turn.parts if not isinstance(part, Call)),
+            default=0,
+        )
         for end in itertools.chain(ledger.ends(text, start), ledger.own_ends(text, start, turn)):
             if end - start < size:
                 continue
@@ -280,7 +332,8 @@ class Recall:
         return None
 
     def _cut_stretch(self, stored: StoredEntry, turn: OriginalTurn, text: str) -> _Base | None:
-        """As `_stretch`, for a turn that was cut off: up to where the template's text is the turn's."""
+        """As `_stretch`, for a turn that was cut off: up to where the template's text is the
+        turn's."""
         entry, ledger = stored.entry, self._ledger
         context, mode = entry.context, ParseMode.of(entry)
         rest = ledger.model.encoder.plain(text[context.head_chars :])
@@ -300,10 +353,17 @@ class Recall:
         if turn is None:
             return None
         sent = self._conversation.messages[link.first : link.end]
-        if stored.entry.context.started:  # the client started this turn: its text is not all the model's
+        if (
+            stored.entry.context.started
+        ):  # the client started this turn: its text is not all the model's
             return sent
         cached, reasoning = stored.restored, self._with_reasoning
-        if cached is None or cached.with_reasoning != reasoning or cached.unseal != self._unseal or cached.sent != sent:
+        if (
+            cached is None
+            or cached.with_reasoning != reasoning
+            or cached.unseal != self._unseal
+            or cached.sent != sent
+        ):
             sent_parts = [part for message in sent for part in message.parts]
             parts = restored_parts(sent_parts, turn, self._unseal, with_reasoning=reasoning)
             if parts is None:
@@ -323,11 +383,13 @@ class Recall:
             stored.unreadable = stored.turn is None
         return stored.turn
 
-    # -- which ids --------------------------------------------------------------------------------------------------
+    # -- which ids
+    # --------------------------------------------------------------------------------------------------
 
     def _prompt(self, stored: StoredEntry, text: str) -> TokenIds:
-        """The ids of the prompt that this turn followed; its text is the beginning of `text`. They are in memory, or
-        made again of the turns that the prompt was made of. Where one of those is lost, its text is encoded."""
+        """The ids of the prompt that this turn followed; its text is the beginning of `text`. They
+        are in memory, or made again of the turns that the prompt was made of. Where one of those is
+        lost, its text is encoded."""
         ledger = self._ledger
         steps: list[tuple[LedgerContext, StoredEntry | None]] = []
         context = stored.entry.context
@@ -341,23 +403,34 @@ class Recall:
             if parent is None or ids is None:
                 ids = ledger.model.encoder.encode(text[: context.head_chars] + context.opening)
             else:
-                rest = context.joint + text[context.parent_end : context.head_chars] + context.opening
+                rest = (
+                    context.joint + text[context.parent_end : context.head_chars] + context.opening
+                )
                 ids = ids + parent.ids(context.parent_tokens) + ledger.fragment(rest)
         assert ids is not None
         return ids
 
-    def _context(self, text: str, head_chars: int, base: _Base | None, *, continues: bool) -> LedgerContext | None:
+    def _context(
+        self, text: str, head_chars: int, base: _Base | None, *, continues: bool
+    ) -> LedgerContext | None:
         links, state, started = self._chain.links, self._chain.state, ""
         if self._answered_turns < len(links):
             if not continues:
                 return None  # the client sends both turns back as one
             messages = self._conversation.messages[links[-1].first :]
-            started, calls = text_and_calls([part for message in messages for part in message.parts])
+            started, calls = text_and_calls(
+                [part for message in messages for part in message.parts]
+            )
             if calls:
                 return None
             state, started = links[-1].state, squeeze(started)
         last = next(
-            (chosen[0].entry for chosen in reversed(self._choice.chosen[: self._answered_turns]) if chosen), None
+            (
+                chosen[0].entry
+                for chosen in reversed(self._choice.chosen[: self._answered_turns])
+                if chosen
+            ),
+            None,
         )
         context = LedgerContext(
             state,
@@ -372,11 +445,20 @@ class Recall:
         if base is None:
             return context
         entry = base.stored.entry
-        return replace(context, parent=entry.mac, parent_tokens=base.tokens, parent_end=base.end, joint=base.joint)
+        return replace(
+            context,
+            parent=entry.mac,
+            parent_tokens=base.tokens,
+            parent_end=base.end,
+            joint=base.joint,
+        )
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
         """Whether the text begins with the prompt head that the turn followed."""
-        return 0 <= context.head_chars <= len(text) and head_hash(text, context.head_chars) == context.head_hash
+        return (
+            0 <= context.head_chars <= len(text)
+            and head_hash(text, context.head_chars) == context.head_hash
+        )
 
     def _parent(self, context: LedgerContext) -> StoredEntry | None:
         return self._ledger.entries.get(context.parent) if context.parent else None
@@ -385,13 +467,17 @@ class Recall:
 def _is_turn(entry: LedgerEntry, turn: OriginalTurn) -> bool:
     """Whether the turn has the entry's key."""
     text, calls = text_and_calls(turn.parts)
-    return bool(turn.parts) and entry.key == turn_key(entry.context.state, entry.context.started + squeeze(text), calls)
+    return bool(turn.parts) and entry.key == turn_key(
+        entry.context.state, entry.context.started + squeeze(text), calls
+    )
 
 
 def head_hash(text: str, end: int) -> bytes:
     """The hash of `text[:end]`."""
     data, rest = (part.encode("utf-8", "surrogatepass") for part in (text, text[end:]))
-    return hashlib.blake2b(memoryview(data)[: len(data) - len(rest)], digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(
+        memoryview(data)[: len(data) - len(rest)], digest_size=DIGEST_BYTES
+    ).digest()
 
 
 def _prompt_key(context: LedgerContext) -> bytes:
@@ -402,5 +488,9 @@ def _prompt_key(context: LedgerContext) -> bytes:
 
 
 def _guard(encoder: Encoder) -> str | None:
-    """A control token that leaves the text after it unchanged: one that does not take white space (`rstrip`)."""
-    return next((token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2), None)
+    """A control token that leaves the text after it unchanged: one that does not take white space
+    (`rstrip`)."""
+    return next(
+        (token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2),
+        None,
+    )

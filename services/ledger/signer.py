@@ -1,6 +1,7 @@
 """Signs ledger entries with the deployment's seal key.
 
-An entry becomes part of a prompt: without the signature any client of the bus could put words into a model's mouth.
+An entry becomes part of a prompt: without the signature any client of the bus could put words into
+a model's mouth.
 """
 
 import hashlib
@@ -13,7 +14,8 @@ from schemas.ledger import LedgerEntry
 from services.runtime.storage.seal import secret
 
 MAX_ENTRY_BYTES = 768 * 1024
-"""Limit of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default limits (1 MB)."""
+"""Limit of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default
+limits (1 MB)."""
 MAC_BYTES = 16
 
 _encode = msgspec.json.Encoder().encode
@@ -29,8 +31,8 @@ class EntrySigner:
 
     @classmethod
     def load(cls, key_file: str | None, model: str) -> "EntrySigner":
-        """The signer with the key that also seals reasoning, as in `Sealer.load`. Raises OSError where the file cannot
-        be read."""
+        """The signer with the key that also seals reasoning, as in `Sealer.load`. Raises OSError
+        where the file cannot be read."""
         return cls(secret(key_file, model))
 
     def sign(self, entry: LedgerEntry) -> LedgerEntry:

@@ -1,4 +1,5 @@
-"""Keeps turns in memory: ledger entries by key, and ids of prompts. Bounded in bytes, least recently used out first."""
+"""Keeps turns in memory: ledger entries by key, and ids of prompts. Bounded in bytes, least
+recently used out first."""
 
 import threading
 from array import array
@@ -32,7 +33,8 @@ class OriginalTurn(Struct, frozen=True):
 
 
 class RestoredTurn(Struct, frozen=True):
-    """A turn as a client sent it back, and as the model wrote it: the session's next requests need both again."""
+    """A turn as a client sent it back, and as the model wrote it: the session's next requests need
+    both again."""
 
     sent: list[Message]
     messages: list[Message]
@@ -55,12 +57,13 @@ class StoredEntry(Struct):
 
 
 class EntryStore:
-    """Entries by key. Entries of one key are siblings: turns with the same visible history. Thread-safe."""
+    """Entries by key. Entries of one key are siblings: turns with the same visible history.
+    Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._entries: OrderedDict[bytes, StoredEntry] = OrderedDict()
-        """Entries by `mac`, least recently used first. Each prompt of a session uses all of its entries: cachetools
-        takes ten times as long for that."""
+        """Entries by `mac`, least recently used first. Each prompt of a session uses all of its
+        entries: cachetools takes ten times as long for that."""
         self._bytes = 0
         self._max_bytes = max_bytes
         self._siblings: dict[bytes, _Siblings] = {}
@@ -94,11 +97,13 @@ class EntryStore:
             return True
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether there are entries of a key. Without the lock: a session from another process looks up every turn."""
+        """Whether there are entries of a key. Without the lock: a session from another process
+        looks up every turn."""
         return key in self._siblings
 
     def find(self, key: bytes, most: int) -> list[StoredEntry]:
-        """The entries of a key that may be chosen without ids and seals, newest first, `most` at most."""
+        """The entries of a key that may be chosen without ids and seals, newest first, `most` at
+        most."""
         with self._lock:
             siblings = self._siblings.get(key)
             newest = reversed(siblings.entries.values()) if siblings is not None else ()
@@ -164,7 +169,9 @@ class PromptCache:
     """Ids of prompts. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._ids: LRUCache[bytes, array[int]] = LRUCache(max_bytes, getsizeof=lambda ids: 4 * len(ids))
+        self._ids: LRUCache[bytes, array[int]] = LRUCache(
+            max_bytes, getsizeof=lambda ids: 4 * len(ids)
+        )
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> "TokenIds | None":
@@ -183,4 +190,9 @@ class PromptCache:
 
 def _weight(entry: LedgerEntry) -> int:
     text = 4 * len(entry.context.started) + len(entry.tail)
-    return _ENTRY_OVERHEAD + _PER_ID_BYTE * len(entry.ids) + _PER_MARK * (len(entry.marks) + len(entry.thoughts)) + text
+    return (
+        _ENTRY_OVERHEAD
+        + _PER_ID_BYTE * len(entry.ids)
+        + _PER_MARK * (len(entry.marks) + len(entry.thoughts))
+        + text
+    )

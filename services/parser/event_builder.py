@@ -1,4 +1,5 @@
-"""Writes a parser's events into the turn's log, with stop strings, barred calls, seals and call ids. Pure."""
+"""Writes a parser's events into the turn's log, with stop strings, barred calls, seals and call
+ids. Pure."""
 
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason, TokenLogprob
 from schemas.frames import ParseContext
@@ -13,7 +14,9 @@ from services.runtime.streams.turn_log import TurnLog
 class EventBuilder:
     """Writes one turn's blocks into its log. Takes no more events once `cut` is set."""
 
-    def __init__(self, turn: str, context: ParseContext, log: TurnLog, sealer: TenantSealer) -> None:
+    def __init__(
+        self, turn: str, context: ParseContext, log: TurnLog, sealer: TenantSealer
+    ) -> None:
         self._turn = turn
         self._context = context
         self._log = log
@@ -79,7 +82,9 @@ class EventBuilder:
             self._suffix = ")"
             return
         if event.kind == "tool_use":
-            event = BlockStart(event.block, event.kind, event.name, call_id(self._turn, event.block))
+            event = BlockStart(
+                event.block, event.kind, event.name, call_id(self._turn, event.block)
+            )
         if event.kind == "text" and self._stop is not None:
             self._held, self._held_text, self._held_logprobs, self._shown = event, "", [], 0
             return
@@ -100,7 +105,11 @@ class EventBuilder:
         """Adds text to a text block. A block of white space only is held back, unless `blank`."""
         if self._held is not None:
             self._held_text += text
-            if not (self._held_text if blank or self._context.family == VERBATIM.name else self._held_text.strip()):
+            if not (
+                self._held_text
+                if blank or self._context.family == VERBATIM.name
+                else self._held_text.strip()
+            ):
                 return
             self._log.append(self._held)
             self._log.add_logprobs(self._held_logprobs)

@@ -18,11 +18,13 @@ MAX_BEGINNINGS_TOKENS = 65_536
 
 
 def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
-    """Makes the unsigned entries of a turn that has ended: the turn's own, then those of its beginnings. Empty if no
-    later request could find one: the turn has no ledger context or no output, or another attempt continues it.
+    """Makes the unsigned entries of a turn that has ended: the turn's own, then those of its
+    beginnings. Empty if no later request could find one: the turn has no ledger context or no
+    output, or another attempt continues it.
 
-    Beginnings end with a call; in a turn that was broken off, with any block. Of such a turn its own entry is a
-    beginning, too: its client may have received less. An incomplete call, which clients do not send back, ends a turn.
+    Beginnings end with a call; in a turn that was broken off, with any block. Of such a turn its
+    own entry is a beginning, too: its client may have received less. An incomplete call, which
+    clients do not send back, ends a turn.
 
     `detokenizer`: a new one for the turn's tokens, for turns that a stop string has cut.
     """
@@ -41,13 +43,17 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
             tokens = parse.block_ends[block]
             left -= tokens
             if left >= 0:
-                beginnings.append(replace(content.entry(parse, context, tokens), closed=False, beginning=True))
+                beginnings.append(
+                    replace(content.entry(parse, context, tokens), closed=False, beginning=True)
+                )
     if not (content.text or content.calls or content.thoughts or context.started):
         return []
     kept, tail = len(parse.ids), ""
     if finish is not None and finish.reason is FinishReason.STOP_STRING:
         kept, tail = _before_stop(parse, finish.stop_string or "", detokenizer)
-    whole = replace(content.entry(parse, context, kept), closed=closed, tail=tail, beginning=finish is None)
+    whole = replace(
+        content.entry(parse, context, kept), closed=closed, tail=tail, beginning=finish is None
+    )
     return [whole, *(beginning for beginning in beginnings if beginning.key != whole.key)]
 
 
@@ -93,7 +99,8 @@ class _Content(Struct):
 
 
 def _before_stop(parse: TurnParse, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:
-    """Returns how many tokens end before the stop string (its end, if it is shown), and the characters up to there."""
+    """Returns how many tokens end before the stop string (its end, if it is shown), and the
+    characters up to there."""
     pieces = [detokenizer.step(token) for token in parse.ids]
     text, lengths = "".join(pieces), [*accumulate(map(len, pieces), initial=0)]
     # The last token completed it; it may occur earlier, too, for example in reasoning.

@@ -1,6 +1,7 @@
 """Publishes the ledger entries of finished turns, and stores them in the ledger's bucket.
 
-The shard that parsed a turn writes its entry. If two shards parsed the same turn, both write the same entry.
+The shard that parsed a turn writes its entry. If two shards parsed the same turn, both write the
+same entry.
 """
 
 from collections import deque
@@ -26,7 +27,9 @@ MAX_UNSENT = 256
 class LedgerWriter:
     """Writes the entries of one shard."""
 
-    def __init__(self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None) -> None:
+    def __init__(
+        self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None
+    ) -> None:
         """`bucket` None: only the preprocessors' memory keeps the entries."""
         self._process = process
         self._signer = signer
@@ -38,14 +41,18 @@ class LedgerWriter:
         process.on_reconnect.append(self._send)
         counters = {
             "turnwire_ledger_written_total": ("Turns written to the ledger.", lambda: self.written),
-            "turnwire_ledger_too_large_total": ("Turns too long to be written.", lambda: self.too_large),
+            "turnwire_ledger_too_large_total": (
+                "Turns too long to be written.",
+                lambda: self.too_large,
+            ),
         }
         register(process.metrics, CountCollector(counters))
 
     def write(self, parse: TurnParse) -> None:
         """Writes the entries of an ended turn.
 
-        To be called before the turn's end is sent: the preprocessors need them for the client's next request.
+        To be called before the turn's end is sent: the preprocessors need them for the client's
+        next request.
         """
         hidden = self._vocabulary.hidden(family(parse.context.family).markers)
         for entry in map(self._signer.sign, entries_of(parse, self._vocabulary.open(hidden))):

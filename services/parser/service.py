@@ -1,7 +1,8 @@
 """The parser process, which turns token frames into event frames.
 
-A token frame is handled without a break, and the events of all its turns are sent at the end of the same tick, in one
-event frame per frontend. A turn stays here until its frontend has the last event, so that lost frames can be replayed.
+A token frame is handled without a break, and the events of all its turns are sent at the end of the
+same tick, in one event frame per frontend. A turn stays here until its frontend has the last event,
+so that lost frames can be replayed.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 
 CANCEL_AGAIN_S = 0.5
-"""The least time between two cancels to the worker of a finished turn with tokens that still arrive."""
+"""The least time between two cancels to the worker of a finished turn with tokens that still
+arrive."""
 
 _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -46,14 +48,20 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 class Parser(Service):
     """Connects one shard to the bus."""
 
-    def __init__(self, process: Process, shard: Shard, model: str, ledger: LedgerWriter | None = None) -> None:
+    def __init__(
+        self, process: Process, shard: Shard, model: str, ledger: LedgerWriter | None = None
+    ) -> None:
         self._process = process
         self._ledger = ledger
         self._shard = shard
         self._model = model
         self._log = process.log
-        self._receiver = FrameReceiver(process, "worker", shard.positions, on_given_up=self._given_up)
-        self._sender = FrameSender(process, "frontend", self._fill, on_credit=self._credited, on_replay=self._replay)
+        self._receiver = FrameReceiver(
+            process, "worker", shard.positions, on_given_up=self._given_up
+        )
+        self._sender = FrameSender(
+            process, "frontend", self._fill, on_credit=self._credited, on_replay=self._replay
+        )
         self._dirty: dict[str, dict[str, TurnParse]] = {}
         """Frontend → its turns with unsent events."""
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
@@ -89,7 +97,8 @@ class Parser(Service):
     async def drain(self) -> None:
         """Returns when every turn has ended and its frontend has all of it."""
         await self._empty.wait()
-        self._receiver.acknowledge()  # so that the workers send no other shard what this one has sent on
+        # so that the workers send no other shard what this one has sent on
+        self._receiver.acknowledge()
 
     def _frame(self, delivery: Delivery) -> None:
         frame = _decode_frame(delivery.data)
@@ -121,7 +130,8 @@ class Parser(Service):
         try:
             outcome = self._shard.take(entry, worker)
         except Exception as error:
-            # One turn's failure (an unknown family in its context, a defect) must not affect other turns.
+            # One turn's failure (an unknown family in its context, a defect) must not affect other
+            # turns.
             self._fail(entry, worker, error)
             return
         if isinstance(outcome, StreamPosition):
@@ -134,9 +144,13 @@ class Parser(Service):
                 self._trace(outcome)
                 if self._ledger is not None:
                     self._ledger.write(outcome)
-            if outcome.cut is not None:  # the turn has ended for the client, but the engine still decodes
+            if (
+                outcome.cut is not None
+            ):  # the turn has ended for the client, but the engine still decodes
                 stopped = outcome.cut is FinishReason.STOP_STRING
-                self._publish_cancel(Cancel(outcome.turn, outcome.attempt, "stop_string" if stopped else "calls"))
+                self._publish_cancel(
+                    Cancel(outcome.turn, outcome.attempt, "stop_string" if stopped else "calls")
+                )
 
     def _schedule(self, parse: TurnParse) -> None:
         frontend = parse.frontend
@@ -155,10 +169,14 @@ class Parser(Service):
                 filed += 1
                 if size:
                     room -= size
-                    entries.append(EventEntry(turn, parse.attempt, [parse.next_delta()], len(parse.ids)))
+                    entries.append(
+                        EventEntry(turn, parse.attempt, [parse.next_delta()], len(parse.ids))
+                    )
                 continue
             events, room = parse.read(room)
-            unsent: list[TurnEvent] = list(events) if parse.announced else [self._announced(parse), *events]
+            unsent: list[TurnEvent] = (
+                list(events) if parse.announced else [self._announced(parse), *events]
+            )
             if room > 0:
                 filed += 1
                 parse.enter_fast_path()
@@ -187,7 +205,9 @@ class Parser(Service):
         context, own = parse.context, self._process.id
         cached = min(parse.held if parse.cached is None else parse.cached, context.prompt_tokens)
         ids, comparison = context.prompt_ids, context.comparison
-        return Prepared(context.prompt_tokens, context.max_tokens, parse.worker, own, ids, cached, comparison)
+        return Prepared(
+            context.prompt_tokens, context.max_tokens, parse.worker, own, ids, cached, comparison
+        )
 
     def _credited(self, frontend: str, seq: int) -> None:
         ends = self._ends.get(frontend)
@@ -232,7 +252,9 @@ class Parser(Service):
         if turn not in self._cancelled:
             # rare: tokens of a turn arrive after its end
             unreadable = turn in self._unreadable
-            self._publish_cancel(Cancel(turn, self._done.attempt(turn), "unreadable" if unreadable else "superseded"))
+            self._publish_cancel(
+                Cancel(turn, self._done.attempt(turn), "unreadable" if unreadable else "superseded")
+            )
 
     def _publish_cancel(self, cancel: Cancel) -> None:
         self._process.publish(subjects.cancel(self._model), cancel)
@@ -245,11 +267,17 @@ class Parser(Service):
             parse = self._shard.unreadable(entry, worker)
         cancel = Cancel(entry.turn, entry.attempt, "unreadable" if parse is None else "failed")
         self._process.publish(subjects.cancel(self._model), cancel)
-        if parse is None:  # the frontend cannot be read either: the worker, which has it, reports the failure
+        if (
+            parse is None
+        ):  # the frontend cannot be read either: the worker, which has it, reports the failure
             self._done.note(entry.turn, entry.attempt)
             self._unreadable.note(entry.turn, entry.attempt)
         elif not parse.ended:
-            parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
+            parse.fail(
+                ErrorInfo(
+                    ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"
+                )
+            )
             self._schedule(parse)
             self._trace(parse)
 
@@ -267,7 +295,8 @@ class Parser(Service):
             self._empty.set()
 
     def _given_up(self, worker: str) -> None:
-        """Drops the turns of a worker that took this shard for dead: they are parsed elsewhere, or sent again."""
+        """Drops the turns of a worker that took this shard for dead: they are parsed elsewhere, or
+        sent again."""
         for parse in list(self._shard.turns.values()):
             if parse.worker == worker and not parse.ended:
                 # rare: a parser drops the turns of a worker that took it for dead
@@ -275,10 +304,14 @@ class Parser(Service):
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage == "worker":
-            lost = [p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended]
+            lost = [
+                p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended
+            ]
             for parse in lost:
                 # rare: a parser hands back the turns of a worker that was lost
-                parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
+                parse.interrupt(
+                    ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED)
+                )
                 self._schedule(parse)
                 self._trace(parse)
             if lost:
@@ -296,7 +329,9 @@ class Parser(Service):
             "turnwire.blocks": parse.log.blocks,
             "turnwire.interrupted": isinstance(last, Interrupted) or None,
             "turnwire.cancelled": last is None or None,
-            "gen_ai.usage.output_tokens": last.usage.output if isinstance(last, Finish) else len(parse.ids),
+            "gen_ai.usage.output_tokens": last.usage.output
+            if isinstance(last, Finish)
+            else len(parse.ids),
         }
         error = str(last.error.kind) if isinstance(last, Failed) else None
         scope.record("parse", parse.opened_ns or now, now, details, error=error)
@@ -326,8 +361,12 @@ async def run(config: ParserConfig) -> None:
     shard = Shard(vocabulary, Sealer.load(config.seal_key_file, config.model_name))
     signer = EntrySigner.load(config.seal_key_file, config.model_name)
     await process.connect()
-    bucket = Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
-    parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
+    bucket = (
+        Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
+    )
+    parser = Parser(
+        process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket)
+    )
     await parser.start()
     relax_gc_and_trim_heap()
     process.serve(parser)

@@ -1,7 +1,8 @@
 """Parses the turns of one parser process into turn events. Pure; `service` connects it to the bus.
 
-A turn is parsed from its first token, and its stream has all that is needed: the same tokens make the same blocks, ids
-and seals in every shard. So a shard may die, or a stream may come twice, and the frontend still gets one turn.
+A turn is parsed from its first token, and its stream has all that is needed: the same tokens make
+the same blocks, ids and seals in every shard. So a shard may die, or a stream may come twice, and
+the frontend still gets one turn.
 """
 
 from typing import Final
@@ -38,8 +39,8 @@ _decode_tool_list = msgspec.json.Decoder(list[ToolSpec]).decode
 class ContextDecoder:
     """Decodes parse contexts.
 
-    A session has the same tools in all its turns. They are decoded once and shared by all open turns: 25 decoded tools
-    take 130 KB, and their decoding half of a context's time.
+    A session has the same tools in all its turns. They are decoded once and shared by all open
+    turns: 25 decoded tools take 130 KB, and their decoding half of a context's time.
     """
 
     def __init__(self) -> None:
@@ -51,11 +52,14 @@ class ContextDecoder:
         if len(data) < MIN_BYTES:
             return _decode(data)
         tools = bytes(_decode_parts(data).tools)
-        # Only the field has these bytes: quotes inside of strings are escaped, and no other field has this name.
+        # Only the field has these bytes: quotes inside of strings are escaped, and no other field
+        # has this name.
         head, field, tail = data.partition(b'"tools":' + tools)
         if not field:
             return _decode(data)
-        return replace(_decode(head + b'"tools":[]' + tail), tools=self._tools.get(tools, _decode_tool_list))
+        return replace(
+            _decode(head + b'"tools":[]' + tail), tools=self._tools.get(tools, _decode_tool_list)
+        )
 
 
 class Shard:
@@ -70,8 +74,8 @@ class Shard:
     def take(self, entry: TokenEntry, worker: str) -> TurnParse | StreamPosition | None:
         """Parses an entry.
 
-        Returns the turn if there are new events, the `StreamPosition` to replay from if tokens are missing, or None if
-        the entry has nothing new. Propagates errors of the parser.
+        Returns the turn if there are new events, the `StreamPosition` to replay from if tokens are
+        missing, or None if the entry has nothing new. Propagates errors of the parser.
         """
         parse = self.turns.get(entry.turn)
         opened = parse is None or entry.attempt > parse.attempt
@@ -80,7 +84,9 @@ class Shard:
                 # The replay of a stream that is gone would have the same result.
                 return None if _is_gone(entry) else StreamPosition(entry.turn, entry.attempt)
             context = self._contexts.decode(entry.context)
-            parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker, held=entry.held)
+            parse = self.turns[entry.turn] = TurnParse(
+                entry.turn, entry.attempt, context, worker, held=entry.held
+            )
             parse.start(self._vocabulary, self._sealer)
         elif entry.attempt < parse.attempt or parse.ended:
             return None
@@ -104,8 +110,8 @@ class Shard:
         return parse if opened or parse.log.size != before else None
 
     def unreadable(self, entry: TokenEntry, worker: str) -> TurnParse | None:
-        """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None if its frontend
-        cannot be read either."""
+        """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None
+        if its frontend cannot be read either."""
         try:
             frontend = _decode_parts(entry.context).frontend
         except msgspec.DecodeError:
@@ -125,4 +131,8 @@ class Shard:
 
 def _is_gone(entry: TokenEntry) -> bool:
     """Returns whether the worker no longer has this stream."""
-    return entry.finish is not None and entry.finish.error is not None and entry.finish.error.code == STREAM_GONE
+    return (
+        entry.finish is not None
+        and entry.finish.error is not None
+        and entry.finish.error.code == STREAM_GONE
+    )

@@ -1,10 +1,12 @@
-"""Finds stop strings in streamed text, holds back text that may be the start of one, and cuts where it begins."""
+"""Finds stop strings in streamed text, holds back text that may be the start of one, and cuts where
+it begins."""
 
 
 class StopStrings:
     """Looks for any of several strings in a text that arrives in pieces.
 
-    Each character is searched once, and the text that is held back is shorter than the longest stop string.
+    Each character is searched once, and the text that is held back is shorter than the longest stop
+    string.
     """
 
     __slots__ = ("_by_first", "_held", "_longest", "_strings")
@@ -19,7 +21,8 @@ class StopStrings:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """Returns the text that may be shown now, and the stop string if one was found; no text may follow then."""
+        """Returns the text that may be shown now, and the stop string if one was found; no text may
+        follow then."""
         text = self._held + text
         stop = self._first(text)
         if stop is not None:
@@ -30,7 +33,8 @@ class StopStrings:
         return text[: len(text) - keep] if keep else text, None
 
     def _first(self, text: str) -> str | None:
-        """Returns the string that ends first, the longest of several, however the text is divided into pieces."""
+        """Returns the string that ends first, the longest of several, however the text is divided
+        into pieces."""
         first, end = None, len(text) + 1
         for string in self._strings:
             at = text.find(string, 0, end - 1 + len(string))

@@ -1,12 +1,12 @@
 """Matches tokens with the characters of blocks, for requests that ask for log probabilities.
 
-A token belongs to the block with its text, at the place of its first character there. Tokens of markers, framing white
-space or the syntax around a call's arguments belong to no block. Tokens with parts of one character are all placed at
-that character.
+A token belongs to the block with its text, at the place of its first character there. Tokens of
+markers, framing white space or the syntax around a call's arguments belong to no block. Tokens with
+parts of one character are all placed at that character.
 
-A reasoning or text block is one stretch of the output, so the place of its start gives the place of every token in it.
-The reader rewrites arguments: their pieces are searched in the output that it has just read, as they are or without
-JSON escapes.
+A reasoning or text block is one stretch of the output, so the place of its start gives the place of
+every token in it. The reader rewrites arguments: their pieces are searched in the output that it
+has just read, as they are or without JSON escapes.
 """
 
 import json
@@ -110,14 +110,16 @@ class Trace:
     def token(self, token: int, text: str, pending: bytes, logprobs: Logprobs) -> None:
         """Adds the next token.
 
-        `text`: the text that it completed, which is fed to the parser next; `pending`: the bytes of an incomplete
-        character. Without `logprobs` only the text counts.
+        `text`: the text that it completed, which is fed to the parser next; `pending`: the bytes of
+        an incomplete character. Without `logprobs` only the text counts.
         """
         end = self._end
         start = end
         data = self._vocabulary.bytes_of(token)
         if self._inside and text and not _continues(data):
-            start += len(self._inside.decode("utf-8", "replace"))  # the bytes before were not a character
+            start += len(
+                self._inside.decode("utf-8", "replace")
+            )  # the bytes before were not a character
         stop = end + len(text) + bool(pending)
         if logprobs and stop > start:
             self._tokens.append(_Token(start, stop, logprobs))
@@ -131,8 +133,8 @@ class Trace:
         self.blocks.end += len(text)
 
     def match(self, events: Sequence[BlockEvent]) -> list[list[TokenLogprob]]:
-        """Returns the tokens of each event that the parser returned for the last text. No events: the parser's
-        prefix."""
+        """Returns the tokens of each event that the parser returned for the last text. No events:
+        the parser's prefix."""
         blocks, end = self.blocks, self._end
         for block, behind in blocks.behind.items():
             self._starts[block] = end - behind
@@ -179,8 +181,11 @@ class Trace:
         return logprobs
 
 
-def token_logprob(vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int = 0) -> TokenLogprob:
-    """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`: its place."""
+def token_logprob(
+    vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int = 0
+) -> TokenLogprob:
+    """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`:
+    its place."""
     token, logprob = logprobs[0]
     ranked = sorted(logprobs, key=lambda pair: -pair[1])[:top]
     data = vocabulary.bytes_of(token)
@@ -190,7 +195,8 @@ def token_logprob(vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int 
 
 
 def _spellings(text: str) -> list[tuple[str, int, bool]]:
-    """Returns the forms that a piece of JSON may have in the output: as it is, or decoded, with or without its quotes.
+    """Returns the forms that a piece of JSON may have in the output: as it is, or decoded, with or
+    without its quotes.
 
     Each has the length of the quote before it (0 or 1), and whether the block has it with escapes.
     """

@@ -1,8 +1,9 @@
 """Parses the tokens of one attempt at a turn into turn events. Pure.
 
-Most tokens are whole characters in a plain stretch of a block, where the text depends on the token alone. There a turn
-takes the *fast path*: the token's text is looked up and sent, without parser and log. They are brought up to date when
-the turn leaves the fast path: at the first token that is not plain, and before anything else is read or done.
+Most tokens are whole characters in a plain stretch of a block, where the text depends on the token
+alone. There a turn takes the *fast path*: the token's text is looked up and sent, without parser
+and log. They are brought up to date when the turn leaves the fast path: at the first token that is
+not plain, and before anything else is read or done.
 """
 
 from array import array
@@ -13,7 +14,16 @@ from sys import intern
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
-from schemas.events import BlockEvent, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Usage
+from schemas.events import (
+    BlockEvent,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Usage,
+)
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import escaped
@@ -69,7 +79,8 @@ class TurnParse:
     offset: int = 0
     """… and its place."""
     _may_skip: bool = False
-    """Whether plain text may skip parser and builder: no stop strings, log probabilities or ids are requested."""
+    """Whether plain text may skip parser and builder: no stop strings, log probabilities or ids are
+    requested."""
     _counted: int = 0
     _vocabulary: Vocabulary = field(init=False)
     _builder: EventBuilder = field(init=False)
@@ -77,7 +88,8 @@ class TurnParse:
     _parser: TurnParser = field(init=False)
 
     def __post_init__(self) -> None:
-        # One object for all turns of a frontend, which is probably in the CPU's caches when names are compared.
+        # One object for all turns of a frontend, which is probably in the CPU's caches when names
+        # are compared.
         self.frontend = intern(self.context.frontend)
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
@@ -85,7 +97,9 @@ class TurnParse:
         context = self.context
         self._vocabulary = vocabulary
         self._builder = EventBuilder(self.turn, context, self.log, sealer.of(context.tenant))
-        trace = self.trace = Trace(vocabulary, context.logprobs) if context.logprobs is not None else None
+        trace = self.trace = (
+            Trace(vocabulary, context.logprobs) if context.logprobs is not None else None
+        )
         kind = family(context.family)
         self._detokenizer = vocabulary.open(vocabulary.hidden(kind.markers))
         self._parser = open_parser(
@@ -113,13 +127,15 @@ class TurnParse:
         """Whether the last event is in the log."""
         return self.log.terminal is not None
 
-    # -- fast path ---------------------------------------------------------------------------------------------------
+    # -- fast path
+    # ---------------------------------------------------------------------------------------------------
 
     def take_fast(self, entry: TokenEntry) -> bool:
-        """Takes an entry on the fast path. Returns False, and changes nothing, if the entry cannot be taken there.
+        """Takes an entry on the fast path. Returns False, and changes nothing, if the entry cannot
+        be taken there.
 
-        Most entries can. The code touches few objects, because between two frames the CPU's caches hold other data:
-        memory accesses take five times as long as the instructions (measured).
+        Most entries can. The code touches few objects, because between two frames the CPU's caches
+        hold other data: memory accesses take five times as long as the instructions (measured).
         """
         plain = self.plain
         if plain is None or entry.at != len(self.ids) or entry.attempt != self.attempt:
@@ -144,7 +160,8 @@ class TurnParse:
         return True
 
     def enter_fast_path(self) -> None:
-        """Enters the fast path if the turn is in a plain stretch. To be called when all events were read."""
+        """Enters the fast path if the turn is in a plain stretch. To be called when all events were
+        read."""
         if not self._may_skip or self.ended:
             return
         scanner, stretches = self._parser.scanner, self._detokenizer.stretches
@@ -178,7 +195,8 @@ class TurnParse:
         self.leave_fast_path()
         return self.log.read(self.sent, room)
 
-    # -- tokens -----------------------------------------------------------------------------------------------------
+    # -- tokens
+    # -----------------------------------------------------------------------------------------------------
 
     def feed(self, ids: Sequence[int]) -> None:
         """Takes further tokens. Those after a cut are not counted."""
@@ -235,7 +253,11 @@ class TurnParse:
         self.leave_fast_path()
         self._count_reasoning()
         self._write(self._detokenizer.flush())
-        if finish.stop_id is not None and self.context.include_stop and not self._vocabulary.is_special(finish.stop_id):
+        if (
+            finish.stop_id is not None
+            and self.context.include_stop
+            and not self._vocabulary.is_special(finish.stop_id)
+        ):
             self._write(self._detokenizer.step(finish.stop_id) + self._detokenizer.flush())
         if self.cut is None:
             self._take(self._parser.finish(finish.reason))
@@ -248,7 +270,8 @@ class TurnParse:
             self._end(reason, ended_by_token=finish.stop_id is not None)
 
     def interrupt(self, error: ErrorInfo) -> None:
-        """Ends this attempt after the loss of its worker; the frontend gets the tokens so far for another worker."""
+        """Ends this attempt after the loss of its worker; the frontend gets the tokens so far for
+        another worker."""
         self.leave_fast_path()
         self.log.append(Interrupted(self.worker, pack_ids(self.ids), error, *self.log.end))
 
@@ -257,7 +280,9 @@ class TurnParse:
         self.leave_fast_path()
         self.log.append(Failed(error))
 
-    def _end(self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None) -> None:
+    def _end(
+        self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None
+    ) -> None:
         usage = Usage(
             prompt=self.context.prompt_tokens,
             # An engine may have found tokens of an earlier attempt in its cache, too.
@@ -269,8 +294,9 @@ class TurnParse:
         self.log.append(Finish(reason, self.log.blocks, usage, stop_string, tokens))
 
     def _parsed(self, text: str) -> list[BlockEvent]:
-        """Returns the parser's events for a text. In a thought, tokens without an event are counted when it is certain
-        to what they belong: its own closer is the thought's, the marker of the next block is not."""
+        """Returns the parser's events for a text. In a thought, tokens without an event are counted
+        when it is certain to what they belong: its own closer is the thought's, the marker of the
+        next block is not."""
         parser = self._parser
         thinks = parser.in_reasoning
         if parser.scanner.trigger is not None:  # also the tokens that skipped the parser
@@ -278,7 +304,9 @@ class TurnParse:
         events = parser.feed(text)
         if not parser.in_reasoning:
             after = parser.after_thought if thinks else None
-            self._count(len(self.ids) - (after is not None and after >= len(text)), after is not None)
+            self._count(
+                len(self.ids) - (after is not None and after >= len(text)), after is not None
+            )
             self._count(len(self.ids), False)
         elif not thinks or events:
             self._count(len(self.ids), bool(events) and not isinstance(events[-1], BlockStop))

@@ -1,4 +1,5 @@
-"""Encodes prompts: the original tokens of turns that the ledger found, all other text by the tokenizer."""
+"""Encodes prompts: the original tokens of turns that the ledger found, all other text by the
+tokenizer."""
 
 from collections.abc import Sequence
 
@@ -24,7 +25,8 @@ def encode(
 def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
     """The ids of a prompt of `/v1/completions`, text or ids, which goes to the model unchanged.
 
-    Raises Invalid for an empty prompt, for bytes that are not ids and for ids outside the vocabulary.
+    Raises Invalid for an empty prompt, for bytes that are not ids and for ids outside the
+    vocabulary.
     """
     if prompt.text is not None:
         ids = tokenizer.encode(prompt.text, prompt.add_special_tokens)
@@ -32,7 +34,9 @@ def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
         try:
             ids = unpack_ids(prompt.token_ids)
         except ValueError as error:
-            raise Invalid(f"the prompt is not a list of token ids: {error}", param="prompt") from None
+            raise Invalid(
+                f"the prompt is not a list of token ids: {error}", param="prompt"
+            ) from None
         tokenizer.check_ids(ids, param="prompt")
     if not ids:
         raise Invalid("the prompt is empty", param="prompt")

@@ -1,4 +1,5 @@
-"""Makes the `GenerateRequest` for a turn's worker, and the grammar that enforces the request's promises. Pure."""
+"""Makes the `GenerateRequest` for a turn's worker, and the grammar that enforces the request's
+promises. Pure."""
 
 from typing import Literal
 
@@ -32,15 +33,17 @@ def generate_request(
     thoughts: ThoughtBudget | None = None,
     comparison: PromptComparison | None = None,
 ) -> GenerateRequest:
-    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for each worker that is
-    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`; `thoughts`: that of
-    `thought_budget`; `comparison`: as in `Prepared`."""
+    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for
+    each worker that is tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of
+    `turn_guide`; `thoughts`: that of `thought_budget`; `comparison`: as in `Prepared`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
     # A call's markup in an output with an enforced format is content.
     none = choice.mode == "none" or output_format is not None
-    calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
+    calls: Literal["parallel", "single", "none"] = (
+        "none" if none else "parallel" if choice.parallel else "single"
+    )
     context = ParseContext(
         model=setup.card.name,
         family=setup.family.name if conversation.prompt is None else VERBATIM.name,
@@ -93,29 +96,38 @@ def _with_tools(context: bytes, tools: bytes) -> bytes:
 
 
 def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerContext | None:
-    """The prompt's part of the turn's ledger entry, for the parser. None for a turn that may end where the template
-    does not close it: its entry could not be used."""
+    """The prompt's part of the turn's ledger entry, for the parser. None for a turn that may end
+    where the template does not close it: its entry could not be used."""
     sampling = conversation.sampling
     if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
         return None
     return prompt.found.context
 
 
-def thought_budget(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> ThoughtBudget | None:
-    """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of effort. Without a
-    grammar. None: there is none, or the turn has no thoughts."""
+def thought_budget(
+    conversation: Conversation, prompt: Prompt, setup: ModelSetup
+) -> ThoughtBudget | None:
+    """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of
+    effort. Without a grammar. None: there is none, or the turn has no thoughts."""
     thinking, tokens = conversation.thinking, conversation.thinking.budget_tokens
     if tokens is None:
         tokens = setup.card.effort_budgets.get(thinking.effort or "")
-    formed = conversation.prompt is not None or enforced_format(conversation) is not None or not prompt.max_tokens
+    formed = (
+        conversation.prompt is not None
+        or enforced_format(conversation) is not None
+        or not prompt.max_tokens
+    )
     if tokens is None or setup.thoughts is None or thinking.mode == "disabled" or formed:
         return None
     return replace(setup.thoughts, tokens=tokens, in_reasoning=prompt.in_reasoning)
 
 
-def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, rest: bool = False) -> str:
-    """The grammar that enforces the request's promises, in some milliseconds of CPU. "": nothing is promised, or no
-    grammar can describe the family's calls. `rest`: that of the part of the turn after a thought that was ended."""
+def turn_guide(
+    conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, rest: bool = False
+) -> str:
+    """The grammar that enforces the request's promises, in some milliseconds of CPU. "": nothing is
+    promised, or no grammar can describe the family's calls. `rest`: that of the part of the turn
+    after a thought that was ended."""
     if not promises(conversation):
         return ""
     allowed = allowed_tools(conversation)

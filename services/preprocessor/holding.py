@@ -1,8 +1,9 @@
-"""Holds turns while another turn computes the beginning of their prompts (`routing.leads`, docs/routing.md).
+"""Holds turns while another turn computes the beginning of their prompts (`routing.leads`,
+docs/routing.md).
 
-A turn is sent to a worker with the subject of a notice, which the worker publishes with the first token, or at the end
-of a turn without one. Until then the turn is a lead. A notice may be lost, so a lead has a limit of time; it also ends
-when its worker refuses the turn, or dies.
+A turn is sent to a worker with the subject of a notice, which the worker publishes with the first
+token, or at the end of a turn without one. Until then the turn is a lead. A notice may be lost, so
+a lead has a limit of time; it also ends when its worker refuses the turn, or dies.
 """
 
 import asyncio
@@ -41,8 +42,8 @@ class Holding:
         process.registry.on_leave(self._worker_left)
 
     def prompt(self, request: TurnRequest, packed: bytes) -> LongPrompt | None:
-        """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait or to be waited
-        for."""
+        """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait
+        or to be waited for."""
         tokens, conversation = len(packed) // 4, request.conversation
         if not 0 < self._leads.hold_tokens <= tokens:
             return None
@@ -51,22 +52,30 @@ class Holding:
             return None
         urgency, hold_s = priority(conversation), MAX_HOLD_S - request.held_s
         return LongPrompt(
-            turn=request.turn, tokens=tokens, keys=keys, block_tokens=size, priority=urgency, hold_s=hold_s
+            turn=request.turn,
+            tokens=tokens,
+            keys=keys,
+            block_tokens=size,
+            priority=urgency,
+            hold_s=hold_s,
         )
 
     async def workers(
         self, request: TurnRequest, packed: bytes, prompt: LongPrompt | None, deadline: float | None
     ) -> list[str]:
-        """Returns the workers to try, best first, as soon as the best one computes nothing that is worth waiting for.
+        """Returns the workers to try, best first, as soon as the best one computes nothing that is
+        worth waiting for.
 
-        The caller sends the turn in the same step of the event loop, so that the others find it as their lead. Raises
-        as `Placement.workers`, and TimedOut.
+        The caller sends the turn in the same step of the event loop, so that the others find it as
+        their lead. Raises as `Placement.workers`, and TimedOut.
         """
         if prompt is None:
             return self._placement.workers(request, packed, {})
         while True:
             again = prompt.held_at is not None
-            workers = self._placement.workers(request, packed, self._leads.computing(prompt), again=again)
+            workers = self._placement.workers(
+                request, packed, self._leads.computing(prompt), again=again
+            )
             found = self._leads.find(prompt, workers[0], self._loop.time())
             if found is None or self._placement.shares_queued(workers[0]):
                 break
@@ -75,7 +84,10 @@ class Holding:
             prompt.held_s = round(self._loop.time() - prompt.held_at, 4)
             self._held_s.observe(prompt.held_s)
             self._process.log.info(
-                "preprocessor.held", turn=prompt.turn, held_for=prompt.held_for, held_s=prompt.held_s
+                "preprocessor.held",
+                turn=prompt.turn,
+                held_for=prompt.held_for,
+                held_s=prompt.held_s,
             )
         return workers
 
@@ -93,12 +105,17 @@ class Holding:
         await self._process.attached()  # as before the preparation
         seconds_left(deadline, self._loop.time())
 
-    def begin(self, prompt: LongPrompt | None, worker: str, request: GenerateRequest) -> GenerateRequest:
-        """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold nearly all of its
-        prompt. Returns its request with the subject of the notice."""
+    def begin(
+        self, prompt: LongPrompt | None, worker: str, request: GenerateRequest
+    ) -> GenerateRequest:
+        """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
+        nearly all of its prompt. Returns its request with the subject of the notice."""
         if prompt is None:
             return request
-        request, tokens = replace(request, held_s=prompt.held_s, held_for=prompt.held_for), self._leads.hold_tokens
+        request, tokens = (
+            replace(request, held_s=prompt.held_s, held_for=prompt.held_for),
+            self._leads.hold_tokens,
+        )
         if prompt.missing(worker) < tokens:
             return request
         self._leads.begin(prompt, worker, self._loop.time())
@@ -120,8 +137,8 @@ class Holding:
             self._open[prompt].callback(late.cancel)
 
     def left(self, prompt: LongPrompt | None) -> None:
-        """Ends a turn's part in this: a worker has it, or it has failed. Turns that wait for it, though it is not a
-        lead, go on."""
+        """Ends a turn's part in this: a worker has it, or it has failed. Turns that wait for it,
+        though it is not a lead, go on."""
         if prompt is not None and prompt not in self._open:
             self._leads.pass_on(prompt)
 

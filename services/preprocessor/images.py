@@ -1,4 +1,5 @@
-"""Puts images into prompts: the text in the place of each, and its place among the prompt's tokens. Pure."""
+"""Puts images into prompts: the text in the place of each, and its place among the prompt's tokens.
+Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,12 +26,16 @@ def all_known(conversation: Conversation, processor: ImageProcessor) -> bool:
 
 
 def show_images(
-    text: str, conversation: Conversation, processor: ImageProcessor | None, frame: tuple[str, str] | None
+    text: str,
+    conversation: Conversation,
+    processor: ImageProcessor | None,
+    frame: tuple[str, str] | None,
 ) -> tuple[str, list[tuple[str, Expansion]]]:
-    """Replaces the marks in a rendered text, by notes for a model that sees no images (`processor` None).
+    """Replaces the marks in a rendered text, by notes for a model that sees no images (`processor`
+    None).
 
-    `frame`: `TemplateTraits.image`. Returns also hash and expansion of each shown image, in order. An image
-    that the model's processor refuses becomes a note.
+    `frame`: `TemplateTraits.image`. Returns also hash and expansion of each shown image, in order.
+    An image that the model's processor refuses becomes a note.
     """
     if IMAGE_MARK not in text:
         return text, []
@@ -42,7 +47,9 @@ def show_images(
     at = 0
     for mark in image_marks(text):
         media = known.get(mark[1])
-        if media is None or not left[media.hash]:  # text of a client, which could make a prompt of any size
+        if (
+            media is None or not left[media.hash]
+        ):  # text of a client, which could make a prompt of any size
             continue
         left[media.hash] -= 1
         pieces.append(text[at : mark.start()])
@@ -52,7 +59,8 @@ def show_images(
             continue
         try:
             expansion = processor.expansion(media.width, media.height)
-        except ValueError:  # refused in a result, it would end the session: clients send it again with every request
+        # refused in a result, it would end the session: clients send it again with every request
+        except ValueError:
             size = f"its processor takes none of {media.width} x {media.height} pixels"
             pieces.append(media_note(replace(media, problem=size)))
             continue
@@ -62,8 +70,8 @@ def show_images(
 
 
 def place_images(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -> list[PromptImage]:
-    """The places of the shown images in the prompt. Raises EngineFailed where the tokenizer made other tokens of an
-    expansion than the model's processor."""
+    """The places of the shown images in the prompt. Raises EngineFailed where the tokenizer made
+    other tokens of an expansion than the model's processor."""
     packed, at = pack_ids(ids) if shown else b"", 0
     images: list[PromptImage] = []
     for image, expansion in shown:
@@ -71,7 +79,9 @@ def place_images(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -> 
         while at % TOKEN_ID_BYTES and at >= 0:
             at = packed.find(expansion.ids, at + 1)
         if at < 0:
-            raise EngineFailed("an image's tokens are not in the prompt as the model's processor makes them")
+            raise EngineFailed(
+                "an image's tokens are not in the prompt as the model's processor makes them"
+            )
         tokens = len(expansion.ids) // TOKEN_ID_BYTES
         images.append(PromptImage(image, at // TOKEN_ID_BYTES, tokens))
         at += len(expansion.ids)

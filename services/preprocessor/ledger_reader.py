@@ -1,8 +1,11 @@
-"""Fills the ledger of one preprocessor: receives the entries of turns that end, fetches others from the bucket.
+"""Fills the ledger of one preprocessor: receives the entries of turns that end, fetches others from
+the bucket.
 
-`open_ledger` makes the ledger for a loaded model. The step that restores turns is `services/ledger/recall.py`.
+`open_ledger` makes the ledger for a loaded model. The step that restores turns is
+`services/ledger/recall.py`.
 
-An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries cost only speed.
+An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries
+cost only speed.
 """
 
 import asyncio
@@ -30,8 +33,8 @@ from services.tokenization.detokenizer import Vocabulary
 
 _ANSWER, _QUESTION = "zqsaid", "zqasked"
 FORM = b"3"
-"""The form of prompts and entries. It changes when conversations are adapted to other messages, so that earlier prompts
-have another text, and when entries change."""
+"""The form of prompts and entries. It changes when conversations are adapted to other messages, so
+that earlier prompts have another text, and when entries change."""
 FETCH_TIMEOUT_S = 0.5
 """Limit of the time that a prompt waits for turns from the bucket."""
 FETCH_AT_ONCE = 64
@@ -82,7 +85,12 @@ class LedgerReader:
     """Keeps one preprocessor's ledger filled."""
 
     def __init__(
-        self, process: Process, ledger: Ledger, signer: EntrySigner, sealer: Sealer, bucket: Bucket | None
+        self,
+        process: Process,
+        ledger: Ledger,
+        signer: EntrySigner,
+        sealer: Sealer,
+        bucket: Bucket | None,
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
         ledger.entries.shared = bucket is not None
@@ -99,9 +107,15 @@ class LedgerReader:
         self._outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=registry)
         text = "Prompt tokens by origin."
         self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=registry)
-        self._messages = Counter("turnwire_ledger_messages", "Entries that arrived.", ["kind"], registry=registry)
-        Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry).set_function(lambda: len(entries))
-        Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry).set_function(lambda: entries.size)
+        self._messages = Counter(
+            "turnwire_ledger_messages", "Entries that arrived.", ["kind"], registry=registry
+        )
+        Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry).set_function(
+            lambda: len(entries)
+        )
+        Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry).set_function(
+            lambda: entries.size
+        )
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with the entry of every turn that ended, once."""
         process.on_reconnect.append(self._doubt)
@@ -112,22 +126,30 @@ class LedgerReader:
 
     def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
         """Looks up a conversation's turns in memory; for any thread."""
-        return self.ledger.look_up(conversation, tools, self._sealer.of(conversation.client.tenant).open)
+        return self.ledger.look_up(
+            conversation, tools, self._sealer.of(conversation.client.tenant).open
+        )
 
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
         """The keys for which the bucket may have more entries than memory; for any thread."""
         now = self._loop.time()
-        return [] if self._bucket is None else [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
+        return (
+            []
+            if self._bucket is None
+            else [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
+        )
 
     async def fetch(self, keys: Sequence[bytes]) -> bool:
-        """Copies turns from the bucket into memory, those that arrive in time. Returns whether memory may have more
-        entries now. Never raises."""
+        """Copies turns from the bucket into memory, those that arrive in time. Returns whether
+        memory may have more entries now. Never raises."""
         if self._bucket is None or self._loop.time() < self._silent_until:
             return False
         keys, gate = keys[: -MAX_FETCHED - 1 : -1], asyncio.Semaphore(FETCH_AT_ONCE)
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
-                if not await self._bucket.any_members([key.hex() for key in keys]):  # a conversation from elsewhere
+                if not await self._bucket.any_members(
+                    [key.hex() for key in keys]
+                ):  # a conversation from elsewhere
                     self._note_fetched(keys, found=False)
                     return False
                 async with asyncio.TaskGroup() as tasks:
@@ -194,7 +216,9 @@ class LedgerReader:
         self._messages.labels(origin if fresh else "repeated").inc()
         if fresh and origin == "received":
             fetched = self._fetched.get(entry.key, _NEVER)
-            if fetched.until > self._loop.time() and not fetched.found:  # nothing was there a moment ago
+            if (
+                fetched.until > self._loop.time() and not fetched.found
+            ):  # nothing was there a moment ago
                 self.ledger.entries.set_complete(entry.key)
             for listener in self.on_entry:
                 listener(entry)
@@ -202,7 +226,10 @@ class LedgerReader:
 
 def _call_writer(setup: ModelSetup) -> WriteCalls:
     writer = AssistantWriter(
-        setup.traits, setup.template, call_id=lambda call: call.call_id, write_call=setup.family.style.write_call
+        setup.traits,
+        setup.template,
+        call_id=lambda call: call.call_id,
+        write_call=setup.family.style.write_call,
     )
 
     def write(calls: Sequence[Call]) -> str:
@@ -215,9 +242,10 @@ def _call_writer(setup: ModelSetup) -> WriteCalls:
 
 
 def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:
-    """The control token with which the template ends an answer that is not the last one. Some have a separate
-    token for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`). Empty where one of `ends` is
-    before the next message's text: the first token may only close the text (Kimi K3)."""
+    """The control token with which the template ends an answer that is not the last one. Some have
+    a separate token for that (gpt-oss: the model ends with `<|return|>`, its history has
+    `<|end|>`). Empty where one of `ends` is before the next message's text: the first token may
+    only close the text (Kimi K3)."""
     users = [Message("user", [Text(text)]) for text in ("Hi.", _QUESTION)]
     messages = [users[0], Message("assistant", [Text(_ANSWER)]), users[1]]
     after = render_messages(messages, setup.traits, setup.template).partition(_ANSWER)[2]

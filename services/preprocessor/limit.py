@@ -1,10 +1,12 @@
-"""Checks that prompt and answer fit the context window, with error texts to which agent clients react.
+"""Checks that prompt and answer fit the context window, with error texts to which agent clients
+react.
 
-Claude Code compacts its history when a 400 reads `prompt is too long: N tokens > M maximum`, Codex and opencode when
-the code is `context_length_exceeded`. "input length and `max_tokens` exceed context limit" is never sent: Claude Code
-would retry with a smaller `max_tokens`, and other clients ignore it. Claude Code requests 32,000 to 128,000 tokens of
-any model, so `max_tokens` is an upper bound, cut to what the window leaves, and only a prompt that leaves no room for a
-useful answer is refused.
+Claude Code compacts its history when a 400 reads `prompt is too long: N tokens > M maximum`, Codex
+and opencode when the code is `context_length_exceeded`. "input length and `max_tokens` exceed
+context limit" is never sent: Claude Code would retry with a smaller `max_tokens`, and other clients
+ignore it. Claude Code requests 32,000 to 128,000 tokens of any model, so `max_tokens` is an upper
+bound, cut to what the window leaves, and only a prompt that leaves no room for a useful answer is
+refused.
 """
 
 from collections.abc import Collection
@@ -13,7 +15,8 @@ from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 
 USEFUL_ANSWER = 1024
-"""Tokens for which the window must have room, so that the client can still compact; in small windows fewer."""
+"""Tokens for which the window must have room, so that the client can still compact; in small
+windows fewer."""
 MAX_STOPS = 256
 MAX_STOP_CHARS = 4096
 """Length of one stop string. Each character of the output is compared with all stop strings."""
@@ -22,13 +25,17 @@ MAX_BIAS = 100
 """The range of OpenAI's API; its ends ban or force a token."""
 
 
-def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: int | None = None) -> tuple[int, bool]:
-    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt and output), and
-    whether the window sets it, not the client: reaching it then means that the context is full.
+def limit_output(
+    prompt_tokens: int, requested: int | None, window: int, cap: int | None = None
+) -> tuple[int, bool]:
+    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt
+    and output), and whether the window sets it, not the client: reaching it then means that the
+    context is full.
 
-    `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's longest answer,
-    which clients see in the model list; a longer request is cut without an error. Raises ContextOverflow where less is
-    left than was requested, and less than a useful answer needs.
+    `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's
+    longest answer, which clients see in the model list; a longer request is cut without an error.
+    Raises ContextOverflow where less is left than was requested, and less than a useful answer
+    needs.
     """
     if cap is not None:
         requested = cap if requested is None else min(requested, cap)
@@ -53,21 +60,30 @@ def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: in
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    """Raises Invalid for more or longer stop strings than a parser can search, and for token ids outside the
-    vocabulary."""
+    """Raises Invalid for more or longer stop strings than a parser can search, and for token ids
+    outside the vocabulary."""
     stops = sampling.stop
     if len(stops) > MAX_STOPS:
-        raise Invalid(f"there may be {MAX_STOPS} stop sequences, not {len(stops)}", param="stop_sequences")
+        raise Invalid(
+            f"there may be {MAX_STOPS} stop sequences, not {len(stops)}", param="stop_sequences"
+        )
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
-        raise Invalid(f"a stop sequence may have {MAX_STOP_CHARS} characters", param="stop_sequences")
+        raise Invalid(
+            f"a stop sequence may have {MAX_STOP_CHARS} characters", param="stop_sequences"
+        )
     _check_ids("stop_token_ids", sampling.stop_token_ids, MAX_STOPS, vocab_size)
     _check_ids("logit_bias", sampling.logit_bias, MAX_BIASES, vocab_size)
     if bad := [bias for bias in sampling.logit_bias.values() if not -MAX_BIAS <= bias <= MAX_BIAS]:
-        raise Invalid(f"a bias must be between -{MAX_BIAS} and {MAX_BIAS}, not {bad[0]}", param="logit_bias")
+        raise Invalid(
+            f"a bias must be between -{MAX_BIAS} and {MAX_BIAS}, not {bad[0]}", param="logit_bias"
+        )
 
 
 def _check_ids(name: str, ids: Collection[int], most: int, vocab_size: int) -> None:
     if len(ids) > most:
         raise Invalid(f"{name} may have {most} tokens, not {len(ids)}", param=name)
     if bad := [token for token in ids if not 0 <= token < vocab_size]:
-        raise Invalid(f"{name}: token id {bad[0]} is not in the vocabulary (0 to {vocab_size - 1})", param=name)
+        raise Invalid(
+            f"{name}: token id {bad[0]} is not in the vocabulary (0 to {vocab_size - 1})",
+            param=name,
+        )

@@ -1,9 +1,10 @@
-"""Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle.
+"""Prefills the certain prefix of a session's next turn on the worker that decoded this one, while
+that is idle.
 
-When a turn has ended, the template fixes the next prompt up to the answer of the user or the tools. Most of it are
-tokens that the engine has just decoded. Where the template changes history (drops the reasoning of an answered
-question), an idle worker can prefill the other tokens before the next request comes
-(`nvext.agent_hints.speculative_prefill`).
+When a turn has ended, the template fixes the next prompt up to the answer of the user or the tools.
+Most of it are tokens that the engine has just decoded. Where the template changes history (drops
+the reasoning of an answered question), an idle worker can prefill the other tokens before the next
+request comes (`nvext.agent_hints.speculative_prefill`).
 """
 
 from array import array
@@ -36,7 +37,8 @@ LEAST_TOKENS = 64
 TAKE_TIMEOUT_S = 2.0
 
 _ANSWERS = ("Next", "7 steps")
-"""Two answers without a common beginning: the common beginning of both prompts does not depend on the answer."""
+"""Two answers without a common beginning: the common beginning of both prompts does not depend on
+the answer."""
 
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 
@@ -54,7 +56,9 @@ class PendingTurn(msgspec.Struct, frozen=True):
 class Prefills:
     """Prefills the next prompt after turns with the hint."""
 
-    def __init__(self, process: Process, placement: Placement, preparation: Preparation, ledger: Ledger) -> None:
+    def __init__(
+        self, process: Process, placement: Placement, preparation: Preparation, ledger: Ledger
+    ) -> None:
         self._process = process
         self._placement = placement
         self._preparation = preparation
@@ -118,7 +122,9 @@ class Prefills:
         reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
         return "done" if reply.error is None else "busy"
 
-    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "tuple[TokenIds, list[PromptImage]] | None":
+    def _prefix(
+        self, turn: PendingTurn, entry: LedgerEntry
+    ) -> "tuple[TokenIds, list[PromptImage]] | None":
         ended = self._ledger.read(entry, turn.tools)
         if ended is None or not ended.parts:
             return None
@@ -134,22 +140,28 @@ def certain_prefix(
     answer: Sequence[Part],
     make: Callable[[Conversation], tuple[Sequence[int], list[PromptImage]]],
 ) -> tuple[TokenIds, list[PromptImage]]:
-    """The ids, and their images, with which every prompt begins that continues `conversation` after the model's turn
-    `answer`.
+    """The ids, and their images, with which every prompt begins that continues `conversation` after
+    the model's turn `answer`.
 
     `make` makes the ids and images of a conversation's prompt; its exceptions propagate.
     """
-    (one, images), (other, _) = (make(_with_reply(conversation, answer, reply)) for reply in _ANSWERS)
+    (one, images), (other, _) = (
+        make(_with_reply(conversation, answer, reply)) for reply in _ANSWERS
+    )
     ids = common_prefix(array("I", one), array("I", other))
     return ids, [image for image in images if image.at + image.tokens <= len(ids)]
 
 
 def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
-    """The conversation with the model's turn and a reply to it: results if it called tools, else a user message."""
+    """The conversation with the model's turn and a reply to it: results if it called tools, else a
+    user message."""
     calls = [part for part in answer if isinstance(part, Call)]
     next_message = (
         Message("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
         if calls
         else Message("user", [Text(reply)])
     )
-    return replace(conversation, messages=[*conversation.messages, Message("assistant", list(answer)), next_message])
+    return replace(
+        conversation,
+        messages=[*conversation.messages, Message("assistant", list(answer)), next_message],
+    )

@@ -1,10 +1,12 @@
-"""Decides where a prompt is made: on the event loop if that takes a few milliseconds, else in a thread.
+"""Decides where a prompt is made: on the event loop if that takes a few milliseconds, else in a
+thread.
 
-Short work in a thread would hold the interpreter's lock for most of its time, so that other requests would wait all the
-same. The time of a prompt is estimated from its number of messages and its bytes. A chat template is a program, though,
-and may take any time: one that takes much longer than estimated is stopped and run again, few of them at once, so that
-it delays neither the event loop nor the threads. A template may also write more text than it receives: a text that is
-too long for the loop is made again in a thread.
+Short work in a thread would hold the interpreter's lock for most of its time, so that other
+requests would wait all the same. The time of a prompt is estimated from its number of messages and
+its bytes. A chat template is a program, though, and may take any time: one that takes much longer
+than estimated is stopped and run again, few of them at once, so that it delays neither the event
+loop nor the threads. A template may also write more text than it receives: a text that is too long
+for the loop is made again in a thread.
 """
 
 import asyncio
@@ -30,8 +32,9 @@ from services.runtime.storage.seal import Sealer
 T = TypeVar("T")
 
 LOOP_S = 0.02
-"""Estimated time up to which a prompt is made on the event loop. With 0.01, four clients with sessions at turn 100 get
-a fifth fewer requests per second: a thread waits for the interpreter's lock."""
+"""Estimated time up to which a prompt is made on the event loop. With 0.01, four clients with
+sessions at turn 100 get a fifth fewer requests per second: a thread waits for the interpreter's
+lock."""
 MESSAGE_S = 35e-6
 """Time to look up, adapt and render one message, with the slowest of the published templates."""
 FAST_BYTE_S, SLOW_BYTE_S = 12e-9, 0.8e-6
@@ -41,15 +44,16 @@ LOOP_STOP_S = 0.03
 THREAD_STOP_S = 1.0
 """CPU time after which a template is stopped in a thread."""
 FAST_CHARS, SLOW_CHARS = 1_048_576, 32_768
-"""Limit of characters that are encoded on the loop, with fastokens and with tokenizers: a template may write more text
-than it receives."""
+"""Limit of characters that are encoded on the loop, with fastokens and with tokenizers: a template
+may write more text than it receives."""
 SLOW_TEMPLATES = 2
 """Limit of stopped templates that run again at the same time."""
 CHECK_EVERY = 500
-"""The end of one of this many prompts is encoded by both tokenizers: the trials at load cover many cases, but not
-all."""
+"""The end of one of this many prompts is encoded by both tokenizers: the trials at load cover many
+cases, but not all."""
 CHECK_CHARS = 32_768
-"""Limit of that end. All of a large prompt would cost 0.1 s in a thread, on average 0.2 ms a prompt."""
+"""Limit of that end. All of a large prompt would cost 0.1 s in a thread, on average 0.2 ms a
+prompt."""
 
 
 class _SlowTemplate(Exception):
@@ -98,12 +102,15 @@ class Preparation:
         self._prompts = 0
         self._render_timeout_s = render_timeout_s
 
-    async def prompt(self, conversation: Conversation, *, limit: bool, size: int, on_step: OnStep = no_step) -> Prompt:
-        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. `limit`,
-        `on_step` and exceptions are those of `assemble`; `on_step` is called on any thread, again for repeated steps.
+    async def prompt(
+        self, conversation: Conversation, *, limit: bool, size: int, on_step: OnStep = no_step
+    ) -> Prompt:
+        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched
+        first. `limit`, `on_step` and exceptions are those of `assemble`; `on_step` is called on any
+        thread, again for repeated steps.
 
-        `size`: bytes of the request. Raises Invalid, which names the template, where rendering takes longer than
-        `render_timeout_s`.
+        `size`: bytes of the request. Raises Invalid, which names the template, where rendering
+        takes longer than `render_timeout_s`.
         """
         ledger = self.ledger
 
@@ -133,10 +140,13 @@ class Preparation:
         return await self._run_limited(partial(make, look_up=ledger.look_up), expected_s)
 
     def ids(self, conversation: Conversation) -> tuple[Sequence[int], list[PromptImage]]:
-        """Ids and images of a conversation's prompt, without fetching turns from the bucket. Thread-safe."""
+        """Ids and images of a conversation's prompt, without fetching turns from the bucket.
+        Thread-safe."""
         look_up = self.ledger.look_up if self.ledger is not None else None
         unseal = self._sealer.of(conversation.client.tenant).open
-        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=look_up)
+        make = partial(
+            assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=look_up
+        )
         try:
             prompt = self._stopped(make, self._render_timeout_s, time.monotonic)
         except _SlowTemplate:
@@ -152,7 +162,9 @@ class Preparation:
     async def _compare(self, text: str) -> None:
         """Compares the tokenizers in a thread, and logs a difference."""
         if (found := await self.run(partial(self.setup.encoder.find_difference, text))) is not None:
-            self._process.log.error("preprocessor.tokenizers_differ", found=found, remedy="off until the next start")
+            self._process.log.error(
+                "preprocessor.tokenizers_differ", found=found, remedy="off until the next start"
+            )
 
     async def run(self, work: Callable[[], T]) -> T:
         """Runs a function in the thread pool."""
@@ -163,14 +175,18 @@ class Preparation:
         self._pool.shutdown(wait=False)
 
     async def _run_limited(self, make: Callable[[], T], expected_s: float) -> T:
-        """Runs `make` on the event loop or in a thread, by its expected time. Again in a thread if its text is too long
-        for the loop, and if its template is stopped."""
+        """Runs `make` on the event loop or in a thread, by its expected time. Again in a thread if
+        its text is too long for the loop, and if its template is stopped."""
         longest = self._render_timeout_s
         try:
             if expected_s <= LOOP_S:
                 with suppress(LongWork), self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
-                    return self._stopped(make, LOOP_STOP_S, time.thread_time)  # a busy machine is not a slow template
-            return await self.run(partial(self._stopped, make, min(THREAD_STOP_S, longest), time.thread_time))
+                    return self._stopped(
+                        make, LOOP_STOP_S, time.thread_time
+                    )  # a busy machine is not a slow template
+            return await self.run(
+                partial(self._stopped, make, min(THREAD_STOP_S, longest), time.thread_time)
+            )
         except _SlowTemplate:
             pass
         try:
@@ -189,7 +205,8 @@ class Preparation:
         return len(conversation.messages) * MESSAGE_S + size * byte_s
 
     def _stopped(self, make: Callable[[], T], seconds: float, clock: Callable[[], float]) -> T:
-        """Runs `make`. Raises _SlowTemplate where the template still runs after `seconds` by `clock`."""
+        """Runs `make`. Raises _SlowTemplate where the template still runs after `seconds` by
+        `clock`."""
         end = clock() + seconds
 
         def check() -> None:
@@ -202,10 +219,13 @@ class Preparation:
     def _slow_template(self) -> Invalid:
         name, longest = self.setup.template.name, self._render_timeout_s
         return Invalid(
-            f"the chat template {name} did not render this conversation within {longest:g} s", param="messages"
+            f"the chat template {name} did not render this conversation within {longest:g} s",
+            param="messages",
         )
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""
         workers = self._process.registry.able("worker", self.setup.card.name)
-        return max((card.max_model_len for worker in workers for card in worker.models), default=None)
+        return max(
+            (card.max_model_len for worker in workers for card in worker.models), default=None
+        )

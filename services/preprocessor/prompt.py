@@ -1,4 +1,5 @@
-"""Makes the prompt of a conversation in five steps: strip, restore, render, encode, limit. Pure and CPU-bound.
+"""Makes the prompt of a conversation in five steps: strip, restore, render, encode, limit. Pure and
+CPU-bound.
 
 | step    | file                                       | result                                                    |
 |---------|--------------------------------------------|-----------------------------------------------------------|
@@ -32,7 +33,8 @@ from services.tokenization.model_files import with_defaults
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
 LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
-"""Looks up the turns of a stripped conversation, with its tools as the model sees them: `Ledger.look_up`."""
+"""Looks up the turns of a stripped conversation, with its tools as the model sees them:
+`Ledger.look_up`."""
 OnStep: TypeAlias = Callable[[str], None]
 """Called at the start of each step with its name: `strip`, `ledger`, `render`, `encode`."""
 
@@ -79,12 +81,12 @@ def assemble(
 ) -> Prompt:
     """The prompt of a conversation.
 
-    `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
-    prompt, which the ledger then does not keep. `unseal` opens sealed reasoning. `look_up` looks up earlier turns in
-    the ledger; its exceptions propagate.
+    `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to
+    count or show a prompt, which the ledger then does not keep. `unseal` opens sealed reasoning.
+    `look_up` looks up earlier turns in the ledger; its exceptions propagate.
 
-    Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template variable cannot be
-    served, ContextOverflow where prompt and answer do not fit.
+    Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template
+    variable cannot be served, ContextOverflow where prompt and answer do not fit.
     """
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
@@ -129,7 +131,9 @@ def assemble(
         max_tokens=max_tokens,
         window_limited=by_window,
         stop_ids=_stop_ids(conversation.sampling, setup),
-        sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=max_tokens),
+        sampling=replace(
+            with_defaults(conversation.sampling, setup.sampling), max_tokens=max_tokens
+        ),
         found=found,
         images=place_images(ids, rendered.images),
     )

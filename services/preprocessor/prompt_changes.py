@@ -1,10 +1,11 @@
-"""Reports why a session's prompt departs from the one before it: counters, and one log line per session and cause.
+"""Reports why a session's prompt departs from the one before it: counters, and one log line per
+session and cause.
 
-Each prompt of an agent should begin with the one before it. Where it does not, the engine computes everything after the
-first difference again, with every turn if the difference is a clock.
+Each prompt of an agent should begin with the one before it. Where it does not, the engine computes
+everything after the first difference again, with every turn if the difference is a clock.
 
-The one before it is known from the session id and the first question, and otherwise from the history: a request
-continues the one with the answers that its own history begins with.
+The one before it is known from the session id and the first question, and otherwise from the
+history: a request continues the one with the answers that its own history begins with.
 """
 
 from collections.abc import Sequence
@@ -43,9 +44,13 @@ class SeenPrompt(ComparedPrompt, frozen=True):
 class PromptChangeReporter:
     """Compares prompts with the last one of their session. Bounded in bytes."""
 
-    def __init__(self, log: FilteringBoundLogger, metrics: CollectorRegistry, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, log: FilteringBoundLogger, metrics: CollectorRegistry, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._log = log
-        self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, lambda one: one.size, MAX_ALIKE)
+        self._last: BranchCache[SeenPrompt] = BranchCache(
+            max_bytes, lambda one: one.size, MAX_ALIKE
+        )
         """For each key: the last prompt of every session."""
         self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
         text = "Prompts that did not begin with the last one of their session, by what varied."
@@ -54,15 +59,23 @@ class PromptChangeReporter:
         self._tokens = Counter("turnwire_prompt_varied_tokens", text, ["cause"], registry=metrics)
 
     def report(self, conversation: Conversation, prompt: Prompt) -> None:
-        """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a difference."""
+        """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a
+        difference."""
         if conversation.prompt is not None or prompt.found is None or prompt.found.context is None:
             return
-        session, end = session_key(conversation), len(prompt.text) - len(prompt.found.context.opening)
+        session, end = (
+            session_key(conversation),
+            len(prompt.text) - len(prompt.found.context.opening),
+        )
         now = SeenPrompt(
             text=prompt.text[:end],
             head=head_of(conversation, prompt.text, end),
             ids=prompt.found.ids,
-            tools=tuple(tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred),
+            tools=tuple(
+                tool_name(tool.name, tool.namespace)
+                for tool in conversation.tools
+                if not tool.deferred
+            ),
             answers=answers_of(conversation),
         )
         found = self.compare(session, now, prompt.text)
@@ -75,13 +88,20 @@ class PromptChangeReporter:
         if (session, cause) not in self._reported:
             self._reported[session, cause] = True
             write = self._log.debug if cause == "history" else self._log.warning
-            write("preprocessor.prompt_varies", cause=cause, tokens=found.again, was=change.was, now=change.now)
+            write(
+                "preprocessor.prompt_varies",
+                cause=cause,
+                tokens=found.again,
+                was=change.was,
+                now=change.now,
+            )
 
     def compare(self, key: SessionKey, now: SeenPrompt, text: str) -> Difference | None:
-        """Returns the difference to the last prompt of the same session; None where there is none, or no last prompt.
+        """Returns the difference to the last prompt of the same session; None where there is none,
+        or no last prompt.
 
-        `text`: the whole prompt. With the client's session id in the key, a request that continues none of its prompts
-        has changed its history.
+        `text`: the whole prompt. With the client's session id in the key, a request that continues
+        none of its prompts has changed its history.
         """
         before = _continued(self._last.get(key), now, text, one_session=bool(key[1]))
         if before is not None:
@@ -97,7 +117,11 @@ def answers_of(conversation: Conversation) -> tuple[int, ...]:
     return tuple(
         hash(
             (
-                *(part.text for part in message.parts if isinstance(part, Text) and not part.text.isspace()),
+                *(
+                    part.text
+                    for part in message.parts
+                    if isinstance(part, Text) and not part.text.isspace()
+                ),
                 *(part.call_id for part in message.parts if isinstance(part, Call)),
             )
         )
@@ -107,31 +131,46 @@ def answers_of(conversation: Conversation) -> tuple[int, ...]:
 
 
 def head_of(conversation: Conversation, text: str, end: int) -> int:
-    """Returns the number of a prompt's characters before the first answer. `end`: where its turn opening begins.
+    """Returns the number of a prompt's characters before the first answer. `end`: where its turn
+    opening begins.
 
-    In a session that is first seen later than at its first request, this is where the last text before the first answer
-    ends. That text is searched after those that come before it.
+    In a session that is first seen later than at its first request, this is where the last text
+    before the first answer ends. That text is searched after those that come before it.
     """
-    first = next((at for at, message in enumerate(conversation.messages) if message.role == "assistant"), None)
+    first = next(
+        (at for at, message in enumerate(conversation.messages) if message.role == "assistant"),
+        None,
+    )
     if first is None:
         return end
     head = 0
-    parts = [*conversation.system, *(part for message in conversation.messages[:first] for part in message.parts)]
+    parts = [
+        *conversation.system,
+        *(part for message in conversation.messages[:first] for part in message.parts),
+    ]
     for part in parts:
-        if isinstance(part, Text) and (wanted := part.text.strip()) and (at := text.find(wanted, head, end)) >= 0:
+        if (
+            isinstance(part, Text)
+            and (wanted := part.text.strip())
+            and (at := text.find(wanted, head, end)) >= 0
+        ):
             head = at + len(wanted)
     return head
 
 
-def _continued(alike: Sequence[SeenPrompt], now: SeenPrompt, text: str, *, one_session: bool) -> SeenPrompt | None:
+def _continued(
+    alike: Sequence[SeenPrompt], now: SeenPrompt, text: str, *, one_session: bool
+) -> SeenPrompt | None:
     """Returns the prompt that this one continues. `alike`: newest first.
 
-    Among several it is one that this prompt begins with, or else one with which it shares most. Without a session id, a
-    history that has not grown continues none: it may be another's.
+    Among several it is one that this prompt begins with, or else one with which it shares most.
+    Without a session id, a history that has not grown continues none: it may be another's.
     """
     found = [one for one in alike if one.answers == now.answers[: len(one.answers)]]
     if not one_session:
-        found = [one for one in found if len(one.answers) < len(now.answers) or text.startswith(one.text)]
+        found = [
+            one for one in found if len(one.answers) < len(now.answers) or text.startswith(one.text)
+        ]
     if not found:
         return alike[0] if alike and one_session else None
     longest = max(len(one.answers) for one in found)

@@ -2,10 +2,11 @@
 
 A request may demand a call: then the prompt ends with the opening of that call.
 
-A request may demand a format (`response_format`, `text.format`). The engine enforces it where no tool may be called. A
-model with tools cannot be constrained in this way: its first token would belong to the answer, and an agent that sends
-a format with every request (Codex' `--output-schema`) would never get a call. An instruction describes the format to
-such a model, the same in every turn of the session.
+A request may demand a format (`response_format`, `text.format`). The engine enforces it where no
+tool may be called. A model with tools cannot be constrained in this way: its first token would
+belong to the answer, and an agent that sends a format with every request (Codex' `--output-schema`)
+would never get a call. An instruction describes the format to such a model, the same in every turn
+of the session.
 """
 
 import json
@@ -55,7 +56,9 @@ def render(
     own = conversation.template_kwargs
     if marks is not None:
         own = {name: marks.data.mark_json(value) for name, value in own.items()}
-    variables = template_variables(conversation, setup.traits, defaults=setup.template_kwargs, own=own)
+    variables = template_variables(
+        conversation, setup.traits, defaults=setup.template_kwargs, own=own
+    )
     adapted = adapt(
         conversation,
         setup.traits,
@@ -71,7 +74,8 @@ def render(
     text, images = show_images(text, conversation, setup.images, setup.traits.image)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
-        # Constrained decoding begins with the first token: the model could never close the reasoning itself.
+        # Constrained decoding begins with the first token: the model could never close the
+        # reasoning itself.
         text, in_reasoning = text + _reasoning_end(setup), False
     elif call is not None and adapted.continues:
         text += setup.traits.text_join
@@ -105,23 +109,31 @@ def with_format_instruction(conversation: Conversation) -> Conversation:
 
 
 def forced_call(conversation: Conversation, family: Family) -> str | None:
-    """The opening of the call with which the model's turn must begin; None where it may begin freely. Raises
-    Invalid."""
+    """The opening of the call with which the model's turn must begin; None where it may begin
+    freely. Raises Invalid."""
     choice = conversation.tool_choice
     allowed = allowed_tools(conversation)
     if choice.mode not in ("any", "tool"):
         return None
     if not conversation.tools:
-        raise Invalid("tool_choice may only be specified while providing tools", param="tool_choice")
+        raise Invalid(
+            "tool_choice may only be specified while providing tools", param="tool_choice"
+        )
     if choice.mode == "any":
         return family.style.call_prefix(allowed[0] if len(allowed) == 1 else None)
-    named = [tool for tool in conversation.tools if choice.name in (tool.name, tool_name(tool.name, tool.namespace))]
+    named = [
+        tool
+        for tool in conversation.tools
+        if choice.name in (tool.name, tool_name(tool.name, tool.namespace))
+    ]
     # A bare name means the tool without a namespace, if there is one.
     named.sort(key=lambda tool: tool.namespace is not None)
     chosen = next((tool for tool in named if choice.namespace in (None, tool.namespace)), None)
     if chosen is None:
         name = tool_name(choice.name or "", choice.namespace)
-        raise Invalid(f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice")
+        raise Invalid(
+            f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"
+        )
     return family.style.call_prefix(tool_name(chosen.name, chosen.namespace))
 
 
@@ -137,13 +149,20 @@ def allowed_tools(conversation: Conversation) -> list[str]:
             names.setdefault(name, []).append(rendered)
     for name in conversation.tool_choice.allowed:
         if name not in names:
-            raise Invalid(f"tool_choice allows a tool that is not among the tools: {name}", param="tool_choice")
-    return list(dict.fromkeys(rendered for name in conversation.tool_choice.allowed for rendered in names[name]))
+            raise Invalid(
+                f"tool_choice allows a tool that is not among the tools: {name}",
+                param="tool_choice",
+            )
+    return list(
+        dict.fromkeys(
+            rendered for name in conversation.tool_choice.allowed for rendered in names[name]
+        )
+    )
 
 
 def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> str:
-    """The opening of a forced call, in which the tool's name is data. Raises Invalid where the name spells a control
-    token with which the family's calls cannot be read back."""
+    """The opening of a forced call, in which the tool's name is data. Raises Invalid where the name
+    spells a control token with which the family's calls cannot be read back."""
     marks, family = setup.encoder.marks, setup.family
     for tool in conversation.tools if marks is not None else ():
         assert marks is not None
@@ -151,11 +170,12 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
         marked = call.replace(name, marks.data.mark(name))
         if any(piece.data for piece in marks.pieces(marked)):
             parser = open_parser(family.name, tools=[rendered_tool(tool)])
-            events = [*parser.feed(family.style.write_call(name, {})), *parser.finish(FinishReason.STOP)]
+            events = [
+                *parser.feed(family.style.write_call(name, {})),
+                *parser.finish(FinishReason.STOP),
+            ]
             if not any(isinstance(event, BlockStart) and event.name == name for event in events):
-                reason = (
-                    f"calls of {family.models} cannot hold the name of this tool, which spells one of their markers"
-                )
+                reason = f"calls of {family.models} cannot hold the name of this tool, which spells one of their markers"
                 raise Invalid(f"the tool cannot be forced: {reason}: {name}", param="tool_choice")
             return marked
     return call
@@ -168,7 +188,9 @@ def _reasoning_end(setup: ModelSetup) -> str:
     return f"\n{setup.family.think[1]}\n\n" if setup.family.think else ""
 
 
-def _continued(adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, variables: dict[str, Any]) -> str:
+def _continued(
+    adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, variables: dict[str, Any]
+) -> str:
     """The template's text up to the end of the assistant's last text."""
     last = dict(adapted.messages[-1])
     if isinstance(last["content"], str):
@@ -177,9 +199,14 @@ def _continued(adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, va
         *before, part = last["content"]
         last["content"] = [*before, {**part, "text": part["text"] + _CONTINUATION}]
     text = setup.template.render(
-        [*adapted.messages[:-1], last], tools=tools.definitions, variables=variables, generation=False
+        [*adapted.messages[:-1], last],
+        tools=tools.definitions,
+        variables=variables,
+        generation=False,
     )
     opening, found, _ = text.rpartition(_CONTINUATION)
     if not found:
-        raise Invalid("this model's chat template cannot continue an assistant message", param="messages")
+        raise Invalid(
+            "this model's chat template cannot continue an assistant message", param="messages"
+        )
     return opening

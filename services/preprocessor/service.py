@@ -1,8 +1,10 @@
-"""The preprocessor process: receives turn requests and sends each as a generate request to one worker.
+"""The preprocessor process: receives turn requests and sends each as a generate request to one
+worker.
 
-The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop if that is short work, else in
-a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals from the
-preprocessor, before it has sent anything to its client; the parser reports that a worker has the turn.
+The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop if that is
+short work, else in a small thread pool), `_dispatch` sends it to the best worker that takes it. A
+frontend receives only refusals from the preprocessor, before it has sent anything to its client;
+the parser reports that a worker has the turn.
 """
 
 import asyncio
@@ -32,11 +34,24 @@ from schemas.errors import (
     raised,
 )
 from schemas.events import Failed
-from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, GenerateRequest, TurnRequest, pack_ids
+from schemas.frames import (
+    Accepted,
+    EventEntry,
+    EventFrame,
+    GenerateReply,
+    GenerateRequest,
+    TurnRequest,
+    pack_ids,
+)
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
 from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.generate import generate_request, ledger_context_of, thought_budget, turn_guide
+from services.preprocessor.generate import (
+    generate_request,
+    ledger_context_of,
+    thought_budget,
+    turn_guide,
+)
 from services.preprocessor.holding import Holding
 from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
@@ -65,10 +80,11 @@ TAKE_TIMEOUT_S = 2.0
 IMAGES_TIMEOUT_S = 10.0
 """This time for a turn with images: the worker fetches them first, in 8 s at most."""
 UNANSWERED_REQUESTS = 7
-"""Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
-for which 64 MB wait in the server."""
+"""Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS
+disconnects a client for which 64 MB wait in the server."""
 UNANSWERED_IMAGES = 3
-"""Requests with images among them: the worker answers those later, and other turns do not wait for that."""
+"""Requests with images among them: the worker answers those later, and other turns do not wait for
+that."""
 REFUSE_TIMEOUT_S = 1.0
 REFUSE_S = 60.0
 """How long a refusal is sent again: as long as a frontend waits for a prompt."""
@@ -93,9 +109,13 @@ class Preprocessor(Service):
         ledger: LedgerReader | None = None,
     ) -> None:
         timeout_s = config.render_timeout_s
-        self._preparation = Preparation(process, setup, sealer, config.threads, ledger, render_timeout_s=timeout_s)
+        self._preparation = Preparation(
+            process, setup, sealer, config.threads, ledger, render_timeout_s=timeout_s
+        )
         self._ledger = ledger
-        self._prompt_changes = PromptChangeReporter(process.log, process.metrics, config.prompt_cache_mb * MIB)
+        self._prompt_changes = PromptChangeReporter(
+            process.log, process.metrics, config.prompt_cache_mb * MIB
+        )
         now, room = asyncio.get_running_loop().time, config.prompt_cache_mb * MIB
         self._fingerprints = Fingerprints(room, now, strip=setup.strip_preamble)
         self._process = process
@@ -106,8 +126,12 @@ class Preprocessor(Service):
         router = Router(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, self._model, router)
         self._holding = Holding(process, self._placement, config.hold_tokens)
-        self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
-        self._unanswered_images = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_IMAGES))
+        self._unanswered = defaultdict[str, asyncio.Semaphore](
+            partial(asyncio.Semaphore, UNANSWERED_REQUESTS)
+        )
+        self._unanswered_images = defaultdict[str, asyncio.Semaphore](
+            partial(asyncio.Semaphore, UNANSWERED_IMAGES)
+        )
         """Bounds the requests that each worker has not answered."""
         process.registry.on_leave(self._process_left)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
@@ -116,7 +140,9 @@ class Preprocessor(Service):
         self._cancelled = RecentTurns()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._prepare_s = step_histogram("prepare", "From a turn's arrival to its prompt's ids.", process.metrics)
+        self._prepare_s = step_histogram(
+            "prepare", "From a turn's arrival to its prompt's ids.", process.metrics
+        )
         self._place_s = step_histogram(
             "place", "From a prompt's ids to the worker that takes the turn.", process.metrics
         )
@@ -138,14 +164,18 @@ class Preprocessor(Service):
         if self._ledger is not None:
             await self._ledger.start()
         await subscribe(subjects.cancel(model), self._cancel)
-        self._work = [await subscribe(subjects.turn(model, own), self._turn), *await self._questions.start()]
+        self._work = [
+            await subscribe(subjects.turn(model, own), self._turn),
+            *await self._questions.start(),
+        ]
 
     def load(self) -> Load:
         """Returns the number of turns without a worker."""
         return Load(running=len(self._turns))
 
     async def drain(self) -> None:
-        """Takes no new requests; returns when every turn has a worker and every other request an answer."""
+        """Takes no new requests; returns when every turn has a worker and every other request an
+        answer."""
         await asyncio.sleep(DRAIN_DELAY_S)
         for subscription in self._work:
             await subscription.stop()
@@ -185,10 +215,14 @@ class Preprocessor(Service):
         scope = self._process.scope(request.trace)
         spans = TurnSpans(scope, request.attempt) if scope is not None else None
         try:
-            await self._process.attached()  # else the cancellation of this request may still follow it
+            await (
+                self._process.attached()
+            )  # else the cancellation of this request may still follow it
             seconds_left(deadline, now())
             on_step = spans.step if spans is not None else no_step
-            prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, on_step=on_step)
+            prompt = await self._preparation.prompt(
+                request.conversation, limit=True, size=size, on_step=on_step
+            )
             self._prepare_s.observe((prepared := perf_counter()) - arrived)
             if spans is not None:
                 spans.prepared(prompt)
@@ -230,7 +264,9 @@ class Preprocessor(Service):
             guide = partial(turn_guide, conversation, prompt, self._setup)
             grammar = await self._preparation.run(guide)
             if thoughts is not None:
-                thoughts = replace(thoughts, grammar=await self._preparation.run(partial(guide, rest=True)))
+                thoughts = replace(
+                    thoughts, grammar=await self._preparation.run(partial(guide, rest=True))
+                )
         comparison = self._fingerprints.compare(request.turn, conversation, prompt)
         generate = generate_request(
             request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
@@ -267,7 +303,11 @@ class Preprocessor(Service):
         raise raised(refusal)
 
     async def _send(
-        self, generate: GenerateRequest, worker: str, long: LongPrompt | None, deadline: float | None
+        self,
+        generate: GenerateRequest,
+        worker: str,
+        long: LongPrompt | None,
+        deadline: float | None,
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
         reply: GenerateReply | None = None
@@ -276,41 +316,59 @@ class Preprocessor(Service):
             async with images, self._unanswered[worker]:
                 if self._process.registry.get("worker", worker) is None:
                     raise Unavailable("it left while the turn waited")
-                generate = replace(generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time()))
+                generate = replace(
+                    generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time())
+                )
                 data = self._placement.encode(generate, worker)
                 timeout_s = IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S
-                answer = await self._process.bus.request(subjects.generate(self._model, worker), data, timeout_s)
+                answer = await self._process.bus.request(
+                    subjects.generate(self._model, worker), data, timeout_s
+                )
             reply = _decode_reply(answer)
         except Unavailable:  # the worker certainly does not have the turn
             # rare: the worker that a turn was sent to is gone
-            return Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
+            return Unavailable(
+                "the worker that was asked is gone", retry_after_s=RETRY_AFTER_S
+            ).info
         finally:
             self._holding.answered(long, reply)
         return reply.error
 
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
-        """Registers a turn with a client that requested a prefill of the next prompt. Called before the worker has the
-        turn: a short turn may have ended when the acceptance arrives."""
+        """Registers a turn with a client that requested a prefill of the next prompt. Called before
+        the worker has the turn: a short turn may have ended when the acceptance arrives."""
         conversation = request.conversation
         context = ledger_context_of(prompt, conversation)
-        if self._prefills is not None and context is not None and conversation.hints.speculative_prefill:
-            self._prefills.expect(context, PendingTurn(request.turn, worker, conversation, prompt.tools))
+        if (
+            self._prefills is not None
+            and context is not None
+            and conversation.hints.speculative_prefill
+        ):
+            self._prefills.expect(
+                context, PendingTurn(request.turn, worker, conversation, prompt.tools)
+            )
 
     async def _refuse(self, request: TurnRequest, error: ErrorInfo) -> None:
         """Sends the error to the frontend until the frontend acknowledges it, or is gone."""
-        frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
+        frame = EventFrame(
+            self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])]
+        )
         registry = self._process.registry
         until = asyncio.get_running_loop().time() + REFUSE_S
         while asyncio.get_running_loop().time() < until:
             try:
-                await self._process.bus.request(subjects.events(request.frontend), _encode(frame), REFUSE_TIMEOUT_S)
+                await self._process.bus.request(
+                    subjects.events(request.frontend), _encode(frame), REFUSE_TIMEOUT_S
+                )
                 return
             except Unavailable:
                 if not self._process.cut_off and registry.get("frontend", request.frontend) is None:
                     return
                 await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
-                self._log.warning("preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure))
+                self._log.warning(
+                    "preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure)
+                )
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._unanswered.pop(heartbeat.id, None)
@@ -325,12 +383,16 @@ class Preprocessor(Service):
             task.cancel()
 
 
-async def _open_ledger(process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig) -> LedgerReader:
+async def _open_ledger(
+    process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig
+) -> LedgerReader:
     room = config.ledger_mb * MIB
     make = partial(open_ledger, setup, entry_bytes=room, prompt_bytes=room)
     ledger = await asyncio.get_running_loop().run_in_executor(None, make)
     signer = EntrySigner.load(config.seal_key_file, config.model_name)
-    bucket = Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
+    bucket = (
+        Bucket(process.bus, ledger_bucket(config), process.log) if config.ledger_store_mb else None
+    )
     return LedgerReader(process, ledger, signer, sealer, bucket)
 
 
@@ -341,8 +403,8 @@ async def run(config: PreprocessorConfig) -> None:
         TurnwireError: the bus could not be reached, or the model's files not be read.
         EngineFailed: the connection to the bus was lost permanently.
     """
-    # With texts of 64 KB or more fastokens starts threads: they cost 35 MB and 16 ms with the first such text, and save
-    # 0.2 of 0.9 ms with 240 KB of source code.
+    # With texts of 64 KB or more fastokens starts threads: they cost 35 MB and 16 ms with the first
+    # such text, and save 0.2 of 0.9 ms with 240 KB of source code.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     process = Process("preprocessor", config)
     try:

@@ -1,10 +1,11 @@
 """Removes billing headers from a conversation. Pure.
 
-Claude Code's billing header changes between requests and defeats prefix caching. Claude Code begins its system prompt
-with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`. Part of it is a hash of
-the first user message; older builds change it with every request. With it, the prompts of two sessions of the same user
-share 47 characters; without it, 221,492. The header is a system block of its own or, where a proxy merged blocks, the
-start of a longer one; then the instructions may follow on the same line.
+Claude Code's billing header changes between requests and defeats prefix caching. Claude Code begins
+its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`.
+Part of it is a hash of the first user message; older builds change it with every request. With it,
+the prompts of two sessions of the same user share 47 characters; without it, 221,492. The header is
+a system block of its own or, where a proxy merged blocks, the start of a longer one; then the
+instructions may follow on the same line.
 """
 
 import re
@@ -29,11 +30,12 @@ P = TypeVar("P", bound=Part)
 def strip_preamble(conversation: Conversation) -> Conversation:
     """The conversation without billing headers; the same object if it has none.
 
-    A header is removed where a system text begins with it: in the top-level instructions and in messages of role system
-    or developer, several in a row, in any letter case, and wrapped over lines. A header is its name and its fields,
-    which begin with `cc`; with the line end, if nothing else is on the line. White space before it is removed as well.
-    All that follows stays byte for byte, on the same line too; a block or message with only white space left is
-    dropped. Texts of users, the model and tools stay as they are, and so does a system text that quotes the header
+    A header is removed where a system text begins with it: in the top-level instructions and in
+    messages of role system or developer, several in a row, in any letter case, and wrapped over
+    lines. A header is its name and its fields, which begin with `cc`; with the line end, if nothing
+    else is on the line. White space before it is removed as well. All that follows stays byte for
+    byte, on the same line too; a block or message with only white space left is dropped. Texts of
+    users, the model and tools stay as they are, and so does a system text that quotes the header
     further down."""
     system, messages = _strip_parts(conversation.system), conversation.messages
     instructions = [at for at, role in enumerate(map(_role, messages)) if role in _INSTRUCTIONS]

@@ -12,9 +12,11 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 _WORD = "a"
 
 
-def unlimited_thoughts(tokenizer: PromptTokenizer, family: Family, written: str = "") -> ThoughtBudget | None:
-    """The budget of a family's models, without a limit; None if the family reads no reasoning. `written`: the text that
-    the chat template writes after reasoning."""
+def unlimited_thoughts(
+    tokenizer: PromptTokenizer, family: Family, written: str = ""
+) -> ThoughtBudget | None:
+    """The budget of a family's models, without a limit; None if the family reads no reasoning.
+    `written`: the text that the chat template writes after reasoning."""
     markers = thought_markers(family, tokenizer.added, written)
     if markers is None:
         return None

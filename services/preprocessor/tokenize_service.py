@@ -8,7 +8,14 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import EngineFailed, TurnwireError
-from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
+from schemas.frames import (
+    CountRequest,
+    DetokenizeRequest,
+    TextReply,
+    TokenizeRequest,
+    pack_ids,
+    unpack_ids,
+)
 from services.preprocessor.preparation import Preparation
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.process import Process
@@ -39,7 +46,10 @@ class TokenizeService:
             (subjects.tokenize(model, own), self._tokenize),
             (subjects.detokenize(model, own), self._detokenize),
         ]
-        return [await self._process.subscribe(subject, partial(self._answer, answer)) for subject, answer in answers]
+        return [
+            await self._process.subscribe(subject, partial(self._answer, answer))
+            for subject, answer in answers
+        ]
 
     def _answer(self, answer: Answer, delivery: Delivery) -> None:
         async def reply() -> None:
@@ -50,16 +60,24 @@ class TokenizeService:
             except msgspec.DecodeError as error:  # not sent by a frontend of this release
                 found = TextReply(error=EngineFailed(f"the request cannot be read: {error}").info)
             except Exception as error:  # the client waits for a reply in any case
-                self._process.log.exception("preprocessor.question_failed", subject=delivery.subject)
-                found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
+                self._process.log.exception(
+                    "preprocessor.question_failed", subject=delivery.subject
+                )
+                found = TextReply(
+                    error=EngineFailed(f"could not be answered: {type(error).__name__}").info
+                )
             delivery.reply(_encode(found))
 
         self._spawn(reply(), delivery.subject)
 
     async def _count(self, delivery: Delivery) -> TextReply:
         request = _decode_count(delivery.data)
-        prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(delivery.data))
-        return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
+        prompt = await self._preparation.prompt(
+            request.conversation, limit=False, size=len(delivery.data)
+        )
+        return TextReply(
+            count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len
+        )
 
     async def _tokenize(self, delivery: Delivery) -> TextReply:
         request = _decode_tokenize(delivery.data)
@@ -69,8 +87,14 @@ class TokenizeService:
             ids = (await preparation.prompt(request.conversation, limit=False, size=size)).ids
         else:
             encode = preparation.setup.tokenizer.encode
-            ids = await preparation.run(partial(encode, request.text or "", request.add_special_tokens))
-        return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=preparation.setup.card.max_model_len)
+            ids = await preparation.run(
+                partial(encode, request.text or "", request.add_special_tokens)
+            )
+        return TextReply(
+            count=len(ids),
+            token_ids=pack_ids(ids),
+            max_model_len=preparation.setup.card.max_model_len,
+        )
 
     async def _detokenize(self, delivery: Delivery) -> TextReply:
         request = _decode_detokenize(delivery.data)

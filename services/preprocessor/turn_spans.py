@@ -1,4 +1,5 @@
-"""Records the spans of one attempt at a turn in the preprocessor: preparation with its steps, and placement."""
+"""Records the spans of one attempt at a turn in the preprocessor: preparation with its steps, and
+placement."""
 
 from time import time_ns
 from typing import TYPE_CHECKING
@@ -22,8 +23,11 @@ class TurnSpans:
         self._refusals: list[tuple[str, int, Attributes]] = []
 
     def step(self, name: str) -> None:
-        """Notes that a step begins, on any thread. A repeated step replaces its first time and the steps after it."""
-        repeated = next((at for at, (noted, _) in enumerate(self._steps) if noted == name), len(self._steps))
+        """Notes that a step begins, on any thread. A repeated step replaces its first time and the
+        steps after it."""
+        repeated = next(
+            (at for at, (noted, _) in enumerate(self._steps) if noted == name), len(self._steps)
+        )
         self._steps[repeated:] = [(name, time_ns())]
 
     def prepared(self, prompt: Prompt) -> None:
@@ -48,7 +52,11 @@ class TurnSpans:
 
     def placed(self, worker: str, parser: str) -> None:
         """Records the placement: the worker has the turn."""
-        details: Attributes = {**self._attempt, "turnwire.worker": worker, "turnwire.parser": parser}
+        details: Attributes = {
+            **self._attempt,
+            "turnwire.worker": worker,
+            "turnwire.parser": parser,
+        }
         self._scope.record("place", self._placing, time_ns(), details, events=self._refusals)
 
     def failed(self, kind: str) -> None:
@@ -62,13 +70,17 @@ class TurnSpans:
     def _broken_off(self, details: "Attributes", error: str | None = None) -> None:
         if self._placing:
             details = {**self._attempt, **details}
-            self._scope.record("place", self._placing, time_ns(), details, error=error, events=self._refusals)
+            self._scope.record(
+                "place", self._placing, time_ns(), details, error=error, events=self._refusals
+            )
         else:
             self._record_preparation(details, error)
 
     def _record_preparation(self, details: "Attributes", error: str | None = None) -> None:
         end = self._placing = time_ns()
         # Events: as spans, they would be a quarter of what tracing costs.
-        steps: list[tuple[str, int, Attributes]] = [(name, start, {}) for name, start in self._steps]
+        steps: list[tuple[str, int, Attributes]] = [
+            (name, start, {}) for name, start in self._steps
+        ]
         details = {**self._attempt, **details}
         self._scope.record("prepare", self._started, end, details, error=error, events=steps)

@@ -1,4 +1,5 @@
-"""A cache with several values under one key, for things that begin alike, such as the prompts of one session."""
+"""A cache with several values under one key, for things that begin alike, such as the prompts of
+one session."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -18,12 +19,16 @@ class BranchCache(Generic[V]):
     The least recently used key is evicted first, and the least recently used value of a key.
     """
 
-    def __init__(self, max_bytes: int, size_of: Callable[[V], int], branches: int = BRANCHES) -> None:
+    def __init__(
+        self, max_bytes: int, size_of: Callable[[V], int], branches: int = BRANCHES
+    ) -> None:
         """`size_of`: returns the bytes of a value; `branches`: most values under one key."""
         self._max_bytes = max_bytes
         self._branches = branches
         self._size_of = size_of
-        self._values: LRUCache[Hashable, list[V]] = LRUCache(max_bytes, lambda values: sum(map(size_of, values)))
+        self._values: LRUCache[Hashable, list[V]] = LRUCache(
+            max_bytes, lambda values: sum(map(size_of, values))
+        )
         self._lock = threading.Lock()
 
     @property

@@ -1,11 +1,12 @@
 """Connects one process to the bus, a NATS server, with nats-py (`docs/bus.md`, "The connection").
 
-Handlers are synchronous, and their exceptions are logged. Publishing is synchronous and never buffers across a
-disconnect: a message that cannot be sent now is not sent later, because the sender's log still holds it.
+Handlers are synchronous, and their exceptions are logged. Publishing is synchronous and never
+buffers across a disconnect: a message that cannot be sent now is not sent later, because the
+sender's log still holds it.
 
-nats-py's own reconnection is off. It would send what was pending before the disconnect, which no public call discards,
-and it does not begin while the old server does not read. Here each connection is a new client, with empty buffers and
-with passwords and credentials that were just read.
+nats-py's own reconnection is off. It would send what was pending before the disconnect, which no
+public call discards, and it does not begin while the old server does not read. Here each connection
+is a new client, with empty buffers and with passwords and credentials that were just read.
 """
 
 import asyncio
@@ -42,10 +43,12 @@ with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     from nats.js import JetStreamContext
 
 WAIT_S = (0.2, 0.3)
-"""Range of the time between two rounds over all servers, random so that a fleet does not reconnect at once."""
+"""Range of the time between two rounds over all servers, random so that a fleet does not reconnect
+at once."""
 STOP_S = 2.0
 BUFFER_BYTES = 256 * 1024 * 1024
-"""Limit of published bytes that the server has not read; then publishing fails. Credit allows far less."""
+"""Limit of published bytes that the server has not read; then publishing fails. Credit allows far
+less."""
 NO_RESPONDERS = "503"
 """Status of an answer from NATS itself: the subject has no subscriber (NATS ADR-4)."""
 NOTHING_FOUND = "404"
@@ -68,7 +71,8 @@ class Delivery:
         self.reply_to = reply_to
 
     def reply(self, data: bytes) -> None:
-        """Answers a request. Does nothing for other messages, or while the connection is down: the sender times out."""
+        """Answers a request. Does nothing for other messages, or while the connection is down: the
+        sender times out."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
 
@@ -76,7 +80,9 @@ class Delivery:
 class Subscription:
     """A subscription that survives reconnects."""
 
-    def __init__(self, subject: str, receive: Callable[[Msg], None], others: "list[Subscription]") -> None:
+    def __init__(
+        self, subject: str, receive: Callable[[Msg], None], others: "list[Subscription]"
+    ) -> None:
         self.subject = subject
         self._receive = receive
         self._live: NatsSubscription | None = None
@@ -112,8 +118,8 @@ class Bus(Requester):
         Args:
             name: shown in NATS's own monitoring.
             inbox_prefix: first tokens of the subjects for replies, as in the user's permissions.
-            on_fatal: called if the server closes the connection because of an error of this client, or if there is no
-                memory to handle a message.
+            on_fatal: called if the server closes the connection because of an error of this client,
+                or if there is no memory to handle a message.
             on_reconnect: called after each reconnect.
         """
         super().__init__(inbox_prefix)
@@ -165,7 +171,8 @@ class Bus(Requester):
         self._reconnecting = asyncio.create_task(self._reconnect(servers))
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
-        """Sends one message in this tick. Returns False if nothing was sent, because the connection is down.
+        """Sends one message in this tick. Returns False if nothing was sent, because the connection
+        is down.
 
         Raises:
             TooLarge: the server does not accept a message of this size.
@@ -179,7 +186,9 @@ class Bus(Requester):
                 details={"size_bytes": len(data), "limit_bytes": client.max_payload},
             )
         if client.pending_data_size > BUFFER_BYTES:
-            if not self._blocked:  # never within credit; the message is lost, as on a connection that is down
+            if (
+                not self._blocked
+            ):  # never within credit; the message is lost, as on a connection that is down
                 self._log.error("bus.publish_blocked", subject=subject)
             self._blocked = True
             return False
@@ -206,11 +215,12 @@ class Bus(Requester):
         self.answer(token, answer)
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
-        """Calls `handler` for each message, one after the other, on the event loop. The handler must not block."""
+        """Calls `handler` for each message, one after the other, on the event loop. The handler
+        must not block."""
 
         def take(message: Msg) -> None:
-            # No service sends headers. JetStream does, when it answers a reader with a stored value, on any subject
-            # that the reader named, whatever its permissions.
+            # No service sends headers. JetStream does, when it answers a reader with a stored
+            # value, on any subject that the reader named, whatever its permissions.
             if not message.headers:
                 handler(Delivery(self, message.subject, message.data, message.reply))
 
@@ -221,7 +231,9 @@ class Bus(Requester):
             self.received += 1
             try:
                 take(message)
-            except MemoryError:  # the message may be half handled; others can take over from a process that ends
+            except (
+                MemoryError
+            ):  # the message may be half handled; others can take over from a process that ends
                 self._on_fatal(NO_MEMORY)
             except (Exception, asyncio.CancelledError) as error:  # nats-py's reader would end
                 self._report(message.subject, error)
@@ -232,15 +244,22 @@ class Bus(Requester):
         return subscription
 
     def _report(self, subject: str, error: BaseException) -> None:
-        """Logs that a message was not handled: one a second, because anyone on the bus can send many."""
+        """Logs that a message was not handled: one a second, because anyone on the bus can send
+        many."""
         if (left_out := self._failures.admit()) is None:
             return
         if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
-            self._log.warning("bus.unreadable", subject=subject, reason=str(error), left_out=left_out)
+            self._log.warning(
+                "bus.unreadable", subject=subject, reason=str(error), left_out=left_out
+            )
         else:
-            self._log.error("bus.handler_failed", subject=subject, left_out=left_out, exc_info=error)
+            self._log.error(
+                "bus.handler_failed", subject=subject, left_out=left_out, exc_info=error
+            )
 
-    async def jetstream(self, call: Callable[[JetStreamContext], Awaitable[T]], timeout_s: float) -> T:
+    async def jetstream(
+        self, call: Callable[[JetStreamContext], Awaitable[T]], timeout_s: float
+    ) -> T:
         """Makes one call of nats-py's JetStream interface.
 
         Raises:
@@ -266,10 +285,15 @@ class Bus(Requester):
         return result
 
     async def flush(self, timeout_s: float = STOP_S) -> None:
-        """Waits until the server has everything that was published. Takes two round trips: not for the token path."""
-        for _ in range(2):  # nats-py sends a ping before pending messages: only the second ping follows them
+        """Waits until the server has everything that was published. Takes two round trips: not for
+        the token path."""
+        for _ in range(
+            2
+        ):  # nats-py sends a ping before pending messages: only the second ping follows them
             if self.connected:
-                await within(timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2)))
+                await within(
+                    timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2))
+                )
 
     async def close(self, timeout_s: float = STOP_S) -> None:
         """Sends what is pending and closes. Requests without an answer end with Unavailable.
@@ -290,12 +314,15 @@ class Bus(Requester):
             await client.wait_closed()
             if client.fault is not None:
                 why = reason(client.fault)
-                self._log.error("bus.closed", reason=why, hint="the server found an error of this client")
+                self._log.error(
+                    "bus.closed", reason=why, hint="the server found an error of this client"
+                )
                 self._on_fatal(f"the connection to NATS was closed for good: {why}")
                 return
             self._blocked = False
             self._log.warning("bus.disconnected", url=self._url, reason=reason(client.last_error))
-            # A cluster's other servers have the scheme, user and certificate name of the server that announced them.
+            # A cluster's other servers have the scheme, user and certificate name of the server
+            # that announced them.
             cluster = {server.netloc: client.url for server in client.discovered_servers}
             self._client = await self._find_server(cluster | servers)
             await self.flush()
@@ -306,7 +333,8 @@ class Bus(Requester):
                 self._log.exception("bus.reconnect_handler_failed")
 
     async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
-        """Tries addresses until a server accepts this client. The first connection raises if a server refuses it."""
+        """Tries addresses until a server accepts this client. The first connection raises if a
+        server refuses it."""
         refusal, waiting = "", self._reconnecting is not None
         while True:
             for address, url in random.sample(list(servers.items()), len(servers)):
@@ -315,8 +343,11 @@ class Bus(Requester):
                 except (nats.errors.NoServersError, TimeoutError, ConnectionError):
                     continue
                 except Exception as error:
-                    # nats-py quotes an -ERR of the server; its other errors report malformed answers.
-                    if self._reconnecting is None and not (type(error) is nats.errors.Error and "'" not in str(error)):
+                    # nats-py quotes an -ERR of the server; its other errors report malformed
+                    # answers.
+                    if self._reconnecting is None and not (
+                        type(error) is nats.errors.Error and "'" not in str(error)
+                    ):
                         raise
                     if reason(error) != refusal:  # not with every attempt
                         refusal = reason(error)
@@ -328,9 +359,13 @@ class Bus(Requester):
 
     async def _attempt(self, address: str, url: SplitResult) -> NatsClient:
         """Connects to an address and subscribes to everything."""
-        client = NatsClient(url, lambda error: self._log.warning("bus.refused", reason=reason(error)))
+        client = NatsClient(
+            url, lambda error: self._log.warning("bus.refused", reason=reason(error))
+        )
         try:
-            await client.open(address, self._config, name=self._name, inbox_prefix=self._inbox_prefix)
+            await client.open(
+                address, self._config, name=self._name, inbox_prefix=self._inbox_prefix
+            )
             for subscription in self._subscriptions:
                 subscription.start(client)
         except BaseException:

@@ -1,5 +1,5 @@
-"""Runs a service from its command line to its exit status: 0 clean, 1 failure, 2 usage or configuration,
-130 interrupted before it served."""
+"""Runs a service from its command line to its exit status: 0 clean, 1 failure, 2 usage or
+configuration, 130 interrupted before it served."""
 
 import asyncio
 import gc
@@ -16,11 +16,16 @@ from services.runtime.config.loader import LoadedConfig, Sources, mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
 
-def main(stage: str, argv: Sequence[str], check: Callable[[LoadedConfig[Any]], None] = lambda _loaded: None) -> int:
-    """Runs the service of a stage until SIGTERM or SIGINT, and drains it. Expected errors are one line on stderr each.
+def main(
+    stage: str,
+    argv: Sequence[str],
+    check: Callable[[LoadedConfig[Any]], None] = lambda _loaded: None,
+) -> int:
+    """Runs the service of a stage until SIGTERM or SIGINT, and drains it. Expected errors are one
+    line on stderr each.
 
-    Returns the exit status. `argv`: flags; `check` raises ConfigError for settings that cannot work on this machine.
-    Raises SystemExit, with status 2, if the configuration is wrong.
+    Returns the exit status. `argv`: flags; `check` raises ConfigError for settings that cannot work
+    on this machine. Raises SystemExit, with status 2, if the configuration is wrong.
     """
     config = STAGES[stage]
     prog = f"turnwire serve {stage}"
@@ -51,11 +56,13 @@ def main(stage: str, argv: Sequence[str], check: Callable[[LoadedConfig[Any]], N
 
 
 def _load(stage: str) -> Callable[[ServiceConfig], Coroutine[Any, Any, None]]:
-    """Imports a service, which takes most of the start. Garbage collection is off meanwhile: it would take a tenth of
-    that for nothing."""
+    """Imports a service, which takes most of the start. Garbage collection is off meanwhile: it
+    would take a tenth of that for nothing."""
     gc.disable()
     try:
-        run: Callable[[ServiceConfig], Coroutine[Any, Any, None]] = import_module(f"services.{stage}.service").run
+        run: Callable[[ServiceConfig], Coroutine[Any, Any, None]] = import_module(
+            f"services.{stage}.service"
+        ).run
         return run
     finally:
         gc.enable()

@@ -1,4 +1,5 @@
-"""Serves health over HTTP for a process without an HTTP server. Imported only if configured: aiohttp takes 9 MB."""
+"""Serves health over HTTP for a process without an HTTP server. Imported only if configured:
+aiohttp takes 9 MB."""
 
 from collections.abc import Callable
 
@@ -12,8 +13,8 @@ from services.runtime.request_headers import replace_invalid_bytes
 class HealthServer:
     """Serves /metrics, /live and /ready.
 
-    /live is 200 as long as the event loop runs. /ready is 200 when `not_ready` returns None, else 503 with the reason
-    that `not_ready` returned.
+    /live is 200 as long as the event loop runs. /ready is 200 when `not_ready` returns None, else
+    503 with the reason that `not_ready` returned.
     """
 
     def __init__(self, registry: Collector, not_ready: Callable[[], str | None]) -> None:

@@ -1,10 +1,12 @@
-"""Authenticates heartbeats, so that a client of the bus cannot make processes look dead, busy or alive.
+"""Authenticates heartbeats, so that a client of the bus cannot make processes look dead, busy or
+alive.
 
-A heartbeat counts only if it has the stage and the id of its subject: the permissions of the bus let a service publish
-only on the subjects of its stage. It must be newer than the last one of the same process: a server of a cluster that
-hung delivers old ones, after the process has reconnected to another server. With a key, which all processes share, it
-must also be signed (HMAC), so that a recorded one has no effect. The first heartbeat of a process must then have been
-sent within `FRESH_S`; only this check depends on clocks.
+A heartbeat counts only if it has the stage and the id of its subject: the permissions of the bus
+let a service publish only on the subjects of its stage. It must be newer than the last one of the
+same process: a server of a cluster that hung delivers old ones, after the process has reconnected
+to another server. With a key, which all processes share, it must also be signed (HMAC), so that a
+recorded one has no effect. The first heartbeat of a process must then have been sent within
+`FRESH_S`; only this check depends on clocks.
 """
 
 import hashlib
@@ -27,7 +29,8 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 FRESH_S = 300.0
 """Allowed difference of the sender's time and the receiver's, for the first heartbeat of a process."""
 MAX_PROCESSES = 65_536
-"""Processes with a remembered number, those that have left included. With a key, a forger cannot add any."""
+"""Processes with a remembered number, those that have left included. With a key, a forger cannot
+add any."""
 LOG_EVERY_S = 10.0
 """Time between two lines about refused heartbeats."""
 _MAC = b',"mac":"'
@@ -57,7 +60,11 @@ class HeartbeatAuth:
             secret = read_secret(key_file).encode() if key_file else b""
         except ValueError as error:
             raise Invalid(str(error)) from error
-        self._key = hashlib.blake2b(secret, digest_size=32, person=b"turnwire-beat").digest() if secret else b""
+        self._key = (
+            hashlib.blake2b(secret, digest_size=32, person=b"turnwire-beat").digest()
+            if secret
+            else b""
+        )
         self._log = log
         self._clock = clock
         self._numbers: LRUCache[str, int] = LRUCache(MAX_PROCESSES)
@@ -65,7 +72,12 @@ class HeartbeatAuth:
         self.refused = 0
         self._limit = RateLimit(LOG_EVERY_S)
         help_text = "Heartbeats that were forged, recorded or malformed."
-        register(metrics, CountCollector({"turnwire_heartbeats_refused_total": (help_text, lambda: self.refused)}))
+        register(
+            metrics,
+            CountCollector(
+                {"turnwire_heartbeats_refused_total": (help_text, lambda: self.refused)}
+            ),
+        )
 
     def encode(self, heartbeat: Heartbeat) -> bytes:
         """Encodes a heartbeat of this process."""
@@ -93,7 +105,11 @@ class HeartbeatAuth:
             if self._key:
                 raise Invalid("it is not newer than the last one")
             return None
-        if self._key and last is None and abs(difference := self._clock() - heartbeat.time) > FRESH_S:
+        if (
+            self._key
+            and last is None
+            and abs(difference := self._clock() - heartbeat.time) > FRESH_S
+        ):
             raise Invalid(f"it was sent {difference:.0f} s ago by this machine's clock")
         self._numbers[subject] = heartbeat.number
         return heartbeat
@@ -111,4 +127,6 @@ class HeartbeatAuth:
     def _refuse(self, subject: str, reason: str) -> None:
         self.refused += 1
         if (left_out := self._limit.admit()) is not None:
-            self._log.warning("process.heartbeat_refused", subject=subject, reason=reason, refused=left_out + 1)
+            self._log.warning(
+                "process.heartbeat_refused", subject=subject, reason=reason, refused=left_out + 1
+            )

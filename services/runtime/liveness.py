@@ -13,7 +13,9 @@ class Liveness:
     """The own heartbeats of one process. Times are those of the event loop, in seconds."""
 
     def __init__(self, config: BusConfig) -> None:
-        self._limit_s = max(config.dead_after_s - config.beat_interval_s, 2 * config.beat_interval_s)
+        self._limit_s = max(
+            config.dead_after_s - config.beat_interval_s, 2 * config.beat_interval_s
+        )
         self._under_way: deque[tuple[int, float]] = deque(maxlen=MAX_UNDER_WAY)
         """(number, time) of own heartbeats that did not come back yet."""
         self._returned = self._returned_at = 0.0
@@ -38,8 +40,8 @@ class Liveness:
     def receive(self, number: int, now: float) -> tuple[float, float, bool] | None:
         """Notes an own heartbeat that came back, which proves that the bus worked when it was sent.
 
-        Returns when it was sent, the time since the one before it came back, and whether that gap was so long that the
-        process was cut off; None if it was sent on an earlier connection.
+        Returns when it was sent, the time since the one before it came back, and whether that gap
+        was so long that the process was cut off; None if it was sent on an earlier connection.
         """
         sent_at = None
         while self._under_way and self._under_way[0][0] <= number:

@@ -1,4 +1,5 @@
-"""Lets work that turns out to be long leave the event loop: it stops, and starts again in a thread. Pure."""
+"""Lets work that turns out to be long leave the event loop: it stops, and starts again in a thread.
+Pure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +33,8 @@ def long_work() -> None:
 
 
 def levels(value: Any) -> Iterator[list[Any]]:
-    """Yields the objects and lists of decoded JSON, one level of nesting after the other, without recursion. Raises
-    LongWork on the event loop for more values than `LOOP_VALUES`."""
+    """Yields the objects and lists of decoded JSON, one level of nesting after the other, without
+    recursion. Raises LongWork on the event loop for more values than `LOOP_VALUES`."""
     level = [value] if type(value) in _NESTED else []
     values = 0
     while level:

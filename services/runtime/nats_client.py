@@ -23,18 +23,22 @@ with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
 ATTEMPT_S = 2
 """How long one server may take to accept a connection."""
 PING_INTERVAL_S, MAX_UNANSWERED, MAX_UNANSWERED_IN_CLUSTER = 2, 14, 2
-"""After 30 s without an answer a connection counts as lost. A single server is waited for that long, because what was
-published reaches it when it goes on; where others can take over, the limit is 6 s."""
+"""After 30 s without an answer a connection counts as lost. A single server is waited for that
+long, because what was published reaches it when it goes on; where others can take over, the limit
+is 6 s."""
 CHECK_S = 1.0
-"""Interval for reading `is_closed`: nats-py reports most ends of a connection, but not that to a stopped server."""
+"""Interval for reading `is_closed`: nats-py reports most ends of a connection, but not that to a
+stopped server."""
 PERMISSION = "permissions violation"
 """Text in the one -ERR after which a connection stays open."""
 
-# NATS allows vertical tabs and form feeds in subjects. With nats-py's own patterns, such a message ends the connection.
+# NATS allows vertical tabs and form feeds in subjects. With nats-py's own patterns, such a message
+# ends the connection.
 parser.MSG_RE = re.compile(rb"\AMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+)\r\n")
 parser.HMSG_RE = re.compile(rb"\AHMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+) (\d+)\r\n")
 
-# nats-py reads 32 KB at a time, and stops reading when 64 KB wait. A prompt's message has 200 KB and more.
+# nats-py reads 32 KB at a time, and stops reading when 64 KB wait. A prompt's message has 200 KB
+# and more.
 nats.aio.client.DEFAULT_BUFFER_SIZE = 512 * 1024
 NOWHERE = SplitResult("nats", "", "", "", "")
 
@@ -49,7 +53,9 @@ class NatsClient(Client):
     """The error for which the server closes this connection."""
 
     def __init__(
-        self, url: SplitResult = NOWHERE, on_refused: Callable[[Exception], None] = lambda _error: None
+        self,
+        url: SplitResult = NOWHERE,
+        on_refused: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
         """`on_refused`: called with an error of permissions, after which the connection stays open."""
         super().__init__()
@@ -60,7 +66,8 @@ class NatsClient(Client):
         self._receivers: dict[Subscription | None, Callable[[Msg], None]] = {}
 
     async def open(self, address: str, config: BusConfig, *, name: str, inbox_prefix: str) -> None:
-        """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`, ConnectionResetError and ValueError."""
+        """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`,
+        ConnectionResetError and ValueError."""
         async with asyncio.timeout(ATTEMPT_S):
             connecting = self.connect(
                 servers=[f"{self.url.scheme}://{address}"],
@@ -98,16 +105,23 @@ class NatsClient(Client):
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
-        """The context of TLS. nats-py reads it when it starts TLS, which only the server decides, not the URL."""
+        """The context of TLS. nats-py reads it when it starts TLS, which only the server decides,
+        not the URL."""
         self.has_tls = True
         return super().ssl_context
 
     async def _login(self, config: BusConfig) -> dict[str, Any]:
-        """Returns the options of `connect` with secrets, which may have changed since the last attempt."""
+        """Returns the options of `connect` with secrets, which may have changed since the last
+        attempt."""
         login = await read_login(config, self.url)
         if "credentials" in login:  # the token only checks TLS
-            return {"user_credentials": RawCredentials(login["credentials"]), "token": self._secret("")}
-        return {name: value if name == "user" else self._secret(value) for name, value in login.items()}
+            return {
+                "user_credentials": RawCredentials(login["credentials"]),
+                "token": self._secret(""),
+            }
+        return {
+            name: value if name == "user" else self._secret(value) for name, value in login.items()
+        }
 
     def _secret(self, value: str) -> Callable[[], str]:
         """Makes an option of `connect` that nats-py reads just before it sends it."""
@@ -124,24 +138,32 @@ class NatsClient(Client):
             raise ValueError("the server has no TLS")
 
     def listen(self, subject: str, receive: Callable[[Msg], None]) -> Subscription:
-        """Subscribes in this tick. `receive`, which must not raise, is called by the reader for each message: a queue
-        and a task for each subscription would cost a tick, and limits at which messages are dropped."""
+        """Subscribes in this tick. `receive`, which must not raise, is called by the reader for
+        each message: a queue and a task for each subscription would cost a tick, and limits at
+        which messages are dropped."""
         subscription = at_once(self.subscribe(subject))
         self._receivers[subscription] = receive
         return subscription
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """Drops a message with a subject or headers that nats-py cannot decode. Its reader would end, and the
-        connection would hang until the pings fail."""
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        """Drops a message with a subject or headers that nats-py cannot decode. Its reader would
+        end, and the connection would hang until the pings fail."""
         with suppress(ValueError, IndexError):
             receive = self._receivers.get(self._subs.get(sid))
             if receive is None:
                 await super()._process_msg(sid, subject, reply, data, headers)
             else:
-                receive(self._build_message(sid, subject, reply, data, await self._process_headers(headers)))
+                receive(
+                    self._build_message(
+                        sid, subject, reply, data, await self._process_headers(headers)
+                    )
+                )
 
     def _process_disconnect(self) -> None:
-        """Discards what is pending. nats-py would send it on the lost connection, which fails or does not return."""
+        """Discards what is pending. nats-py would send it on the lost connection, which fails or
+        does not return."""
         super()._process_disconnect()
         self._pending, self._pending_data_size = [], 0
 
@@ -157,7 +179,10 @@ class NatsClient(Client):
     def _note_fault(self) -> None:
         """Saves an -ERR, because the end of the connection replaces it in `last_error`."""
         error = self.last_error
-        if type(error) in (nats.errors.Error, nats.errors.AuthorizationError) and PERMISSION not in str(error):
+        if type(error) in (
+            nats.errors.Error,
+            nats.errors.AuthorizationError,
+        ) and PERMISSION not in str(error):
             self.fault = error
 
 
@@ -177,8 +202,8 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 async def cancellable(work: Awaitable[T]) -> T:
     """Awaits nats-py in a task, so that a cancellation ends the wait even if nats-py loses it.
 
-    nats-py calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result: an
-    attempt to connect would then continue until its time limit.
+    nats-py calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the
+    tick of the result: an attempt to connect would then continue until its time limit.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -192,7 +217,8 @@ async def cancellable(work: Awaitable[T]) -> T:
 async def within(timeout_s: float, work: Awaitable[object]) -> None:
     """Waits for nats-py, at most `timeout_s`, and ignores the outcome.
 
-    The work continues afterwards: without a ping's waiter, nats-py's reader would end when the answer arrives.
+    The work continues afterwards: without a ping's waiter, nats-py's reader would end when the
+    answer arrives.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())

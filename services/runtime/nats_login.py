@@ -12,17 +12,23 @@ _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+
 
 
 def parse_servers(urls: str) -> dict[str, SplitResult]:
-    """Parses the setting `nats_url` into servers by HOST[:PORT]. Raises ValueError if one is not a NATS server's URL.
+    """Parses the setting `nats_url` into servers by HOST[:PORT]. Raises ValueError if one is not a
+    NATS server's URL.
 
-    Each is `nats://[USER[:PASSWORD]@]HOST[:PORT]` or `tls://`; a user without a password is a token.
+    Each is `nats://[USER[:PASSWORD]@]HOST[:PORT]` or `tls://`; a user without a password is a
+    token.
     """
     servers = {}
     for url in map(str.strip, urls.split(",")):
         try:
             parts = urlsplit(url if "://" in url else f"nats://{url}")
-            has_host = bool(parts.hostname) and parts.port != 0  # `port` raises ValueError if it is not a number
+            has_host = (
+                bool(parts.hostname) and parts.port != 0
+            )  # `port` raises ValueError if it is not a number
         except ValueError:  # its text may quote a password
-            raise ValueError("not a NATS URL; `@ / : , ? #` and blanks in passwords must be %-encoded") from None
+            raise ValueError(
+                "not a NATS URL; `@ / : , ? #` and blanks in passwords must be %-encoded"
+            ) from None
         if parts.scheme not in ("nats", "tls"):
             raise ValueError("a NATS server's URL begins with nats:// or tls://")
         if not has_host:
@@ -32,7 +38,8 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
 
 
 async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
-    """Returns the login for a server: `credentials` (the text of a file), a `token`, `user` and `password`, or none.
+    """Returns the login for a server: `credentials` (the text of a file), a `token`, `user` and
+    `password`, or none.
 
     Reads the secret files off the loop. Raises ValueError, which names the file.
     """
@@ -50,7 +57,8 @@ async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
 
 
 async def read_tls(config: BusConfig) -> ssl.SSLContext | None:
-    """Returns the TLS settings; None: the system's authorities, and no certificate. Reads the files off the loop.
+    """Returns the TLS settings; None: the system's authorities, and no certificate. Reads the files
+    off the loop.
 
     Raises ValueError, which names the file.
     """
@@ -66,9 +74,13 @@ def _tls_context(config: BusConfig) -> ssl.SSLContext:
         if config.nats_cert_file:
             file = f"{config.nats_cert_file} or its key"
             # Without the password, OpenSSL would prompt for one on the terminal.
-            context.load_cert_chain(config.nats_cert_file, config.nats_key_file, password=lambda: "")
+            context.load_cert_chain(
+                config.nats_cert_file, config.nats_key_file, password=lambda: ""
+            )
     except ssl.SSLError as error:
-        problem = tls_problem(error, config.nats_cert_file, config.nats_key_file, config.nats_ca_file)
+        problem = tls_problem(
+            error, config.nats_cert_file, config.nats_key_file, config.nats_ca_file
+        )
         raise ValueError(problem) from error
     except OSError as error:
         raise ValueError(f"cannot use {file}: {error.strerror}") from error

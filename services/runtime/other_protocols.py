@@ -1,6 +1,8 @@
-"""Notes processes with another protocol, which are not used: logs each of them once, and counts the living.
+"""Notes processes with another protocol, which are not used: logs each of them once, and counts the
+living.
 
-Nothing else keeps the protocols apart: a process subscribes to subjects with its own number only, heartbeats excepted.
+Nothing else keeps the protocols apart: a process subscribes to subjects with its own number only,
+heartbeats excepted.
 """
 
 import time
@@ -20,23 +22,32 @@ MAX_PROCESSES = 4096
 class OtherProtocols:
     """The processes of other protocols that one process has heartbeats of."""
 
-    def __init__(self, dead_after_s: float, metrics: CollectorRegistry, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, dead_after_s: float, metrics: CollectorRegistry, log: FilteringBoundLogger
+    ) -> None:
         self._dead_after_s = dead_after_s
         self._log = log
         self._limit = RateLimit()
         self._seen: LRUCache[str, tuple[float, bool]] = LRUCache(MAX_PROCESSES)
-        """Subject, which names the process → time of its last heartbeat, and whether the log has it."""
+        """Subject, which names the process → time of its last heartbeat, and whether the log has
+        it."""
         text = "Processes with another protocol, which are not used."
-        register(metrics, CountCollector({"turnwire_other_protocol_processes": (text, self._living)}))
+        register(
+            metrics, CountCollector({"turnwire_other_protocol_processes": (text, self._living)})
+        )
 
     def receive(self, subject: str) -> None:
         """Notes a heartbeat."""
         _, logged = self._seen.get(subject, (0.0, False))
         if not logged and self._limit.admit() is not None:  # else at one of its next heartbeats
             protocol, stage, peer = subjects.heartbeat_sender(subject)
-            remedy = "not used: it is of a release with another protocol (docs/operations.md, Upgrades)"
+            remedy = (
+                "not used: it is of a release with another protocol (docs/operations.md, Upgrades)"
+            )
             names = {"peer": peer, "peer_stage": stage, "peer_protocol": protocol}
-            self._log.warning("process.other_protocol", **names, protocol=subjects.PREFIX, remedy=remedy)
+            self._log.warning(
+                "process.other_protocol", **names, protocol=subjects.PREFIX, remedy=remedy
+            )
             logged = True
         self._seen[subject] = time.monotonic(), logged
 

@@ -1,8 +1,9 @@
 """Runs one service process on the bus: its identity, heartbeats, drain and end.
 
-A stage's `Service` subscribes through its `Process`; `serve` sets it, and `run` serves until the end. SIGTERM or SIGINT
-starts the drain: heartbeats announce it, the service stops accepting work, running turns may end, and the last
-heartbeat reports that the process has left. A second signal ends the process within `END_S`.
+A stage's `Service` subscribes through its `Process`; `serve` sets it, and `run` serves until the
+end. SIGTERM or SIGINT starts the drain: heartbeats announce it, the service stops accepting work,
+running turns may end, and the last heartbeat reports that the process has left. A second signal
+ends the process within `END_S`.
 """
 
 import asyncio
@@ -84,7 +85,9 @@ class Service:
 class Process:
     """One service process on the bus."""
 
-    def __init__(self, stage: Stage, config: ServiceConfig, log: FilteringBoundLogger | None = None) -> None:
+    def __init__(
+        self, stage: Stage, config: ServiceConfig, log: FilteringBoundLogger | None = None
+    ) -> None:
         self.stage: Stage = stage
         self.config = config
         self.id = f"{config.id or socket.gethostname()}-{secrets.token_hex(3)}"
@@ -148,7 +151,9 @@ class Process:
         task = asyncio.get_running_loop().create_task(guarded(), name=name)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
-        task.add_done_callback(lambda _: work.close())  # else a task that is cancelled at once logs a warning
+        task.add_done_callback(
+            lambda _: work.close()
+        )  # else a task that is cancelled at once logs a warning
         return task
 
     def publish(self, subject: str, message: msgspec.Struct) -> bool:
@@ -156,33 +161,37 @@ class Process:
         return self.bus.publish(subject, msgspec.json.encode(message))
 
     def scope(self, trace: dict[str, str]) -> "Scope | None":
-        """Returns the parent of this process's spans of a turn, from the trace context in a message; None: the turn is
-        not traced."""
+        """Returns the parent of this process's spans of a turn, from the trace context in a
+        message; None: the turn is not traced."""
         return self.tracer.scope(trace) if trace and self.tracer is not None else None
 
     @property
     def cut_off(self) -> bool:
-        """Whether this process lacks messages of the others: its connection is down, or its own heartbeats do not come
-        back, because the bus hangs or this process was suspended. What it receives now may be old."""
+        """Whether this process lacks messages of the others: its connection is down, or its own
+        heartbeats do not come back, because the bus hangs or this process was suspended. What it
+        receives now may be old."""
         if not self.bus.connected:
             return True
         return self._announced and self._liveness.silent(asyncio.get_running_loop().time())
 
     async def attached(self) -> None:
-        """Waits while this process is cut off. Afterwards it has received everything that was sent meanwhile."""
+        """Waits while this process is cut off. Afterwards it has received everything that was sent
+        meanwhile."""
         while self.cut_off:
             await self._liveness.came_back.wait()
 
     def probe(self, subject: str, message: msgspec.Struct, on_gone: Callable[[], None]) -> None:
-        """Calls `on_gone` if no process subscribes to a subject, which NATS reports at once. A process that is
-        suspended or cut off still subscribes."""
+        """Calls `on_gone` if no process subscribes to a subject, which NATS reports at once. A
+        process that is suspended or cut off still subscribes."""
 
         def answered(answer: bytes | TurnwireError) -> None:
             if isinstance(answer, Unavailable):
                 on_gone()
 
         try:
-            self.bus.ask(subject, msgspec.json.encode(message), self.config.bus.beat_interval_s, answered)
+            self.bus.ask(
+                subject, msgspec.json.encode(message), self.config.bus.beat_interval_s, answered
+            )
         except Unavailable:
             pass  # the connection is down: the probe has no result
 
@@ -228,8 +237,8 @@ class Process:
             raise EngineFailed(self.failure)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handles an exception in a callback of the loop. Out of memory, the callback's connection would hang; others
-        can take over from a process that ends."""
+        """Handles an exception in a callback of the loop. Out of memory, the callback's connection
+        would hang; others can take over from a process that ends."""
         if isinstance(context.get("exception"), MemoryError):
             self.stop(failure=NO_MEMORY)
         loop.default_exception_handler(context)
@@ -237,7 +246,8 @@ class Process:
     def _signalled(self) -> None:
         """Starts the drain; a second signal cuts it short."""
         if self._stopping:
-            # The kernel ends the process, even if a thread, an engine, the bus or a client delays the end.
+            # The kernel ends the process, even if a thread, an engine, the bus or a client delays
+            # the end.
             signal.setitimer(signal.ITIMER_REAL, END_S)
         self._stopping = True
         self.stop()
@@ -252,7 +262,9 @@ class Process:
     def heartbeat_soon(self) -> None:
         """Sends a heartbeat before the next interval, because its content has changed."""
         if self._announced and self._heartbeat_timer is None and not self._stop.is_set():
-            self._heartbeat_timer = asyncio.get_running_loop().call_later(CHANGE_DELAY_S, self.send_heartbeat)
+            self._heartbeat_timer = asyncio.get_running_loop().call_later(
+                CHANGE_DELAY_S, self.send_heartbeat
+            )
 
     def send_heartbeat(self, *, leaving: bool = False) -> None:
         """Sends a heartbeat now."""
@@ -278,7 +290,9 @@ class Process:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        if self.bus.publish(subjects.heartbeat(self.stage, self.id), self._heartbeat_auth.encode(heartbeat)):
+        if self.bus.publish(
+            subjects.heartbeat(self.stage, self.id), self._heartbeat_auth.encode(heartbeat)
+        ):
             self._liveness.sent(self._heartbeats, asyncio.get_running_loop().time())
 
     def serve(self, service: Service) -> None:
@@ -286,11 +300,12 @@ class Process:
         self._service = service
 
     async def announce(self) -> None:
-        """Exchanges first heartbeats with the others. `run` calls this, unless it was called before."""
+        """Exchanges first heartbeats with the others. `run` calls this, unless it was called
+        before."""
         if self._announced:
             return
-        # The first heartbeat accepts no work. The others answer with theirs, so that this process has all of them
-        # before it gets work.
+        # The first heartbeat accepts no work. The others answer with theirs, so that this process
+        # has all of them before it gets work.
         self._liveness.begin(asyncio.get_running_loop().time())
         self.draining = self._announced = True
         self.send_heartbeat()
@@ -324,12 +339,17 @@ class Process:
         heartbeats = asyncio.ensure_future(self._heartbeat_until_stopped())
         try:
             done, _ = await asyncio.wait(
-                {draining, heartbeats}, timeout=self.config.drain_s, return_when=asyncio.FIRST_COMPLETED
+                {draining, heartbeats},
+                timeout=self.config.drain_s,
+                return_when=asyncio.FIRST_COMPLETED,
             )
             if draining in done:
                 draining.result()
             else:
-                self.log.warning("process.drain_cut", reason="second signal" if heartbeats in done else "grace is over")
+                self.log.warning(
+                    "process.drain_cut",
+                    reason="second signal" if heartbeats in done else "grace is over",
+                )
         finally:
             draining.cancel()
             heartbeats.cancel()
@@ -364,19 +384,20 @@ class Process:
             self.heartbeat_soon()  # so that the new process has this one's within milliseconds
 
     def _came_back(self, number: int, now: float) -> None:
-        """Handles an own heartbeat that came back. Only up to when it was sent does the silence of another process show
-        its death: the bus may hang, or this process may be suspended."""
+        """Handles an own heartbeat that came back. Only up to when it was sent does the silence of
+        another process show its death: the bus may hang, or this process may be suspended."""
         was_cut_off = self.cut_off
         returned = self._liveness.receive(number, now)
         if returned is None:
             return
         sent_at, gap, resumed = returned
         if resumed:
-            # rare: own heartbeats come back after a gap
-            # What waited in the server arrives in any order: the others' heartbeats may follow this one.
+            # rare: own heartbeats come back after a gap What waited in the server arrives in any
+            # order: the others' heartbeats may follow this one.
             self.registry.discount(math.inf, now)
             self.log.warning("process.was_cut_off", seconds=round(gap, 1))
-            self.send_heartbeat()  # when it comes back, everything that waited in the server has arrived
+            # when it comes back, everything that waited in the server has arrived
+            self.send_heartbeat()
         else:
             self.registry.discount(max(gap - self.config.bus.beat_interval_s, 0.0), now)
         if was_cut_off and not self.cut_off:
@@ -403,7 +424,9 @@ class Process:
             callback()
 
 
-def _tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger) -> "Tracer | None":
+def _tracer(
+    config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger
+) -> "Tracer | None":
     """Makes the tracer; None if tracing is off. Raises Invalid if it cannot be set up."""
     if not config.tracing:
         return None
@@ -412,6 +435,8 @@ def _tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBou
 
         return open_tracer(config, stage, process, log)
     except ImportError as error:
-        raise Invalid(f"tracing needs the packages of the extra otel: {error}", param="tracing") from error
+        raise Invalid(
+            f"tracing needs the packages of the extra otel: {error}", param="tracing"
+        ) from error
     except ValueError as error:
         raise Invalid(f"tracing: {error}", param="tracing") from error

@@ -1,4 +1,5 @@
-"""Remembers the turns that a process has cancelled or finished, because messages about them may still arrive."""
+"""Remembers the turns that a process has cancelled or finished, because messages about them may
+still arrive."""
 
 import asyncio
 
@@ -8,7 +9,8 @@ MAX_TURNS = 16_384
 
 
 class RecentTurns:
-    """Turns by id, with the newest noted attempt of each. Beyond `MAX_TURNS` the oldest ones are dropped."""
+    """Turns by id, with the newest noted attempt of each. Beyond `MAX_TURNS` the oldest ones are
+    dropped."""
 
     def __init__(self, for_s: float | None = None) -> None:
         """`for_s`: seconds after which a turn is dropped; None: only the number of turns counts."""

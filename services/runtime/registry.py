@@ -1,8 +1,10 @@
-"""Tracks the living processes by their heartbeats, and calls listeners when one joins, changes or leaves. Pure.
+"""Tracks the living processes by their heartbeats, and calls listeners when one joins, changes or
+leaves. Pure.
 
-`process.Process` passes it heartbeats and the time. A process has left when its last heartbeat reports it, or when none
-came for `dead_after_s`. This also holds for a process that was only expected, so that listeners are called even if no
-heartbeat of it ever came. For `recovery_s` after the end of a process, a successor is expected.
+`process.Process` passes it heartbeats and the time. A process has left when its last heartbeat
+reports it, or when none came for `dead_after_s`. This also holds for a process that was only
+expected, so that listeners are called even if no heartbeat of it ever came. For `recovery_s` after
+the end of a process, a successor is expected.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +38,8 @@ class Registry:
         self.on_leave = self._on_leave.append
         """Registers a listener for the last heartbeat of each process that has left."""
         self.on_forget = self._on_forget.append
-        """Registers a listener that is called when no successor of a process is expected any longer."""
+        """Registers a listener that is called when no successor of a process is expected any
+        longer."""
 
     def receive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Records a heartbeat. Returns whether the process is new."""
@@ -58,7 +61,8 @@ class Registry:
         return new
 
     def expect(self, stage: Stage, process: str, now: float) -> None:
-        """Expects heartbeats of a process without any so far. Without heartbeats it leaves like any other process."""
+        """Expects heartbeats of a process without any so far. Without heartbeats it leaves like any
+        other process."""
         if (stage, process) not in self._peers:
             self._expected.setdefault((stage, process), now)
 
@@ -70,7 +74,9 @@ class Registry:
         before = now - self._dead_after_s
         dead = [(key, heartbeat) for key, (heartbeat, seen) in self._peers.items() if seen < before]
         dead += [(key, Heartbeat(*key)) for key, since in self._expected.items() if since < before]
-        for key in [key for key, (_, left) in self._former.items() if now - left >= self._recovery_s]:
+        for key in [
+            key for key, (_, left) in self._former.items() if now - left >= self._recovery_s
+        ]:
             _call(self._on_forget, self._former.pop(key)[0])
         for key, heartbeat in dead:
             self._expected.pop(key, None)
@@ -81,7 +87,10 @@ class Registry:
 
     def discount(self, seconds: float, now: float) -> None:
         """Ignores a time in which this process could not receive the others' heartbeats."""
-        self._peers = {key: (heartbeat, min(seen + seconds, now)) for key, (heartbeat, seen) in self._peers.items()}
+        self._peers = {
+            key: (heartbeat, min(seen + seconds, now))
+            for key, (heartbeat, seen) in self._peers.items()
+        }
         self._expected = {key: min(since + seconds, now) for key, since in self._expected.items()}
 
     def get(self, stage: Stage, process: str) -> Heartbeat | None:
@@ -110,7 +119,9 @@ class Registry:
     def able(self, stage: Stage, model: str) -> list[Heartbeat]:
         """Returns the processes of a stage that accept work for a model."""
         return [
-            peer for peer in self.living(stage) if not peer.draining and any(card.name == model for card in peer.models)
+            peer
+            for peer in self.living(stage)
+            if not peer.draining and any(card.name == model for card in peer.models)
         ]
 
 

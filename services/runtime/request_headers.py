@@ -1,7 +1,8 @@
-"""Guards HTTP servers against headers of requests: foreign host names, and bytes that are not UTF-8. Pure.
+"""Guards HTTP servers against headers of requests: foreign host names, and bytes that are not
+UTF-8. Pure.
 
-A page with a host name that was made to resolve to this server's address (DNS rebinding) is refused: for the browser,
-its requests have the same origin.
+A page with a host name that was made to resolve to this server's address (DNS rebinding) is
+refused: for the browser, its requests have the same origin.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from schemas.errors import Forbidden
 class AllowedHosts:
     """The host names of this server, which the `Host` header of requests must match.
 
-    localhost and IP addresses are always allowed: browsers do not look them up, so no page can use them for its name.
+    localhost and IP addresses are always allowed: browsers do not look them up, so no page can use
+    them for its name.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -25,8 +27,8 @@ class AllowedHosts:
 
     @classmethod
     def of(cls, configured: Sequence[str], listening: str, *, guarded: bool) -> "AllowedHosts":
-        """Returns the configured names. The default is `listening`, the address of the listener, if only this machine
-        reaches it and there are no keys; otherwise all names."""
+        """Returns the configured names. The default is `listening`, the address of the listener, if
+        only this machine reaches it and there are no keys; otherwise all names."""
         if configured:
             return cls(configured)
         return cls([listening] if is_loopback(listening) and not guarded else ["*"])
@@ -40,7 +42,9 @@ class AllowedHosts:
         except ValueError:  # brackets without an address
             name = host
         if name not in self._names and not _is_address(name):
-            raise Forbidden(f"This server has no host name {host[:200]!r}; it can be allowed with --allowed-hosts.")
+            raise Forbidden(
+                f"This server has no host name {host[:200]!r}; it can be allowed with --allowed-hosts."
+            )
 
 
 def _is_address(name: str) -> bool:
@@ -57,21 +61,24 @@ def is_loopback(name: str) -> bool:
 
 
 def replace_invalid_bytes(server: Any) -> None:
-    """Replaces bytes that are not UTF-8 in the header values of all requests of a `web.Server`, before aiohttp reads
-    them: it makes surrogates of them, which cannot be encoded."""
+    """Replaces bytes that are not UTF-8 in the header values of all requests of a `web.Server`,
+    before aiohttp reads them: it makes surrogates of them, which cannot be encoded."""
     make_request = server.request_factory
 
     def make_valid(*parts: Any) -> Any:
         request = make_request(*parts)
         if all(map(str.isascii, request.headers.values())):
             return request
-        return request.clone(headers=[(name, _valid(name, value)) for name, value in request.headers.items()])
+        return request.clone(
+            headers=[(name, _valid(name, value)) for name, value in request.headers.items()]
+        )
 
     server.request_factory = make_valid
 
 
 def _valid(name: str, value: str) -> str:
-    """Returns the value of a header as it can be encoded; different bytes stay different, since they may be an id."""
+    """Returns the value of a header as it can be encoded; different bytes stay different, since
+    they may be an id."""
     valid = value.encode(errors="replace").decode()
     if valid == value or name.lower() == "user-agent":  # the latter is only shown
         return valid

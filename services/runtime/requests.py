@@ -1,5 +1,5 @@
-"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller; delays work until messages are
-sent."""
+"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller; delays work
+until messages are sent."""
 
 import asyncio
 import secrets
@@ -21,8 +21,8 @@ class _Request(NamedTuple):
 
 
 class Requester(ABC):
-    """Sends requests with `publish`. All answers arrive on one inbox, with a token that names the request: a
-    subscription for each would cost two messages and a round trip."""
+    """Sends requests with `publish`. All answers arrive on one inbox, with a token that names the
+    request: a subscription for each would cost two messages and a round trip."""
 
     def __init__(self, inbox_prefix: str) -> None:
         self.inbox = f"{inbox_prefix}.{secrets.token_hex(8)}."
@@ -59,11 +59,14 @@ class Requester(ABC):
             raise answer
         return answer
 
-    def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Callable[[], object]:
-        """Sends a request in this tick, and passes the answer or the error to `on_answer`: `request` without a task.
+    def ask(
+        self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer
+    ) -> Callable[[], object]:
+        """Sends a request in this tick, and passes the answer or the error to `on_answer`:
+        `request` without a task.
 
-        Returns a function that cancels the call of `on_answer`. Raises Unavailable if the connection is down, and
-        TooLarge.
+        Returns a function that cancels the call of `on_answer`. Raises Unavailable if the
+        connection is down, and TooLarge.
         """
         self._last_request += 1
         token = str(self._last_request)
@@ -78,8 +81,9 @@ class Requester(ABC):
         return partial(self._forget, token)
 
     def expect(self, on_answer: OnAnswer) -> tuple[str, Callable[[], object]]:
-        """Returns a subject that another process may publish one message on, which is passed to `on_answer`, and a
-        function that ends this. The message may be lost, and has no limit of time."""
+        """Returns a subject that another process may publish one message on, which is passed to
+        `on_answer`, and a function that ends this. The message may be lost, and has no limit of
+        time."""
         self._last_request += 1
         token = str(self._last_request)
         self.waiting[token] = _Request("", on_answer, None)
@@ -98,7 +102,8 @@ class Requester(ABC):
 
 
 def after_sending(work: Callable[[*A], object], *args: *A) -> None:
-    """Calls `work(*args)` two ticks from now, when the messages of this tick have been written: `FrameSender` makes
-    frames at the end of a tick, and nats-py writes published messages in the next one."""
+    """Calls `work(*args)` two ticks from now, when the messages of this tick have been written:
+    `FrameSender` makes frames at the end of a tick, and nats-py writes published messages in the
+    next one."""
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, work, *args)

@@ -1,10 +1,14 @@
-"""Finds the file with which TLS cannot be set up, and what is wrong with it: OpenSSL's errors name neither."""
+"""Finds the file with which TLS cannot be set up, and what is wrong with it: OpenSSL's errors name
+neither."""
 
 import ssl
 
 
-def tls_problem(error: ssl.SSLError, cert_file: str | None, key_file: str | None, ca_file: str | None) -> str:
-    """Returns why these files could not be loaded into a context, which raised `error`. Reads them again."""
+def tls_problem(
+    error: ssl.SSLError, cert_file: str | None, key_file: str | None, ca_file: str | None
+) -> str:
+    """Returns why these files could not be loaded into a context, which raised `error`. Reads them
+    again."""
     for file in filter(None, (ca_file, cert_file)):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)

@@ -1,9 +1,10 @@
-"""Writes a turn of the assistant, an ordered sequence of reasoning, text and calls, in a form that the template
-renders.
+"""Writes a turn of the assistant, an ordered sequence of reasoning, text and calls, in a form that
+the template renders.
 
-Most templates read three fields and render them in one order: reasoning, text, calls. A turn in that order goes into
-the fields. Any other (reasoning, call, reasoning, call; text after a call; text beside a call where the template drops
-it) takes the form of `TemplateTraits.interleaved`: sorting it into the fields would move reasoning.
+Most templates read three fields and render them in one order: reasoning, text, calls. A turn in
+that order goes into the fields. Any other (reasoning, call, reasoning, call; text after a call;
+text beside a call where the template drops it) takes the form of `TemplateTraits.interleaved`:
+sorting it into the fields would move reasoning.
 """
 
 import json
@@ -67,7 +68,8 @@ class AssistantWriter:
         write_call: WriteCall = call_text,
         marker: Marker | None = None,
     ) -> None:
-        """`marker`: marks the names, ids and arguments of calls; reasoning and text are marked already."""
+        """`marker`: marks the names, ids and arguments of calls; reasoning and text are marked
+        already."""
         self._traits = traits
         self._template = template
         self._call_id = call_id
@@ -75,7 +77,8 @@ class AssistantWriter:
         self._marker = marker
 
     def messages(self, parts: Sequence[AssistantPart]) -> list[TemplateMessage]:
-        """The turn as messages: one, unless the template needs it split. `parts` has no two texts in a row."""
+        """The turn as messages: one, unless the template needs it split. `parts` has no two texts
+        in a row."""
         traits = self._traits
         if traits.ordered:
             return [{"role": "assistant", "content": [self._part(part) for part in parts]}]
@@ -104,7 +107,8 @@ class AssistantWriter:
         return message
 
     def inline(self, cut: Sequence[Segment], *, tail: bool) -> TemplateMessage:
-        """The turn as one content in the template's own markup; with `tail`, its last calls in their field."""
+        """The turn as one content in the template's own markup; with `tail`, its last calls in
+        their field."""
         traits = self._traits
         last = cut[-1]
         native_calls = last.calls if tail and self._fits(Segment(text="", calls=last.calls)) else []
@@ -139,7 +143,9 @@ class AssistantWriter:
         if len(calls) > 1 and not self._traits.parallel:
             return self._traits.call_join.join(self.markup([call]) for call in calls)
         before, after = self._traits.frame
-        rendered = self._template.render([FRAME_USER, self.native(Segment(calls=list(calls)))], generation=False)
+        rendered = self._template.render(
+            [FRAME_USER, self.native(Segment(calls=list(calls)))], generation=False
+        )
         return rendered.removeprefix(before).removesuffix(after).strip()
 
     def _fits(self, segment: Segment) -> bool:
@@ -148,13 +154,16 @@ class AssistantWriter:
             return True
         if traits.arguments is None or (len(segment.calls) > 1 and not traits.parallel):
             return False
-        return not segment.text or (traits.all_with_call if segment.reasoning else traits.text_with_call)
+        return not segment.text or (
+            traits.all_with_call if segment.reasoning else traits.text_with_call
+        )
 
     def _halves(self, segment: Segment) -> list[Segment]:
         """The segment in pieces that each fit one message.
 
-        Where text and reasoning exclude each other before a call (gpt-oss: "Put the analysis message in one or the
-        other"), the text joins the reasoning: both stay before the call, in order.
+        Where text and reasoning exclude each other before a call (gpt-oss: "Put the analysis
+        message in one or the other"), the text joins the reasoning: both stay before the call, in
+        order.
         """
         if self._fits(segment):
             return [segment]
@@ -162,9 +171,18 @@ class AssistantWriter:
         head = Segment(segment.reasoning, segment.text, first)
         if self._traits.parallel and self._fits(Segment(calls=segment.calls)):
             head, rest = Segment(segment.reasoning, segment.text, segment.calls), []
-        if not self._fits(head) and head.reasoning and head.text and not self._traits.all_before_call:
+        if (
+            not self._fits(head)
+            and head.reasoning
+            and head.text
+            and not self._traits.all_before_call
+        ):
             head = Segment(head.reasoning + "\n\n" + head.text, None, head.calls)
-        heads = [head] if self._fits(head) else [Segment(head.reasoning, head.text), Segment(calls=head.calls)]
+        heads = (
+            [head]
+            if self._fits(head)
+            else [Segment(head.reasoning, head.text), Segment(calls=head.calls)]
+        )
         return heads + [Segment(calls=[call]) for call in rest]
 
     def _texts(self, reasoning: str | None, text: str) -> TemplateMessage:
@@ -182,15 +200,27 @@ class AssistantWriter:
 
     def _call(self, call: Call) -> dict[str, Any]:
         name, arguments = self._name_and_arguments(call)
-        written = json.dumps(arguments, ensure_ascii=False) if self._traits.arguments == "string" else arguments
+        written = (
+            json.dumps(arguments, ensure_ascii=False)
+            if self._traits.arguments == "string"
+            else arguments
+        )
         call_id = self._call_id(call)
         if self._marker is not None:
             call_id = self._marker.mark(call_id)
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 
     def _name_and_arguments(self, call: Call) -> tuple[str, dict[str, Any]]:
-        name, arguments, marker = tool_name(call.name, call.namespace), arguments_of(call), self._marker
-        return (name, arguments) if marker is None else (marker.mark(name), marker.mark_json(arguments))
+        name, arguments, marker = (
+            tool_name(call.name, call.namespace),
+            arguments_of(call),
+            self._marker,
+        )
+        return (
+            (name, arguments)
+            if marker is None
+            else (marker.mark(name), marker.mark_json(arguments))
+        )
 
     def _part(self, part: AssistantPart) -> dict[str, Any]:
         if isinstance(part, Call):
@@ -202,12 +232,16 @@ class AssistantWriter:
 
 def _merged(cut: Sequence[Segment]) -> Segment:
     texts = [segment.text for segment in cut if segment.text]
-    return Segment(cut[0].reasoning, JOIN.join(texts), [call for segment in cut for call in segment.calls])
+    return Segment(
+        cut[0].reasoning, JOIN.join(texts), [call for segment in cut for call in segment.calls]
+    )
 
 
-def without_field(parts: Sequence[AssistantPart], tags: tuple[str, str] | None = None) -> list[AssistantPart]:
-    """The turn for a template without a field for reasoning: as text between tags, or left out. Adjacent texts become
-    one."""
+def without_field(
+    parts: Sequence[AssistantPart], tags: tuple[str, str] | None = None
+) -> list[AssistantPart]:
+    """The turn for a template without a field for reasoning: as text between tags, or left out.
+    Adjacent texts become one."""
     kept: list[AssistantPart] = []
     join = ""
     for part in parts:
@@ -217,7 +251,11 @@ def without_field(parts: Sequence[AssistantPart], tags: tuple[str, str] | None =
         thought = isinstance(part, Reasoning)
         if thought and tags is None:
             continue
-        text = f"{tags[0]}{part.text or ''}{tags[1]}" if thought and tags is not None else part.text or ""
+        text = (
+            f"{tags[0]}{part.text or ''}{tags[1]}"
+            if thought and tags is not None
+            else part.text or ""
+        )
         if kept and isinstance(last := kept[-1], Text):
             kept[-1] = Text(last.text + join + text)
         else:

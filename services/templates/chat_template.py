@@ -21,21 +21,43 @@ Tool: TypeAlias = dict[str, Any]
 
 _RESERVED = frozenset(
     (
-        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "self", "kwargs"),
-        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors"),
-        *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "sanitize_control_tokens"),
+        *(
+            "messages",
+            "conversation",
+            "tools",
+            "documents",
+            "chat_template",
+            "add_generation_prompt",
+            "self",
+            "kwargs",
+        ),
+        *(
+            "continue_final_message",
+            "tokenize",
+            "padding",
+            "truncation",
+            "max_length",
+            "return_tensors",
+        ),
+        *(
+            "return_dict",
+            "return_assistant_tokens_mask",
+            "tokenizer_kwargs",
+            "sanitize_control_tokens",
+        ),
     )
 )
-"""Variables that the server sets, and parameters of transformers' `apply_chat_template`, with which other servers
-render. A client's variable with one of these names would not do what the client expects."""
+"""Variables that the server sets, and parameters of transformers' `apply_chat_template`, with which
+other servers render. A client's variable with one of these names would not do what the client
+expects."""
 
 
 class ChatTemplate:
     """Renders messages to prompt text. Immutable and thread-safe."""
 
     def __init__(self, tokenizer: LoadedTokenizer, source: str, name: str = "of the model") -> None:
-        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`. `name`: follows
-        the words "the chat template" in errors.
+        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`. `name`:
+        follows the words "the chat template" in errors.
 
         Raises ValueError where the text is not a template.
         """
@@ -49,22 +71,28 @@ class ChatTemplate:
             self.variables = frozenset(jinja2.meta.find_undeclared_variables(jinja.parse(source)))
             """Names that the template does not define itself."""
         except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from error
+            raise ValueError(
+                f"the chat template is not valid Jinja: line {error.lineno}: {error.message}"
+            ) from error
 
     @classmethod
-    def load(cls, model: str, *, override: str | None = None, trust_remote_code: bool = False) -> "ChatTemplate":
+    def load(
+        cls, model: str, *, override: str | None = None, trust_remote_code: bool = False
+    ) -> "ChatTemplate":
         """The template of a model directory or hub id, or the one in the file `override`.
 
-        Of several templates the one for tool use serves turns with and without tools: with two, a session that drops
-        its tools would lose its prefix. Raises ValueError where there is none, OSError where the model or the file
-        cannot be read.
+        Of several templates the one for tool use serves turns with and without tools: with two, a
+        session that drops its tools would lose its prefix. Raises ValueError where there is none,
+        OSError where the model or the file cannot be read.
         """
         return cls.of(load_tokenizer(model, trust_remote_code=trust_remote_code), override=override)
 
     @classmethod
-    def of(cls, tokenizer: LoadedTokenizer, *, override: str | None = None, model: str | None = None) -> "ChatTemplate":
-        """The template of a loaded tokenizer, or the one in the file `override`. `model`: the model's name, for errors.
-        Raises as `load`."""
+    def of(
+        cls, tokenizer: LoadedTokenizer, *, override: str | None = None, model: str | None = None
+    ) -> "ChatTemplate":
+        """The template of a loaded tokenizer, or the one in the file `override`. `model`: the
+        model's name, for errors. Raises as `load`."""
         if override is not None:
             return cls(tokenizer, Path(override).read_text(encoding="utf-8"), Path(override).name)
         source = tokenizer.chat_template
@@ -76,8 +104,8 @@ class ChatTemplate:
 
     @contextmanager
     def checked(self, check: Callable[[], None]) -> Iterator[None]:
-        """A context in which this thread's renderings call `check` every few steps of the template's loops. An
-        exception of `check` ends the rendering."""
+        """A context in which this thread's renderings call `check` every few steps of the
+        template's loops. An exception of `check` ends the rendering."""
         self._checks.check = check
         try:
             yield
@@ -92,17 +120,21 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         generation: bool = True,
     ) -> str:
-        """The prompt text; with `generation`, it ends with the opening of the model's turn. Messages, tools and
-        variables are JSON data.
+        """The prompt text; with `generation`, it ends with the opening of the model's turn.
+        Messages, tools and variables are JSON data.
 
-        Agents drop old messages, and several templates demand one of the user, or that the first is the user's. If a
-        template refuses messages that do not begin so, an empty one is put after the leading instructions. Raises
-        Invalid, with the template's own message, where the template refuses these messages or variables, and
-        RecursionError where they are nested too deeply to be written as JSON.
+        Agents drop old messages, and several templates demand one of the user, or that the first is
+        the user's. If a template refuses messages that do not begin so, an empty one is put after
+        the leading instructions. Raises Invalid, with the template's own message, where the
+        template refuses these messages or variables, and RecursionError where they are nested too
+        deeply to be written as JSON.
         """
         passed = variables = variables or {}
         if taken := _RESERVED & variables.keys():
-            raise Invalid(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", param="chat_template_kwargs")
+            raise Invalid(
+                f"chat_template_kwargs may not set {', '.join(sorted(taken))}",
+                param="chat_template_kwargs",
+            )
         if not messages:
             raise Invalid("at least one message is required", param="messages")
         variables = {
@@ -121,18 +153,35 @@ class ChatTemplate:
             raise RecursionError("nested too deeply") from None
         except RecursionError as error:
             raise Invalid(
-                f"the chat template {self.name} exceeded the recursion limit with this conversation", param="messages"
+                f"the chat template {self.name} exceeded the recursion limit with this conversation",
+                param="messages",
             ) from error
         except jinja2.TemplateError as error:
-            at = sum(1 for _ in takewhile(lambda message: message["role"] in ("system", "developer"), messages))
+            at = sum(
+                1
+                for _ in takewhile(
+                    lambda message: message["role"] in ("system", "developer"), messages
+                )
+            )
             if at == len(messages) or messages[at]["role"] != "user":
                 asked = [*messages[:at], {"role": "user", "content": ""}, *messages[at:]]
                 with suppress(Invalid):
                     return self.render(asked, tools=tools, variables=passed, generation=generation)
-            raise Invalid(f"the model's chat template refuses this conversation: {error}", param="messages") from error
-        except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
             raise Invalid(
-                f"the model's chat template cannot render this conversation: {error}", param="messages"
+                f"the model's chat template refuses this conversation: {error}", param="messages"
+            ) from error
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+            KeyError,
+            IndexError,
+            ArithmeticError,
+        ) as error:
+            raise Invalid(
+                f"the model's chat template cannot render this conversation: {error}",
+                param="messages",
             ) from error
         finally:
-            context.vars.clear()  # macros, which refer to the context: only a garbage collection would free both
+            # macros, which refer to the context: only a garbage collection would free both
+            context.vars.clear()

@@ -1,9 +1,10 @@
-"""Finds a model's control tokens: the added tokens that text of users, files and tools must not become. Pure.
+"""Finds a model's control tokens: the added tokens that text of users, files and tools must not
+become. Pure.
 
-As in transformers (`sanitize_control_tokens`) these are the special tokens and the other added tokens that the chat
-template's text or strings contain, or else those that the tokenizer names itself (`chat_control_tokens`). Beside those:
-tokens that the template puts together of pieces, and the markers that the family's parser reads. White space never is
-one.
+As in transformers (`sanitize_control_tokens`) these are the special tokens and the other added
+tokens that the chat template's text or strings contain, or else those that the tokenizer names
+itself (`chat_control_tokens`). Beside those: tokens that the template puts together of pieces, and
+the markers that the family's parser reads. White space never is one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,9 +21,11 @@ from services.templates.traits import TemplateTraits
 from services.tokenization.data_marks import DataMarks
 from services.tokenization.tokenizer_files import LoadedTokenizer
 
-_TAKES_APART = frozenset(("partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split"))
-"""Methods and filters that cut their first argument out of a text; `replace` only where it inserts nothing. Single
-characters do not count: most texts hold them."""
+_TAKES_APART = frozenset(
+    ("partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split")
+)
+"""Methods and filters that cut their first argument out of a text; `replace` only where it inserts
+nothing. Single characters do not count: most texts hold them."""
 _TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
 _MESSAGES = [
     Message("user", [Text("Hi.")]),
@@ -33,7 +36,9 @@ _MESSAGES = [
 ]
 
 
-def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: TemplateTraits, family: Family) -> DataMarks:
+def data_marks(
+    tokenizer: LoadedTokenizer, template: ChatTemplate, traits: TemplateTraits, family: Family
+) -> DataMarks:
     """The marks of data for this model."""
     tree = environment().parse(template.source)
     strings = list(_strings(tree))
@@ -52,13 +57,17 @@ def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: Templ
     )
 
 
-def _control_tokens(tokenizer: LoadedTokenizer, literal: str, rendered: str, family: Family) -> Iterator[str]:
+def _control_tokens(
+    tokenizer: LoadedTokenizer, literal: str, rendered: str, family: Family
+) -> Iterator[str]:
     named: Iterable[str] | None = getattr(tokenizer, "chat_control_tokens", None)
     markers = {text.strip() for text in (*family.markers, *family.stops, *(family.think or ()))}
     for token in tokenizer.added_tokens_decoder.values():
         content = token.content
         shown = content in literal if named is None else content in set(named)
-        if content.strip() and (token.special or shown or content in rendered or content in markers):
+        if content.strip() and (
+            token.special or shown or content in rendered or content in markers
+        ):
             yield content
 
 
@@ -68,9 +77,20 @@ def _strings(tree: nodes.Node) -> Iterator[str]:
 
 def _handled(tree: nodes.Template) -> Iterator[str]:
     """Strings at which the template takes texts apart."""
-    calls = [(call.node.attr, call.args) for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
-    for name, arguments in (*calls, *((applied.name, applied.args) for applied in tree.find_all(nodes.Filter))):
-        texts = [one.value for one in arguments if isinstance(one, nodes.Const) and isinstance(one.value, str)]
+    calls = [
+        (call.node.attr, call.args)
+        for call in tree.find_all(nodes.Call)
+        if isinstance(call.node, nodes.Getattr)
+    ]
+    for name, arguments in (
+        *calls,
+        *((applied.name, applied.args) for applied in tree.find_all(nodes.Filter)),
+    ):
+        texts = [
+            one.value
+            for one in arguments
+            if isinstance(one, nodes.Const) and isinstance(one.value, str)
+        ]
         replaced = name == "replace" and "".join(texts[1:]).strip()
         if name in _TAKES_APART and texts and len(texts[0]) > 1 and not replaced:
             yield texts[0]

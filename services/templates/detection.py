@@ -1,4 +1,5 @@
-"""Detects a model's parser family: renders a call with its template and tries which parsers read it."""
+"""Detects a model's parser family: renders a call with its template and tries which parsers read
+it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,12 +20,15 @@ from services.tokenization.segments import common_prefix
 
 _TOOL = ToolSpec("get_weather", "", {"type": "object", "properties": {"city": {"type": "string"}}})
 _CALLS = tuple(
-    Call(call_id, "get_weather", '{"city": "Paris"}') for call_id in ("000000001", "functions.get_weather:0")
+    Call(call_id, "get_weather", '{"city": "Paris"}')
+    for call_id in ("000000001", "functions.get_weather:0")
 )
-"""A call with an id in Mistral's form, and one with an id that names the tool: some templates write only the id (Kimi
-K2.5)."""
+"""A call with an id in Mistral's form, and one with an id that names the tool: some templates write
+only the id (Kimi K2.5)."""
 _NEAR = 4
-_DESCRIBED = "no family reads the model's calls, and its tokenizer_config.json has a response_template"
+_DESCRIBED = (
+    "no family reads the model's calls, and its tokenizer_config.json has a response_template"
+)
 
 
 def detect_family(
@@ -36,24 +40,34 @@ def detect_family(
 ) -> Detection | None:
     """The family and the evidence for it.
 
-    `description`: the model's own `response_template`, as JSON text. It is taken unless a family reads a call of the
-    template, with no more text left beside it. Raises InvalidResponseTemplate if it is taken and cannot be followed.
+    `description`: the model's own `response_template`, as JSON text. It is taken unless a family
+    reads a call of the template, with no more text left beside it. Raises InvalidResponseTemplate
+    if it is taken and cannot be followed.
 
-    The parser must read the template's own rendering of a call as exactly that call. Among several such families, and
-    where the template renders no calls, the template's text, `config` (config.json) and `tokens` (the tokenizer's added
-    tokens) decide. None where no parser reads the calls, or without any evidence.
+    The parser must read the template's own rendering of a call as exactly that call. Among several
+    such families, and where the template renders no calls, the template's text, `config`
+    (config.json) and `tokens` (the tokenizer's added tokens) decide. None where no parser reads the
+    calls, or without any evidence.
     """
     if traits.arguments is None:
         if description is not None:
             return Detection(family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
     for markup, alone in _renderings(template, traits):
-        left = [(one, text) for one in families().values() if (text := _left(one, markup, alone=alone)) is not None]
+        left = [
+            (one, text)
+            for one in families().values()
+            if (text := _left(one, markup, alone=alone)) is not None
+        ]
         readers = [one for one, _ in left]
-        if readers and (description is None or not _leaves_less(description, markup, [text for _, text in left])):
+        if readers and (
+            description is None or not _leaves_less(description, markup, [text for _, text in left])
+        ):
             found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
             found = found or Detection(readers[0], (), tuple(readers[1:]))
-            return Detection(found.family, (f"its parser reads {markup.strip()!r}", *found.evidence), found.also)
+            return Detection(
+                found.family, (f"its parser reads {markup.strip()!r}", *found.evidence), found.also
+            )
     return None if description is None else _described(template, traits, description)
 
 
@@ -76,11 +90,16 @@ def _described(template: ChatTemplate, traits: TemplateTraits, description: str)
 
 
 def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
-    """Describes a template with calls that no parser reads: a call as the template writes it, and the families with
-    markers in it, or else all."""
-    markup = next((markup.strip() for markup, _ in _renderings(template, traits) if markup.strip()), "")
+    """Describes a template with calls that no parser reads: a call as the template writes it, and
+    the families with markers in it, or else all."""
+    markup = next(
+        (markup.strip() for markup, _ in _renderings(template, traits) if markup.strip()), ""
+    )
     text = template.source + markup
-    count = {family.name: sum(marker in text for marker in family.markers) for family in families().values()}
+    count = {
+        family.name: sum(marker in text for marker in family.markers)
+        for family in families().values()
+    }
     near = [name for name in sorted(count, key=lambda name: -count[name]) if count[name]][:_NEAR]
     hint = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(families())}"
     return f"it writes one as {markup[-200:]!r}; choose a parser with tool_call_parser (none: no calls), {hint}"
@@ -88,7 +107,11 @@ def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
 
 def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tuple[str, bool]]:
     """Calls as the template writes them, and whether nothing else is in the text."""
-    for write, alone in ((_call_markup, True), (_answer_with_call, True), (_message_with_call, False)):
+    for write, alone in (
+        (_call_markup, True),
+        (_answer_with_call, True),
+        (_message_with_call, False),
+    ):
         for call in _CALLS:
             try:
                 yield write(template, traits, call), alone
@@ -101,39 +124,45 @@ def _call_markup(template: ChatTemplate, traits: TemplateTraits, call: Call) -> 
 
 
 def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
-    """Everything that the template writes after the prompt for a call: some address a call in the header of its message
-    (gpt-oss)."""
+    """Everything that the template writes after the prompt for a call: some address a call in the
+    header of its message (gpt-oss)."""
     messages = _messages(template, traits, call)
     prompt, whole = template.render(messages[:1]), template.render(messages, generation=False)
     return whole.removeprefix(prompt) if whole.startswith(prompt) else ""
 
 
 def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
-    """A message with a call, with its header: in history some turns begin with other text than the prompt ended
-    with."""
+    """A message with a call, with its header: in history some turns begin with other text than the
+    prompt ended with."""
     messages = _messages(template, traits, call)
     before, whole = (template.render(some, generation=False) for some in (messages[:1], messages))
     return whole[len(common_prefix(before, whole)) :]
 
 
 def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[TemplateMessage]:
-    conversation = Conversation("probe", [Message("user", [Text("Hello.")]), Message("assistant", [call])])
+    conversation = Conversation(
+        "probe", [Message("user", [Text("Hello.")]), Message("assistant", [call])]
+    )
     return adapt(conversation, replace(traits, call_ids="client"), template).messages
 
 
 def _left(family: Family, markup: str, *, alone: bool) -> str | None:
-    """The text beside the call as the family reads it; None if it does not read the call: with `alone` as the whole
-    text, else beside text without pieces of the call."""
+    """The text beside the call as the family reads it; None if it does not read the call: with
+    `alone` as the whole text, else beside text without pieces of the call."""
     parser = open_parser(family.name, tools=[_TOOL], in_reasoning=False)
     events = [*parser.feed(markup), *parser.finish(FinishReason.STOP)]
     blocks = {event.block: event for event in events if isinstance(event, BlockStart)}
     calls = [block for block in blocks.values() if block.kind == "tool_use"]
     if [call.name for call in calls] != [_TOOL.name] or (alone and len(blocks) > 1):
         return None
-    arguments = "".join(e.text for e in events if isinstance(e, Delta) and e.block == calls[0].block)
+    arguments = "".join(
+        e.text for e in events if isinstance(e, Delta) and e.block == calls[0].block
+    )
     beside = "".join(e.text for e in events if isinstance(e, Delta) and e.block != calls[0].block)
     complete = all(event.complete for event in events if isinstance(event, BlockStop))
-    foreign = {marker for other in families().values() for marker in other.markers}.difference(family.markers)
+    foreign = {marker for other in families().values() for marker in other.markers}.difference(
+        family.markers
+    )
     if any(piece in beside for piece in (_TOOL.name, "Paris", *foreign)):
         return None
     return beside.strip() if complete and "".join(arguments.split()) == '{"city":"Paris"}' else None

@@ -1,8 +1,9 @@
 """The Jinja environment of chat templates: a sandbox with what Hugging Face's templates use.
 
-It is the environment that transformers documents for chat templates ("Writing a chat template"). transformers' own
-copies all messages and tools for every prompt, and importing it loads torch. Tests compare both with every published
-template. Every attribute passes Jinja's own check; no type is exempt.
+It is the environment that transformers documents for chat templates ("Writing a chat template").
+transformers' own copies all messages and tools for every prompt, and importing it loads torch.
+Tests compare both with every published template. Every attribute passes Jinja's own check; no type
+is exempt.
 """
 
 import json
@@ -30,7 +31,9 @@ _STEPS = 64
 """Steps of a template's loops between two checks."""
 
 
-_ESCAPED_MARK = re.compile(r"(\\[^u]|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|\\u(dc[0-7][0-9a-f])")
+_ESCAPED_MARK = re.compile(
+    r"(\\[^u]|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|\\u(dc[0-7][0-9a-f])"
+)
 
 
 _DEFAULT_FORM = (False, None, "None", False)
@@ -56,7 +59,8 @@ class JsonDict(dict[str, Any]):
 
 
 class CheckedContext(Context):
-    """The context of one rendering. Every loop of the template calls `step`, so that the caller can stop it."""
+    """The context of one rendering. Every loop of the template calls `step`, so that the caller can
+    stop it."""
 
     check: Callable[[], None] | None = None
     """Called every few steps; an exception ends the rendering."""
@@ -111,8 +115,9 @@ _OBJECT_ATTRIBUTES = frozenset(dir(JsonDict))
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, which calls `is_safe_attribute` before it returns any attribute.
 
-    The result depends on the object's type and the attribute's name only. Jinja walks abstract base classes for it,
-    which took 0.55 of 1.4 ms of an agent's next prompt, so it is cached by both. A test compares the results."""
+    The result depends on the object's type and the attribute's name only. Jinja walks abstract base
+    classes for it, which took 0.55 of 1.4 ms of an agent's next prompt, so it is cached by both. A
+    test compares the results."""
 
     code_generator_class = _StepCounter
     context_class = CheckedContext
@@ -123,12 +128,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     @override
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Returns the attribute, else the item, as Jinja does. The item of a JSON object without an attribute of that
-        name is returned without an AttributeError in between, some hundred times a prompt."""
+        """Returns the attribute, else the item, as Jinja does. The item of a JSON object without an
+        attribute of that name is returned without an AttributeError in between, some hundred times
+        a prompt."""
         if type(obj) in _OBJECTS and attribute not in _OBJECT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         # A safe attribute that is data is not a method that Jinja would wrap.
-        if self._is_safe.get((type(obj), attribute)) and type(value := getattr(obj, attribute, None)) in _DATA:
+        if (
+            self._is_safe.get((type(obj), attribute))
+            and type(value := getattr(obj, attribute, None)) in _DATA
+        ):
             return value
         return super().getattr(obj, attribute)
 
@@ -147,20 +156,28 @@ def environment() -> ImmutableSandboxedEnvironment:
     """A sandbox for chat templates. A template cannot change its variables."""
     sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     sandbox.filters["tojson"] = _to_json
-    sandbox.globals.update(raise_exception=_raise, strftime_now=_now, dict=_Dict(), namespace=_Namespace)
+    sandbox.globals.update(
+        raise_exception=_raise, strftime_now=_now, dict=_Dict(), namespace=_Namespace
+    )
     return sandbox
 
 
 def template_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message as templates read it: fields without a value are absent, and reasoning has both of its names."""
+    """A message as templates read it: fields without a value are absent, and reasoning has both of
+    its names."""
     if None in message.values():
         message = {key: value for key, value in message.items() if value is not None}
     reasoning = next((message[name] for name in _REASONING if name in message), None)
-    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return (
+        message
+        if reasoning is None
+        else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    )
 
 
 class _Generation(Extension):
-    """`{% generation %} … {% endgeneration %}` marks, for training, what the model writes. Here it is only its text."""
+    """`{% generation %} … {% endgeneration %}` marks, for training, what the model writes. Here it
+    is only its text."""
 
     tags = {"generation"}
 
@@ -202,7 +219,9 @@ class _Namespace(Namespace):
 
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace takes no names that begin with an underscore, such as {name!r}")
+        raise SecurityError(
+            f"a namespace takes no names that begin with an underscore, such as {name!r}"
+        )
 
 
 def _to_json(
@@ -217,7 +236,9 @@ def _to_json(
     form = (ensure_ascii, indent, str(separators), sort_keys)
     if (text := cached.get(form)) is None:
         try:
-            text = _default_json(value) if type(value) is JsonDict and form == _DEFAULT_FORM else None
+            text = (
+                _default_json(value) if type(value) is JsonDict and form == _DEFAULT_FORM else None
+            )
             text = text or json.dumps(
                 value,
                 ensure_ascii=ensure_ascii,
@@ -233,8 +254,8 @@ def _to_json(
 
 
 def _default_json(value: JsonDict) -> str | None:
-    """`json.dumps(value, ensure_ascii=False)` in half the time; None for marks and numbers beyond 64 bits, and for what
-    may be a float, which msgspec writes differently."""
+    """`json.dumps(value, ensure_ascii=False)` in half the time; None for marks and numbers beyond
+    64 bits, and for what may be a float, which msgspec writes differently."""
     try:
         if _FLOAT in msgspec.msgpack.encode(value):
             return None
@@ -244,8 +265,8 @@ def _default_json(value: JsonDict) -> str | None:
 
 
 def _restore_marks(text: str) -> str:
-    """The text with marked characters (`DataMarks`) as marks, where they were escaped. A low half after a high one
-    belongs to a character."""
+    """The text with marked characters (`DataMarks`) as marks, where they were escaped. A low half
+    after a high one belongs to a character."""
     return _ESCAPED_MARK.sub(lambda found: found[1] or chr(int(found[2], 16)), text)
 
 

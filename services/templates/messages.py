@@ -1,8 +1,8 @@
 """Adapts a conversation to the messages that a chat template reads, with every part in its place.
 
-For every template: the text blocks of a message are one text, so that a string equals its single block; results keep
-their order; an instruction inside the conversation is never moved; the client's own spelling (ids, argument JSON, blank
-text between blocks) does not reach the prompt.
+For every template: the text blocks of a message are one text, so that a string equals its single
+block; results keep their order; an instruction inside the conversation is never moved; the client's
+own spelling (ids, argument JSON, blank text between blocks) does not reach the prompt.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,17 @@ from itertools import groupby, takewhile
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text, Unseal
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    Unseal,
+)
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
 from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
@@ -45,18 +55,22 @@ def adapt(
     write_call: WriteCall = call_text,
     marks: DataMarks | None = None,
 ) -> TemplateInput:
-    """The conversation in the template's form. `marks`: escapes every text and name that is not the server's own, so
-    that no control token is made of it; tags of reasoning keep their meaning in the assistant's text where the template
-    reads them there.
+    """The conversation in the template's form. `marks`: escapes every text and name that is not the
+    server's own, so that no control token is made of it; tags of reasoning keep their meaning in
+    the assistant's text where the template reads them there.
 
     Reasoning without text or a readable seal is absent. Images become a mark, other media a note, a
-    failed result gets a short prefix, a
-    loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
+    failed result gets a short prefix, a loaded tool is defined where it was loaded. Raises nothing:
+    a template may still refuse the messages.
     """
-    writer = _Writer(conversation, traits, template, unseal=unseal, write_call=write_call, marks=marks)
+    writer = _Writer(
+        conversation, traits, template, unseal=unseal, write_call=write_call, marks=marks
+    )
     at = leading_instructions(conversation)[1]
     continues = False
-    for assistant, group in groupby(conversation.messages[at:], key=lambda message: message.role == "assistant"):
+    for assistant, group in groupby(
+        conversation.messages[at:], key=lambda message: message.role == "assistant"
+    ):
         messages = list(group)
         if assistant:
             continues = writer.write_turn([part for message in messages for part in message.parts])
@@ -89,8 +103,8 @@ def _is_instruction(message: Message) -> bool:
 
 
 def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
-    """Top-level instructions and the instructions at the start of the messages, which are one message in every API; and
-    the index of the first other message."""
+    """Top-level instructions and the instructions at the start of the messages, which are one
+    message in every API; and the index of the first other message."""
     texts, at = [text.text for text in conversation.system], 0
     for message in takewhile(_is_instruction, conversation.messages):
         texts += [part.text for part in message.parts if isinstance(part, Text)]
@@ -113,18 +127,22 @@ class _Writer:
         self._traits = traits
         self._unseal = unseal
         self._marks = marks
-        self._mark: Callable[[str], str] = marks.data.mark if marks is not None else lambda text: text
+        self._mark: Callable[[str], str] = (
+            marks.data.mark if marks is not None else lambda text: text
+        )
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all results."""
         self._ids = ids = dict[str, str]()
-        """The template's ids by call id, where they are not the client's: those that the model wrote, else by
-        position."""
+        """The template's ids by call id, where they are not the client's: those that the model
+        wrote, else by position."""
         self._read_calls(conversation.messages)
         self._assistant = AssistantWriter(
             traits,
             template,
-            call_id=lambda call: ids.get(call.call_id, call.call_id),  # without `self`: no cycle of references
+            call_id=lambda call: ids.get(
+                call.call_id, call.call_id
+            ),  # without `self`: no cycle of references
             write_call=write_call,
             marker=marks.data if marks is not None else None,
         )
@@ -185,9 +203,11 @@ class _Writer:
             self._append("user", text)
 
     def _instruction(self, text: str) -> None:
-        """Writes a system message, or marked text: at the end of the result before it, else as a user message.
+        """Writes a system message, or marked text: at the end of the result before it, else as a
+        user message.
 
-        A result comes first because many templates drop the reasoning of a tool loop at the next user message.
+        A result comes first because many templates drop the reasoning of a tool loop at the next
+        user message.
         """
         if not text.strip():
             return
@@ -213,13 +233,15 @@ class _Writer:
     def _join_call(self, result: TemplateMessage) -> None:
         """Moves the newest result after its own call, if the turn was split.
 
-        Some templates treat a call and its result as one unit: Gemma 4 writes the result into the model's turn, gpt-oss
-        takes the tool's name from the last call.
+        Some templates treat a call and its result as one unit: Gemma 4 writes the result into the
+        model's turn, gpt-oss takes the tool's name from the last call.
         """
         for message in self._split:
             if any(call["id"] == result["tool_call_id"] for call in message.get("tool_calls", ())):
                 self.messages.pop()
-                place = next(index for index, other in enumerate(self.messages) if other is message) + 1
+                place = (
+                    next(index for index, other in enumerate(self.messages) if other is message) + 1
+                )
                 while place < len(self.messages) and self.messages[place]["role"] == "tool":
                     place += 1
                 self.messages.insert(place, result)
@@ -231,9 +253,16 @@ class _Writer:
         if marks is None:
             return parts
         for index, part in enumerate(parts):
-            if isinstance(part, Text) and (text := marks.assistant.mark(part.text)) is not part.text:
+            if (
+                isinstance(part, Text)
+                and (text := marks.assistant.mark(part.text)) is not part.text
+            ):
                 parts[index] = Text(text)
-            elif isinstance(part, Reasoning) and part.text and (text := self._mark(part.text)) is not part.text:
+            elif (
+                isinstance(part, Reasoning)
+                and part.text
+                and (text := self._mark(part.text)) is not part.text
+            ):
                 parts[index] = Reasoning(text)
         return parts
 
@@ -260,7 +289,8 @@ def _text_of(parts: Sequence[Part]) -> str:
 
 
 def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPart]:
-    """The parts of the model's turn without blank text beside others, which clients drop, and with texts joined."""
+    """The parts of the model's turn without blank text beside others, which clients drop, and with
+    texts joined."""
     normal: list[AssistantPart] = []
     for part in parts:
         now: AssistantPart

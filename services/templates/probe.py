@@ -1,6 +1,7 @@
 """Finds the traits of a chat template by rendering small conversations in its possible forms.
 
-Each trait is the first candidate with which every part of the conversation is rendered once and in order.
+Each trait is the first candidate with which every part of the conversation is rendered once and in
+order.
 """
 
 import re
@@ -9,7 +10,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import EFFORTS, Call, Conversation, Message, Part, Reasoning, Result, Text, ToolSpec
+from schemas.conversation import (
+    EFFORTS,
+    Call,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolSpec,
+)
 from schemas.errors import Invalid
 from services.families import Family
 from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
@@ -28,7 +39,9 @@ _RESULT, _RESULT2 = (f"zqresult{n}" for n in (1, 2))
 _ID, _ID2 = (f"toolu_zqid{n}" for n in (1, 2))
 _SHORT_IDS = {_ID: "000000001", _ID2: "000000002"}
 _TOOL = tool_definition(
-    ToolSpec("zqtool", "zqdescription", {"type": "object", "properties": {"city": {"type": "string"}}})
+    ToolSpec(
+        "zqtool", "zqdescription", {"type": "object", "properties": {"city": {"type": "string"}}}
+    )
 )
 
 _CALL = Call(_ID, "zqtool", f'{{"city": "{_ARGUMENT}"}}')
@@ -47,9 +60,11 @@ def probe(template: ChatTemplate) -> TemplateTraits:
 
 
 def image_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | None:
-    """`TemplateTraits.image`, for a model with this placeholder; None where the template renders no image.
+    """`TemplateTraits.image`, for a model with this placeholder; None where the template renders no
+    image.
 
-    A template may move images before the texts of their message (LLaVA): they stay in their place here.
+    A template may move images before the texts of their message (LLaVA): they stay in their place
+    here.
     """
     content = [{"type": "text", "text": _USER}, {"type": "image"}, {"type": "text", "text": _USER2}]
     try:
@@ -63,22 +78,32 @@ def image_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | N
     return opening, after.partition(_USER2 if _USER in before else _USER)[0]
 
 
-def own_tags(template: ChatTemplate, traits: TemplateTraits, family: Family) -> tuple[str, str] | None:
-    """The tags in which the family's models write reasoning, for a template that reads no reasoning field.
+def own_tags(
+    template: ChatTemplate, traits: TemplateTraits, family: Family
+) -> tuple[str, str] | None:
+    """The tags in which the family's models write reasoning, for a template that reads no reasoning
+    field.
 
-    Many templates of reasoning models have no such field (QwQ, R1's distillates, a model tuned on another's template),
-    and reasoning that explains a call belongs before that call. None where the template reads reasoning, the family
-    writes none, or the template changes the tags: some cut off what stands before a closing tag.
+    Many templates of reasoning models have no such field (QwQ, R1's distillates, a model tuned on
+    another's template), and reasoning that explains a call belongs before that call. None where the
+    template reads reasoning, the family writes none, or the template changes the tags: some cut off
+    what stands before a closing tag.
     """
     if traits.reasoning is not None or traits.ordered or family.think is None:
         return None
     tags = (f"{family.think[0]}\n", f"\n{family.think[1]}")
     traits = replace(traits, own_tags=tags)
-    return tags if all(_keeps_tags(template, traits, family, turn) for turn in _TAGGED_TURNS) else None
+    return (
+        tags if all(_keeps_tags(template, traits, family, turn) for turn in _TAGGED_TURNS) else None
+    )
 
 
-def _keeps_tags(template: ChatTemplate, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
-    results: list[Part] = [Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)]
+def _keeps_tags(
+    template: ChatTemplate, traits: TemplateTraits, family: Family, turn: list[Part]
+) -> bool:
+    results: list[Part] = [
+        Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)
+    ]
     messages = [_QUESTION, Message("assistant", turn), Message("tool", results)]
     text = render_messages(messages, traits, template, write_call=family.style.write_call)
     opening, closing = traits.own_tags or ("", "")
@@ -101,7 +126,9 @@ class _Probe:
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         names = template.variables
-        self._thinking: dict[str, Any] = {name: value for name, value in KEEP_HISTORY.items() if name in names}
+        self._thinking: dict[str, Any] = {
+            name: value for name, value in KEEP_HISTORY.items() if name in names
+        }
         self._thinking |= dict.fromkeys((name for name in SWITCHES if name in names), True)
         if "thinking_mode" in names:
             self._thinking["thinking_mode"] = "enabled"
@@ -142,7 +169,9 @@ class _Probe:
             for ids in ("client", "short")
             for name in (True, False)
         ]
-        found = self._first(candidates, messages, words) or replace(traits, arguments=None, tool_role=False)
+        found = self._first(candidates, messages, words) or replace(
+            traits, arguments=None, tool_role=False
+        )
         unnamed = self._render(replace(found, tool_name=False), messages)
         if unnamed and unnamed != self._render(found, messages):
             found = replace(found, tool_name=False)
@@ -156,19 +185,35 @@ class _Probe:
         fields = ("reasoning_content", "reasoning", "thinking", "part")
         candidates = [replace(traits, reasoning=field) for field in fields]
         if traits.arguments is not None:
-            found = self._first(candidates, [_QUESTION, _turn(_R1, _CALL), _RESULTS], [_THOUGHT, _ARGUMENT])
+            found = self._first(
+                candidates, [_QUESTION, _turn(_R1, _CALL), _RESULTS], [_THOUGHT, _ARGUMENT]
+            )
             if found is not None:
                 return found
-        return self._first(candidates, [_QUESTION, _turn(_R1, _T1)], [_THOUGHT, _ANSWER], generation=False) or traits
+        return (
+            self._first(
+                candidates, [_QUESTION, _turn(_R1, _T1)], [_THOUGHT, _ANSWER], generation=False
+            )
+            or traits
+        )
 
     def _system(self, traits: TemplateTraits) -> TemplateTraits:
         instruction = [Message("system", [Text(text)]) for text in (_SYSTEM, _SYSTEM2, _SYSTEM3)]
-        messages = [instruction[0], _QUESTION, instruction[1], _turn(_CALL), _RESULTS, instruction[2]]
+        messages = [
+            instruction[0],
+            _QUESTION,
+            instruction[1],
+            _turn(_CALL),
+            _RESULTS,
+            instruction[2],
+        ]
         words = [_SYSTEM, _USER, _SYSTEM2, _ARGUMENT, _RESULT, _SYSTEM3]
         if self._shows(replace(traits, system="anywhere"), messages, words):
             return replace(traits, system="anywhere")
         candidates = [replace(traits, system="first"), replace(traits, system="none")]
-        return self._first(candidates, [instruction[0], _QUESTION], [_SYSTEM, _USER]) or candidates[-1]
+        return (
+            self._first(candidates, [instruction[0], _QUESTION], [_SYSTEM, _USER]) or candidates[-1]
+        )
 
     def _sequences(self, traits: TemplateTraits) -> TemplateTraits:
         """Which messages may follow each other, and which parts may share a message."""
@@ -185,11 +230,19 @@ class _Probe:
         return replace(
             traits,
             parallel=self._shows(traits, both, [_ARGUMENT, _ARGUMENT2, _RESULT, _RESULT2]),
-            text_with_call=self._shows(traits, [_QUESTION, _turn(_T1, _CALL), _RESULTS], [_ANSWER, _ARGUMENT]),
+            text_with_call=self._shows(
+                traits, [_QUESTION, _turn(_T1, _CALL), _RESULTS], [_ANSWER, _ARGUMENT]
+            ),
             all_with_call=traits.reasoning is None
-            or self._shows(traits, [_QUESTION, _turn(_R1, _T1, _CALL), _RESULTS], [_THOUGHT, _ANSWER, _ARGUMENT]),
+            or self._shows(
+                traits,
+                [_QUESTION, _turn(_R1, _T1, _CALL), _RESULTS],
+                [_THOUGHT, _ANSWER, _ARGUMENT],
+            ),
             all_before_call=traits.reasoning is None
-            or self._renders(replace(traits, interleaved="split", all_with_call=False), [_R1, _T1, _CALL]),
+            or self._renders(
+                replace(traits, interleaved="split", all_with_call=False), [_R1, _T1, _CALL]
+            ),
         )
 
     def _frame(self, traits: TemplateTraits) -> TemplateTraits:
@@ -206,13 +259,23 @@ class _Probe:
                 plain = replace(plain, separators=(opening, before_text, before_text))
         if traits.arguments is not None:
             one, two = self._markup(plain, _CALL), self._markup(plain, _CALL2)
-            beside = self._render_frame(plain, [_T1, _CALL]).partition(_ANSWER)[2] if traits.text_with_call else ""
+            beside = (
+                self._render_frame(plain, [_T1, _CALL]).partition(_ANSWER)[2]
+                if traits.text_with_call
+                else ""
+            )
             pair = self._markup(plain, _CALL, _CALL2) if traits.parallel else ""
             text_join, shown, _ = beside.partition(one)
             text_join = text_join if shown and not text_join.strip() else plain.text_join
             call_join = pair.removeprefix(one).removesuffix(two)
-            plain = replace(plain, text_join=text_join, call_join=call_join if not call_join.strip() else text_join)
-            thought = self._render(plain, [_QUESTION, _turn(_R1, _CALL)], generation=False).partition(_THOUGHT)[2]
+            plain = replace(
+                plain,
+                text_join=text_join,
+                call_join=call_join if not call_join.strip() else text_join,
+            )
+            thought = self._render(
+                plain, [_QUESTION, _turn(_R1, _CALL)], generation=False
+            ).partition(_THOUGHT)[2]
             before_call, shown, _ = thought.partition(one)
             if shown and plain.separators[1].strip() == before_call.strip():
                 plain = replace(plain, separators=(*plain.separators[:2], before_call))
@@ -228,7 +291,9 @@ class _Probe:
             if thinks and not keeps and self._renders(split, [_R1, _CALL, _R2, _CALL2]):
                 return split
             for tail in (True, False):
-                inline = replace(traits, interleaved="inline", inline_reasoning=keeps, inline_tail=tail)
+                inline = replace(
+                    traits, interleaved="inline", inline_reasoning=keeps, inline_tail=tail
+                )
                 if self._inlines(inline):
                     messages = [_QUESTION, _turn(_CALL, _T2), _RESULTS, _turn(_T1)]
                     ends = self._render(inline, messages) != ""
@@ -238,7 +303,8 @@ class _Probe:
         return replace(traits, interleaved="drop")
 
     def _inlines(self, traits: TemplateTraits) -> bool:
-        """Whether content in the template's own markup is rendered as the template writes the fields."""
+        """Whether content in the template's own markup is rendered as the template writes the
+        fields."""
         forms = self._forms(traits)
         whole = segments([_R1, _CALL] if traits.reasoning is not None else [_CALL])
         if traits.arguments is not None:
@@ -248,44 +314,63 @@ class _Probe:
                 return False
         later = _R2 if traits.inline_reasoning else _T2
         middle = (
-            traits.separators[0] + _THOUGHT2 + traits.separators[2] if later is _R2 else _ANSWER2 + traits.text_join
+            traits.separators[0] + _THOUGHT2 + traits.separators[2]
+            if later is _R2
+            else _ANSWER2 + traits.text_join
         )
-        expected = self._markup(traits, _CALL) + traits.call_join + middle + self._markup(traits, _CALL2)
-        starts: list[list[Part]] = [[_T1], [_R1, _T1], [_R1]] if traits.reasoning is not None else [[_T1], []]
+        expected = (
+            self._markup(traits, _CALL) + traits.call_join + middle + self._markup(traits, _CALL2)
+        )
+        starts: list[list[Part]] = (
+            [[_T1], [_R1, _T1], [_R1]] if traits.reasoning is not None else [[_T1], []]
+        )
         return all(
-            expected in self._render(traits, [_QUESTION, _turn(*start, _CALL, later, _CALL2), _RESULTS2])
+            expected
+            in self._render(traits, [_QUESTION, _turn(*start, _CALL, later, _CALL2), _RESULTS2])
             for start in starts
         )
 
     def _renders(self, traits: TemplateTraits, turn: Sequence[AssistantPart]) -> bool:
-        words = [_ARGUMENTS[part.call_id] if isinstance(part, Call) else part.text or "" for part in turn]
+        words = [
+            _ARGUMENTS[part.call_id] if isinstance(part, Call) else part.text or "" for part in turn
+        ]
         return self._shows(traits, [_QUESTION, _turn(*turn), _RESULTS2], words)
 
     def _inputs(self, traits: TemplateTraits) -> TemplateTraits:
-        efforts = {name: self._levels(name) for name in EFFORT_VARIABLES if name in traits.variables}
+        efforts = {
+            name: self._levels(name) for name in EFFORT_VARIABLES if name in traits.variables
+        }
         return replace(
             traits,
             tools=self._lists_tools(traits),
-            switches=tuple(name for name in SWITCHES if name in traits.variables and self._accepts(name, False)),
+            switches=tuple(
+                name for name in SWITCHES if name in traits.variables and self._accepts(name, False)
+            ),
             efforts={name: levels for name, levels in efforts.items() if levels},
         )
 
     def _lists_tools(self, traits: TemplateTraits) -> bool:
-        """Whether prompts list the tools, also after a result: some templates list them only after a user's message."""
-        loop = adapt(Conversation("probe", [_QUESTION, _turn(_CALL), _RESULTS]), traits, self._template).messages
+        """Whether prompts list the tools, also after a result: some templates list them only after
+        a user's message."""
+        loop = adapt(
+            Conversation("probe", [_QUESTION, _turn(_CALL), _RESULTS]), traits, self._template
+        ).messages
         return all(
             self._try(messages, tools=[_TOOL]).count("zqtool") > self._try(messages).count("zqtool")
             for messages in ([FRAME_USER], loop)
         )
 
     def _levels(self, name: str) -> tuple[str, ...]:
-        """The levels that a variable takes: low, medium and high, and others that the template names."""
+        """The levels that a variable takes: low, medium and high, and others that the template
+        names."""
         source = self._template.source
         taken = [level for level in ("none", *EFFORTS) if self._accepts(name, level)]
         return tuple(
             level
             for level in taken
-            if level in ("low", "medium", "high") or f"'{level}'" in source or f'"{level}"' in source
+            if level in ("low", "medium", "high")
+            or f"'{level}'" in source
+            or f'"{level}"' in source
         )
 
     def _accepts(self, name: str, value: Any) -> bool:
@@ -299,14 +384,24 @@ class _Probe:
         *,
         generation: bool = True,
     ) -> TemplateTraits | None:
-        return next((it for it in candidates if self._shows(it, messages, words, generation=generation)), None)
+        return next(
+            (it for it in candidates if self._shows(it, messages, words, generation=generation)),
+            None,
+        )
 
     def _shows(
-        self, traits: TemplateTraits, messages: list[Message], words: Sequence[str], *, generation: bool = True
+        self,
+        traits: TemplateTraits,
+        messages: list[Message],
+        words: Sequence[str],
+        *,
+        generation: bool = True,
     ) -> bool:
         return _in_order(self._render(traits, messages, generation=generation), words)
 
-    def _render(self, traits: TemplateTraits, messages: list[Message], *, generation: bool = True) -> str:
+    def _render(
+        self, traits: TemplateTraits, messages: list[Message], *, generation: bool = True
+    ) -> str:
         """The messages rendered with these traits; "" where the template refuses them."""
         adapted = adapt(Conversation("probe", messages), traits, self._template)
         return self._try(adapted.messages, generation=generation)
@@ -323,7 +418,9 @@ class _Probe:
 
     def _forms(self, traits: TemplateTraits) -> AssistantWriter:
         return AssistantWriter(
-            replace(traits, ordered=False), self._template, call_id=lambda call: _SHORT_IDS[call.call_id]
+            replace(traits, ordered=False),
+            self._template,
+            call_id=lambda call: _SHORT_IDS[call.call_id],
         )
 
     def _try(
@@ -349,6 +446,11 @@ _RAW = re.compile("""['"](?:thinking|reasoning|tool_call)['"]""")
 
 
 def _in_order(text: str, words: Sequence[str]) -> bool:
-    """Whether the text has each word once and in this order, and not because parts were printed as data."""
+    """Whether the text has each word once and in this order, and not because parts were printed as
+    data."""
     places = [text.find(word) for word in words]
-    return all(text.count(word) == 1 for word in words) and places == sorted(places) and not _RAW.search(text)
+    return (
+        all(text.count(word) == 1 for word in words)
+        and places == sorted(places)
+        and not _RAW.search(text)
+    )

@@ -1,7 +1,7 @@
 """Decides on reasoning for a request and sets the template variables for it.
 
-Precedence, lowest first: the model's default, the operator's `template_kwargs`, the API's thinking controls, the
-client's `chat_template_kwargs`. The same holds for verbosity.
+Precedence, lowest first: the model's default, the operator's `template_kwargs`, the API's thinking
+controls, the client's `chat_template_kwargs`. The same holds for verbosity.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,18 @@ DROP_HISTORY: dict[str, Any] = {
 
 
 def without_old_reasoning(conversation: Conversation) -> Conversation:
-    """Removes the reasoning before the last user message if the client asks for that: most templates have no variable
-    for it, and some keep all reasoning."""
+    """Removes the reasoning before the last user message if the client asks for that: most
+    templates have no variable for it, and some keep all reasoning."""
     messages = conversation.messages
     if conversation.thinking.history != "drop":
         return conversation
-    last_user = max((at for at, message in enumerate(messages) if _is_user_message(message)), default=0)
-    kept = [_without_reasoning(message) if at < last_user else message for at, message in enumerate(messages)]
+    last_user = max(
+        (at for at, message in enumerate(messages) if _is_user_message(message)), default=0
+    )
+    kept = [
+        _without_reasoning(message) if at < last_user else message
+        for at, message in enumerate(messages)
+    ]
     return replace(conversation, messages=kept)
 
 
@@ -45,27 +50,39 @@ def _is_user_message(message: Message) -> bool:
 
 
 def _without_reasoning(message: Message) -> Message:
-    return replace(message, parts=[part for part in message.parts if not isinstance(part, Reasoning)])
+    return replace(
+        message, parts=[part for part in message.parts if not isinstance(part, Reasoning)]
+    )
 
 
 def template_variables(
-    conversation: Conversation, traits: TemplateTraits, *, defaults: Mapping[str, Any], own: Mapping[str, Any]
+    conversation: Conversation,
+    traits: TemplateTraits,
+    *,
+    defaults: Mapping[str, Any],
+    own: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The variables to render with. `defaults` are the operator's, `own` the client's, which take precedence.
+    """The variables to render with. `defaults` are the operator's, `own` the client's, which take
+    precedence.
 
-    Only variables that the template reads are set. A level of effort that it lacks becomes the nearest one, also where
-    thinking is off: some models cannot turn it off but lower the effort. Turns with tools keep the reasoning that
-    explains their calls; others follow the model. A forced call changes nothing here: some templates write the
-    variables at the start of the prompt (Gemma 4, gpt-oss), which must not change within a session. Open reasoning is
-    closed at the end of the prompt instead.
+    Only variables that the template reads are set. A level of effort that it lacks becomes the
+    nearest one, also where thinking is off: some models cannot turn it off but lower the effort.
+    Turns with tools keep the reasoning that explains their calls; others follow the model. A forced
+    call changes nothing here: some templates write the variables at the start of the prompt (Gemma
+    4, gpt-oss), which must not change within a session. Open reasoning is closed at the end of the
+    prompt instead.
     """
     thinking, variables = conversation.thinking, dict[str, Any]()
     enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
     if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
         enabled = False
-    keep = thinking.history == "keep" or (thinking.history == "default" and bool(conversation.tools))
+    keep = thinking.history == "keep" or (
+        thinking.history == "default" and bool(conversation.tools)
+    )
     if keep:
-        variables |= {name: value for name, value in KEEP_HISTORY.items() if name in traits.variables}
+        variables |= {
+            name: value for name, value in KEEP_HISTORY.items() if name in traits.variables
+        }
     variables |= defaults
     if thinking.history != "default":
         chosen = KEEP_HISTORY if keep else DROP_HISTORY
@@ -79,7 +96,11 @@ def template_variables(
     if enabled is False and _can_be_off(traits):
         variables |= {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
     elif thinking.effort in EFFORTS:
-        variables |= {name: _nearest(thinking.effort, levels) for name, levels in traits.efforts.items() if levels}
+        variables |= {
+            name: _nearest(thinking.effort, levels)
+            for name, levels in traits.efforts.items()
+            if levels
+        }
     if thinking.budget_tokens is not None and enabled is not False:
         variables |= {name: thinking.budget_tokens for name in _BUDGETS if name in traits.variables}
     return {**variables, **own}
@@ -94,5 +115,7 @@ def _nearest(effort: str, levels: tuple[str, ...]) -> str:
     target = EFFORTS.index(effort)
     candidates = [level for level in levels if level in EFFORTS]
     return min(
-        candidates, key=lambda level: (abs(EFFORTS.index(level) - target), -EFFORTS.index(level)), default=effort
+        candidates,
+        key=lambda level: (abs(EFFORTS.index(level) - target), -EFFORTS.index(level)),
+        default=effort,
     )

@@ -1,5 +1,5 @@
-"""A request's tools, and the arguments of their calls, in the forms that the chat template, the ledger and the parser
-read."""
+"""A request's tools, and the arguments of their calls, in the forms that the chat template, the
+ledger and the parser read."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -29,19 +29,25 @@ def tool_name(name: str, namespace: str | None) -> str:
 
 
 def tool_definition(tool: ToolSpec) -> Tool:
-    """A tool as chat templates read it. A freeform tool becomes a function with one string, `input`; its grammar, if
-    it has one, is appended to the description."""
-    schema = tool.schema or (_CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}})
+    """A tool as chat templates read it. A freeform tool becomes a function with one string,
+    `input`; its grammar, if it has one, is appended to the description."""
+    schema = tool.schema or (
+        _CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}}
+    )
     name, description = tool_name(tool.name, tool.namespace), tool.description
     if (grammar := tool.grammar) is not None:
         kind = _GRAMMARS.get(grammar.syntax, grammar.syntax)
         rule = f"`input` must match this {kind}:\n{grammar.definition}"
         description = f"{description}\n\n{rule}" if description else rule
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }
 
 
 def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:
-    """The tools at the start of the prompt. A deferred tool is not among them: the result that loads it defines it."""
+    """The tools at the start of the prompt. A deferred tool is not among them: the result that
+    loads it defines it."""
     return [tool_definition(tool) for tool in tools if not tool.deferred]
 
 
@@ -52,13 +58,17 @@ def rendered_tool(tool: ToolSpec) -> ToolSpec:
 
 
 def arguments_of(call: Call) -> dict[str, Any]:
-    """A call's arguments as an object, so that a prompt does not depend on how the client spells JSON."""
+    """A call's arguments as an object, so that a prompt does not depend on how the client spells
+    JSON."""
     return read_arguments(call.arguments, freeform=call.kind == "custom")
 
 
-def read_arguments(text: str, *, freeform: bool, decode: Callable[[str], Any] = json.loads) -> dict[str, Any]:
-    """Arguments as an object. `freeform`: the text is a freeform tool's `input`, unless it is an object that holds it.
-    Text that is not a JSON object is kept whole under one name. `decode` reads the JSON, and raises as `json.loads`."""
+def read_arguments(
+    text: str, *, freeform: bool, decode: Callable[[str], Any] = json.loads
+) -> dict[str, Any]:
+    """Arguments as an object. `freeform`: the text is a freeform tool's `input`, unless it is an
+    object that holds it. Text that is not a JSON object is kept whole under one name. `decode`
+    reads the JSON, and raises as `json.loads`."""
     value: Any = {}
     try:
         if text.strip():
@@ -71,7 +81,8 @@ def read_arguments(text: str, *, freeform: bool, decode: Callable[[str], Any] = 
 
 
 class PromptTools(Struct, frozen=True):
-    """A request's tools in the forms that a prompt needs, shared by equal tools (`ModelSetup.tools_of`)."""
+    """A request's tools in the forms that a prompt needs, shared by equal tools
+    (`ModelSetup.tools_of`)."""
 
     rendered: list[ToolSpec] = []
     """The tools under the names and with the schemas that the model sees, deferred ones included."""
@@ -82,21 +93,29 @@ class PromptTools(Struct, frozen=True):
 
     @classmethod
     def of(cls, tools: Sequence[ToolSpec], data: bytes, marker: Marker | None) -> "PromptTools":
-        """All forms. `data`: the tools as JSON; `marker`: marks the control tokens that they spell. Raises
-        RecursionError for schemas that are nested too deeply to be written."""
+        """All forms. `data`: the tools as JSON; `marker`: marks the control tokens that they spell.
+        Raises RecursionError for schemas that are nested too deeply to be written."""
         rendered = [rendered_tool(tool) for tool in tools]
         definitions = list_tools(tools)
         if marker is not None and not marker.is_clean(data.decode()):
             definitions = [_marked(definition, marker) for definition in definitions]
-        return cls(rendered, [with_cached_json(definition) for definition in definitions], reduced_json(rendered))
+        return cls(
+            rendered,
+            [with_cached_json(definition) for definition in definitions],
+            reduced_json(rendered),
+        )
 
 
 def _marked(definition: Tool, marker: Marker) -> Tool:
-    return {**definition, "function": {key: marker.mark_json(value) for key, value in definition["function"].items()}}
+    return {
+        **definition,
+        "function": {key: marker.mark_json(value) for key, value in definition["function"].items()},
+    }
 
 
 def with_cached_json(definition: Tool) -> Tool:
-    """The definition with the objects that templates write as JSON: itself, its function and the parameters."""
+    """The definition with the objects that templates write as JSON: itself, its function and the
+    parameters."""
     function = definition["function"]
     cached = JsonDict({**function, "parameters": JsonDict(function["parameters"])})
     return JsonDict({**definition, "function": cached})

@@ -1,7 +1,7 @@
 """The form in which a chat template reads a conversation.
 
-`probe` finds it by rendering small conversations at load; model names play no part. The notes on each trait come from
-78 published templates.
+`probe` finds it by rendering small conversations at load; model names play no part. The notes on
+each trait come from 78 published templates.
 """
 
 from typing import Literal
@@ -13,12 +13,13 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     """The form that one template reads. The defaults are those of an ideal template."""
 
     ordered: bool = False
-    """An assistant's content may be a list of reasoning, text and tool_call parts in order (our own templates)."""
+    """An assistant's content may be a list of reasoning, text and tool_call parts in order (our own
+    templates)."""
     content: Literal["text", "parts"] = "text"
     """Text is a string, or one text part (some vision templates accept nothing else)."""
     system: Literal["anywhere", "first", "none"] = "anywhere"
-    """Where a system message is rendered in its place. Later ones raise in Qwen3.5 to 3.8, vanish in MiniMax, move to
-    the front in DeepSeek; Gemma 1 and 2 refuse any."""
+    """Where a system message is rendered in its place. Later ones raise in Qwen3.5 to 3.8, vanish
+    in MiniMax, move to the front in DeepSeek; Gemma 1 and 2 refuse any."""
     adjacent_users: bool = True
     """Two user messages may follow each other (not in Gemma 1 to 3, Mistral)."""
     user_after_tool: bool = True
@@ -26,41 +27,50 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning_content", "reasoning", "thinking", "part"] | None = None
     """The field in which reasoning is read; `part`: a content part of type thinking; None: never."""
     own_tags: tuple[str, str] | None = None
-    """Where no field is read: the tags around reasoning in the content of a turn that calls tools; None: reasoning is
-    left out."""
+    """Where no field is read: the tags around reasoning in the content of a turn that calls tools;
+    None: reasoning is left out."""
     arguments: Literal["object", "string"] | None = "object"
-    """The type of a call's arguments: 34 templates raise on a string, 13 encode it twice, DeepSeek R1 and V3.1 accept
-    nothing else; None: calls are never rendered, so they are written into the text."""
+    """The type of a call's arguments: 34 templates raise on a string, 13 encode it twice, DeepSeek
+    R1 and V3.1 accept nothing else; None: calls are never rendered, so they are written into the
+    text."""
     tool_role: bool = True
     """Messages of role tool are rendered; else results are user messages."""
     tool_name: bool = True
-    """Results carry the tool's name; not where that changes the text (Kimi K2 takes it for the role)."""
+    """Results carry the tool's name; not where that changes the text (Kimi K2 takes it for the
+    role)."""
     call_ids: Literal["client", "short", "counted"] = "client"
-    """The client's ids, or ids by position, since the template prints them: nine digits (older Mistrals raise at
-    others) or `functions.NAME:N` (Kimi K2)."""
+    """The client's ids, or ids by position, since the template prints them: nine digits (older
+    Mistrals raise at others) or `functions.NAME:N` (Kimi K2)."""
     parallel: bool = True
-    """Several calls in one message are rendered (Llama 3.1 raises, gpt-oss drops all but the first)."""
+    """Several calls in one message are rendered (Llama 3.1 raises, gpt-oss drops all but the
+    first)."""
     text_with_call: bool = True
     """Text beside a call is rendered (Llama 3, Hermes and Cohere drop it)."""
     all_with_call: bool = True
     """Reasoning and text beside a call are both rendered (gpt-oss raises)."""
     all_before_call: bool = True
-    """Reasoning and text in a message of their own before the call's are both rendered (not by gpt-oss)."""
+    """Reasoning and text in a message of their own before the call's are both rendered (not by
+    gpt-oss)."""
     interleaved: Literal["inline", "split", "drop"] = "drop"
-    """The form of a turn that the fields cannot hold, such as reasoning, call, reasoning, call: written into the
-    content in the template's own markup; split into several assistant messages; or, where neither is rendered, sorted
-    into the fields without the later reasoning."""
+    """The form of a turn that the fields cannot hold, such as reasoning, call, reasoning, call:
+    written into the content in the template's own markup; split into several assistant messages;
+    or, where neither is rendered, sorted into the fields without the later reasoning."""
     inline_reasoning: bool = False
-    """Reasoning in the content, in the template's own markup, is rendered; else later reasoning is left out."""
+    """Reasoning in the content, in the template's own markup, is rendered; else later reasoning is
+    left out."""
     inline_tail: bool = False
-    """After inline content the last calls may be in `tool_calls`, and are rendered to the same text."""
+    """After inline content the last calls may be in `tool_calls`, and are rendered to the same
+    text."""
     inline_text_end: bool = True
-    """A turn that calls and ends in text may be inline; else it is sorted into the fields. MiniMax M2 and M3 raise
-    where the message before a result has no `tool_calls`; Ministral 3 counts such a message as an answer."""
+    """A turn that calls and ends in text may be inline; else it is sorted into the fields. MiniMax
+    M2 and M3 raise where the message before a result has no `tool_calls`; Ministral 3 counts such a
+    message as an answer."""
     image: tuple[str, str] | None = None
-    """The text before and after an image's placeholder, with what separates it from texts; None: not rendered."""
+    """The text before and after an image's placeholder, with what separates it from texts; None:
+    not rendered."""
     frame: tuple[str, str] = ("", "")
-    """The text before and after an assistant's text in the small conversation from which calls are cut out."""
+    """The text before and after an assistant's text in the small conversation from which calls are
+    cut out."""
     separators: tuple[str, str, str] = ("", "", "")
     """The text before reasoning, between reasoning and text, and between reasoning and a call."""
     text_join: str = "\n"

@@ -1,4 +1,5 @@
-"""Writes results, media and instructions inside a conversation as text, where chat templates have no place for them.
+"""Writes results, media and instructions inside a conversation as text, where chat templates have
+no place for them.
 
 Models see these texts: a change of one invalidates every cached prefix.
 """
@@ -51,7 +52,8 @@ def media_note(media: Media) -> str:
 
 
 def image_mark(image: str) -> str:
-    """The mark of an image with this hash. Templates and JSON do not change it, and it joins with no control token."""
+    """The mark of an image with this hash. Templates and JSON do not change it, and it joins with
+    no control token."""
     return f"{IMAGE_MARK}{image} here"
 
 
@@ -61,7 +63,8 @@ def image_marks(text: str) -> Iterator[re.Match[str]]:
 
 
 def join_blocks(texts: Iterable[str]) -> str:
-    """The texts of one message's blocks as one text. Images are separated from texts as the template does it."""
+    """The texts of one message's blocks as one text. Images are separated from texts as the
+    template does it."""
     joined: list[str] = []
     for text in texts:
         if joined and not (_MARK.fullmatch(text) or _MARK.fullmatch(joined[-1])):

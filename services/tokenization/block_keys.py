@@ -1,7 +1,8 @@
 """Computes keys of KV blocks, which are equal in every process for equal tokens after equal tokens.
 
-A key is the XXH3 hash of the block's token ids, seeded with the key of the block before: 0.2 ms for 52,000 tokens in
-blocks of 16. A collision costs an unexpected prefill and nothing else: engines match blocks themselves.
+A key is the XXH3 hash of the block's token ids, seeded with the key of the block before: 0.2 ms for
+52,000 tokens in blocks of 16. A collision costs an unexpected prefill and nothing else: engines
+match blocks themselves.
 """
 
 import sys
@@ -20,8 +21,11 @@ _STRETCH = 128
 """The number of blocks that are cached together."""
 
 
-def block_keys(packed: bytes, block_tokens: int, *, salt: str | None = None, parent: int | None = None) -> "array[int]":
-    """The keys of the whole blocks of a prompt, from its start or after the block with key `parent`.
+def block_keys(
+    packed: bytes, block_tokens: int, *, salt: str | None = None, parent: int | None = None
+) -> "array[int]":
+    """The keys of the whole blocks of a prompt, from its start or after the block with key
+    `parent`.
 
     `packed`: token ids (`frames.pack_ids`).
     """
@@ -32,8 +36,9 @@ def block_keys(packed: bytes, block_tokens: int, *, salt: str | None = None, par
 
 
 def with_images(packed: bytes, images: Iterable[PromptImage]) -> bytes:
-    """The ids from which the keys of a prompt with images are made: the first token of each image is replaced by a
-    part of its hash, so that its block, and all blocks after it, have other keys than those of another image."""
+    """The ids from which the keys of a prompt with images are made: the first token of each image
+    is replaced by a part of its hash, so that its block, and all blocks after it, have other keys
+    than those of another image."""
     if not images:
         return packed
     ids = bytearray(packed)
@@ -48,8 +53,8 @@ def image_word(image: str) -> bytes:
 
 
 class KeyMemo:
-    """Computes `block_keys` with a cache of the keys of 128 blocks at a time. A cached prompt of 52,000 tokens costs
-    0.03 ms instead of 0.29 (blocks of 16)."""
+    """Computes `block_keys` with a cache of the keys of 128 blocks at a time. A cached prompt of
+    52,000 tokens costs 0.03 ms instead of 0.29 (blocks of 16)."""
 
     def __init__(self, block_tokens: int, max_stretches: int = 2048) -> None:
         """`max_stretches`: the number of cached stretches of 128 blocks, at 1,200 bytes each."""
@@ -57,7 +62,8 @@ class KeyMemo:
         self._cache: LRUCache[int, array[int]] = LRUCache(max_stretches)
 
     def keys(self, packed: bytes, *, salt: str | None = None) -> "array[int]":
-        """The keys of the whole blocks of a prompt (`frames.pack_ids`), equal to those of `block_keys`."""
+        """The keys of the whole blocks of a prompt (`frames.pack_ids`), equal to those of
+        `block_keys`."""
         keys = array("Q")
         for stretch in self.stretches(packed, salt=salt):
             keys += stretch
@@ -80,8 +86,9 @@ class KeyMemo:
 
 
 class PromptKeys(Sequence[int]):
-    """The keys of a prompt's whole blocks, made on demand: the first few show that a cache has nothing of a prompt, and
-    the rest can wait until the first token is sent. When all are made, the prompt itself is freed."""
+    """The keys of a prompt's whole blocks, made on demand: the first few show that a cache has
+    nothing of a prompt, and the rest can wait until the first token is sent. When all are made, the
+    prompt itself is freed."""
 
     __slots__ = ("_keys", "_length", "_stretches")
 
@@ -100,7 +107,11 @@ class PromptKeys(Sequence[int]):
     def __getitem__(self, index: int | slice) -> "int | array[int]":
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            return self._first(max(start, stop))[start:stop:step] if step > 0 else self._first(self._length)[index]
+            return (
+                self._first(max(start, stop))[start:stop:step]
+                if step > 0
+                else self._first(self._length)[index]
+            )
         at = range(self._length)[index]
         return self._first(at + 1)[at]
 

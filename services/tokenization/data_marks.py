@@ -1,12 +1,14 @@
 """Marks data (the text of users, files and tools) so that no control token is made of it. Pure.
 
-A prompt is one text, in which a template's `<|im_end|>` and the same characters in a file look alike. So data is marked
-before it is rendered: in every place where it spells a control token, or could be a piece of one, one character is
-replaced by a lone surrogate that stands for it. The marked text has the same length, blanks, quotes and line breaks, so
-that templates strip, slice, split and escape it as before. `DataMarks.pieces` finds the control tokens that the data
-spells and restores their text; `Encoder` encodes them as ordinary text.
+A prompt is one text, in which a template's `<|im_end|>` and the same characters in a file look
+alike. So data is marked before it is rendered: in every place where it spells a control token, or
+could be a piece of one, one character is replaced by a lone surrogate that stands for it. The
+marked text has the same length, blanks, quotes and line breaks, so that templates strip, slice,
+split and escape it as before. `DataMarks.pieces` finds the control tokens that the data spells and
+restores their text; `Encoder` encodes them as ordinary text.
 
-No text can hold a lone surrogate otherwise: no tokenizer takes one, and data that has any gets U+FFFD instead.
+No text can hold a lone surrogate otherwise: no tokenizer takes one, and data that has any gets
+U+FFFD instead.
 """
 
 import json
@@ -20,7 +22,8 @@ from msgspec import Struct
 from services.tokenization.segments import alternatives
 
 _ASCII, _OTHER = 0xDC00, 0xDC80
-"""Marks: an ASCII character's code is added to the first; other characters are numbered from the second."""
+"""Marks: an ASCII character's code is added to the first; other characters are numbered from the
+second."""
 _MAX_OTHER = 0xE000 - _OTHER
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -62,14 +65,17 @@ class Marker:
         names: Collection[str],
         handled: Collection[str],
     ) -> None:
-        """`tokens`: the control tokens; `marks`: the mark of each character; `infixes`: middles of control tokens that
-        a template may complete; `names` and `handled`: as in `DataMarks`."""
+        """`tokens`: the control tokens; `marks`: the mark of each character; `infixes`: middles of
+        control tokens that a template may complete; `names` and `handled`: as in `DataMarks`."""
         self._marks = marks
         words = sorted(tokens)
         self._token = re.compile(alternatives(words)) if words else None
         first = sorted({word[0] for word in words})
         # A pattern is ten times as fast if all its matches begin with the same character.
-        self._by_first = [(one, re.compile(alternatives([word for word in words if word[0] == one]))) for one in first]
+        self._by_first = [
+            (one, re.compile(alternatives([word for word in words if word[0] == one])))
+            for one in first
+        ]
         self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
         self._ends = {word[start:] for word in words for start in range(1, len(word))}
         self._infixes = frozenset(infixes)
@@ -78,7 +84,9 @@ class Marker:
         self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
         self._longest = max(map(len, words), default=0)
         self._handled = (
-            re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True)))) if handled else None
+            re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True))))
+            if handled
+            else None
         )
         self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
         self._hints = tuple(sorted({*first, *(self._edges if handled else ())}))
@@ -93,7 +101,8 @@ class Marker:
         return text if marked == text else marked
 
     def is_clean(self, json_text: str) -> bool:
-        """Whether this JSON needs no marks. False where that is not certain. Much faster than `mark_json`."""
+        """Whether this JSON needs no marks. False where that is not certain. Much faster than
+        `mark_json`."""
         if self._handled is not None and self._handled.search(json_text):
             return False
         patterns, reversed_patterns = self._in_json
@@ -103,8 +112,8 @@ class Marker:
         return not any(pattern.search(backwards) for pattern in reversed_patterns)
 
     def _is_plain(self, text: str) -> bool:
-        """Whether the text needs no marks; False where that is not certain. Searching one character is thirty times as
-        fast as a pattern."""
+        """Whether the text needs no marks; False where that is not certain. Searching one character
+        is thirty times as fast as a pattern."""
         if not text.isascii():
             return False
         for hint in self._hints:
@@ -126,7 +135,8 @@ class Marker:
         return self._mark_ends(text)
 
     def mark_json(self, value: Any) -> Any:
-        """JSON data with every string marked, keys too; the same object where nothing is to be marked."""
+        """JSON data with every string marked, keys too; the same object where nothing is to be
+        marked."""
         if isinstance(value, str):
             return self.mark(value)
         if isinstance(value, dict):
@@ -139,9 +149,9 @@ class Marker:
         return value
 
     def _mark_ends(self, text: str) -> str:
-        """Marks what a template could complete to a control token: the beginning of one at the text's end, the end of
-        one at its beginning, and a middle after the template's own beginning. A template may strip blanks around the
-        text."""
+        """Marks what a template could complete to a control token: the beginning of one at the
+        text's end, the end of one at its beginning, and a middle after the template's own
+        beginning. A template may strip blanks around the text."""
         bare = text.strip()
         if len(bare) <= self._longest_name and bare in self._names:
             return text
@@ -168,8 +178,8 @@ class Marker:
         return text
 
     def _mark_all(self, text: str) -> str:
-        """Marks every character with which a control token begins or ends: the template takes this text apart, and may
-        join pieces of it with each other."""
+        """Marks every character with which a control token begins or ends: the template takes this
+        text apart, and may join pieces of it with each other."""
         assert self._handled is not None
         pieces: list[str] = []
         at = 0
@@ -198,10 +208,10 @@ class DataMarks:
         handled: Iterable[str] = (),
         kept: Collection[str] = (),
     ) -> None:
-        """`tokens`: the control tokens. `literals`: the texts and strings of the template, which may join with data.
-        `names`: its strings and attributes, which it compares with data; in these only whole control tokens are marked.
-        `handled`: strings at which it takes texts apart. `kept`: control tokens that keep their
-        meaning in the assistant's own text."""
+        """`tokens`: the control tokens. `literals`: the texts and strings of the template, which
+        may join with data. `names`: its strings and attributes, which it compares with data; in
+        these only whole control tokens are marked. `handled`: strings at which it takes texts
+        apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
         named = [token for token in tokens if token.strip()]
         letters = {letter for token in named for letter in token}
         others = sorted(letter for letter in letters if not letter.isascii())[:_MAX_OTHER]
@@ -218,7 +228,11 @@ class DataMarks:
         self.data = Marker(self.tokens, marks, infixes=infixes, names=names, handled=handled)
         """Marks the text of users, tools and instructions."""
         rest = self.tokens - set(kept)
-        self.assistant = Marker(rest, marks, infixes=infixes, names=names, handled=handled) if kept else self.data
+        self.assistant = (
+            Marker(rest, marks, infixes=infixes, names=names, handled=handled)
+            if kept
+            else self.data
+        )
         """Marks the text of the assistant's own history."""
 
     def plain(self, text: str) -> str:
@@ -226,8 +240,8 @@ class DataMarks:
         return self._plain(text) if has_surrogates(text) else text
 
     def pieces(self, text: str) -> list[Piece]:
-        """A rendered text, without marks, in pieces that are encoded separately: control tokens that data spells, and
-        the text between them. Mostly one piece."""
+        """A rendered text, without marks, in pieces that are encoded separately: control tokens
+        that data spells, and the text between them. Mostly one piece."""
         plain = self._plain(text)
         spans = self._spans(text, plain)
         pieces: list[Piece] = []
@@ -241,8 +255,9 @@ class DataMarks:
         return [piece for piece in pieces if piece.text]
 
     def _spans(self, text: str, plain: str) -> list[tuple[int, int, bool]]:
-        """The control tokens that data spells, in order, and empty spans where a control token of the template
-        begins or ends that would otherwise join with data. Linear in the text between the first and the last mark."""
+        """The control tokens that data spells, in order, and empty spans where a control token of
+        the template begins or ends that would otherwise join with data. Linear in the text between
+        the first and the last mark."""
         marked = [found.start() for found in _MARK.finditer(text)]
         if self._token is None or not marked:
             return []
@@ -251,8 +266,14 @@ class DataMarks:
         spans: list[tuple[int, int, bool]] = []
         bounds: set[int] = set()
         at = low
-        for start, end in [*((own.start(), own.end()) for own in self._token.finditer(text, low, high)), (high, high)]:
-            spans += [(found.start(), found.end(), True) for found in self._token.finditer(plain, at, start)]
+        for start, end in [
+            *((own.start(), own.end()) for own in self._token.finditer(text, low, high)),
+            (high, high),
+        ]:
+            spans += [
+                (found.start(), found.end(), True)
+                for found in self._token.finditer(plain, at, start)
+            ]
             bounds.update((start, end))
             at = end
         bounds.discard(high)
@@ -266,7 +287,8 @@ class DataMarks:
 
 
 def _mark_at(text: str) -> int:
-    """The place of the character that is marked: not a blank, and one that templates and JSON do not change."""
+    """The place of the character that is marked: not a blank, and one that templates and JSON do
+    not change."""
 
     def rank(place: int) -> tuple[bool, bool, bool]:
         one = text[place]
@@ -278,13 +300,17 @@ def _mark_at(text: str) -> int:
 def _json_patterns(
     words: Sequence[str], infixes: Collection[str]
 ) -> tuple[list[re.Pattern[str]], list[re.Pattern[str]]]:
-    """Patterns of text that is marked in JSON: control tokens, their beginnings before a quote and whole infixes; and,
-    for the text backwards, their ends after a quote. Each begins with one character, which makes it fast."""
+    """Patterns of text that is marked in JSON: control tokens, their beginnings before a quote and
+    whole infixes; and, for the text backwards, their ends after a quote. Each begins with one
+    character, which makes it fast."""
 
     def each(texts: Iterable[str], suffix: str) -> list[re.Pattern[str]]:
         listed = sorted(set(texts))
         firsts = sorted({text[0] for text in listed})
-        return [re.compile(alternatives([text for text in listed if text[0] == one]) + suffix) for one in firsts]
+        return [
+            re.compile(alternatives([text for text in listed if text[0] == one]) + suffix)
+            for one in firsts
+        ]
 
     escaped = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
     beginnings = [word[:end] for word in escaped for end in range(1, len(word))]
@@ -296,11 +322,16 @@ def _json_patterns(
 
 
 def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:
-    """Texts with which a control token may continue after a text of the template, such as `user` after `<|`."""
+    """Texts with which a control token may continue after a text of the template, such as `user`
+    after `<|`."""
     longest = max(map(len, tokens), default=0)
-    before = {literal[-size:] for literal in literals for size in range(1, min(longest, len(literal)) + 1)}
+    before = {
+        literal[-size:] for literal in literals for size in range(1, min(longest, len(literal)) + 1)
+    }
     found: set[str] = set()
     for token in tokens:
         starts = [at for at in range(1, len(token)) if token[:at] in before]
-        found.update(token[start:end].strip() for start in starts for end in range(start + 1, len(token)))
+        found.update(
+            token[start:end].strip() for start in starts for end in range(start + 1, len(token))
+        )
     return found - {""}

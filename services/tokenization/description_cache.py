@@ -1,7 +1,9 @@
-"""Caches the report of the tokenizer process for a model directory on disk, so that the next start needs no process.
+"""Caches the report of the tokenizer process for a model directory on disk, so that the next start
+needs no process.
 
-A report is found by the content of every file of the directory but the weights, and by the code that made it: another
-file, release of transformers or of this package never finds an old one. After an error of the disk there is none.
+A report is found by the content of every file of the directory but the weights, and by the code
+that made it: another file, release of transformers or of this package never finds an old one. After
+an error of the disk there is none.
 """
 
 import hashlib
@@ -14,9 +16,11 @@ from pathlib import Path
 from services import __version__
 
 KEPT = 8
-"""Reports on disk; the least recently used are removed. Each is about as large as the model's tokenizer.json."""
+"""Reports on disk; the least recently used are removed. Each is about as large as the model's
+tokenizer.json."""
 MAX_BYTES = 128 << 20
-"""Limit of all hashed files of a directory, at about a gigabyte a second; a larger directory has no entry."""
+"""Limit of all hashed files of a directory, at about a gigabyte a second; a larger directory has no
+entry."""
 _WEIGHTS = frozenset((".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"))
 _FOLDERS = (".", "additional_chat_templates")
 """Folders from which transformers reads the files of a tokenizer."""
@@ -30,14 +34,17 @@ class CacheEntry:
 
     @classmethod
     def of(cls, model: str, code: bytes, env: Mapping[str, str]) -> "CacheEntry | None":
-        """The entry of a model directory; None for a hub id, since its files may change at the hub. `code`: the source
-        of the program that makes the report."""
+        """The entry of a model directory; None for a hub id, since its files may change at the hub.
+        `code`: the source of the program that makes the report."""
         folder = Path(model).expanduser()
         if not folder.is_dir():
             return None
         hasher = hashlib.blake2b(digest_size=16)
         try:
-            for record in (__version__.encode(), *(version(one).encode() for one in ("tokenizers", "transformers"))):
+            for record in (
+                __version__.encode(),
+                *(version(one).encode() for one in ("tokenizers", "transformers")),
+            ):
                 _add(hasher, record)
             _add(hasher, code)
             for name, content in _files(folder):
@@ -66,7 +73,9 @@ class CacheEntry:
             new = self._path.with_suffix(f".{os.getpid()}")
             new.write_bytes(report)
             new.replace(self._path)
-            reports = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+            reports = sorted(
+                self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True
+            )
             for path in reports[KEPT:]:
                 path.unlink(missing_ok=True)
 

@@ -1,9 +1,10 @@
 """Turns token ids into text, one by one, without broken characters.
 
-If the tokenizer's decoder is byte-level BPE or sentencepiece with byte fallback (nearly all models), each id stands for
-fixed bytes. Most ids are whole characters and are looked up; the others go through an incremental UTF-8 decoder, which
-returns each character with its last byte. Any other decoder runs through `tokenizers.DecodeStream`. A test at load, on
-text that is hard to cut, decides between the two.
+If the tokenizer's decoder is byte-level BPE or sentencepiece with byte fallback (nearly all
+models), each id stands for fixed bytes. Most ids are whole characters and are looked up; the others
+go through an incremental UTF-8 decoder, which returns each character with its last byte. Any other
+decoder runs through `tokenizers.DecodeStream`. A test at load, on text that is hard to cut, decides
+between the two.
 """
 
 import codecs
@@ -25,8 +26,9 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def tokens_within(lengths: Sequence[int], chars: int) -> int:
-    """How many of a turn's tokens end within its first `chars` characters, without those that only hold the first bytes
-    of a character. `lengths`: the characters of the first 0, 1, 2, … tokens."""
+    """How many of a turn's tokens end within its first `chars` characters, without those that only
+    hold the first bytes of a character. `lengths`: the characters of the first 0, 1, 2, …
+    tokens."""
     count = bisect_right(lengths, chars) - 1
     while count and lengths[count] == lengths[count - 1]:
         count -= 1
@@ -39,7 +41,8 @@ class Detokenizer(ABC):
     __slots__ = ("stretches",)
 
     stretches: PlainStretches | None
-    """The texts of single tokens while no bytes are pending; None if a token's text depends on its neighbours."""
+    """The texts of single tokens while no bytes are pending; None if a token's text depends on its
+    neighbours."""
 
     def feed(self, ids: Sequence[int]) -> str:
         """The text that these tokens complete."""
@@ -65,7 +68,9 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
-        self._special = {index: str(token.content) for index, token in added.items() if token.special}
+        self._special = {
+            index: str(token.content) for index, token in added.items() if token.special
+        }
         table = _table(tokenizer, {index: str(token.content) for index, token in added.items()})
         self._texts: list[str | None] | None = None
         """The text of every token that is whole characters."""
@@ -73,7 +78,9 @@ class Vocabulary:
         """The bytes of the other tokens."""
         if table is not None and _agrees(table, tokenizer):
             self._texts = list(map(_decoded, table))
-            self._parts = {token: table[token] for token, text in enumerate(self._texts) if text is None}
+            self._parts = {
+                token: table[token] for token, text in enumerate(self._texts) if text is None
+            }
         self._shown = cache(self._without)
         self._hidden = cache(self._hide)
 
@@ -146,7 +153,8 @@ class _TableDetokenizer(Detokenizer):
 
 
 class _StreamDetokenizer(Detokenizer):
-    """For decoders that depend on neighbours. `DecodeStream` returns None while a character is incomplete."""
+    """For decoders that depend on neighbours. `DecodeStream` returns None while a character is
+    incomplete."""
 
     __slots__ = ("_hidden", "_pending", "_stream", "_tokenizer")
 
@@ -169,7 +177,9 @@ class _StreamDetokenizer(Detokenizer):
 
     @property
     def pending(self) -> bytes:
-        return b"\xef" if self._pending else b""  # stands for bytes that the library does not return
+        return (
+            b"\xef" if self._pending else b""
+        )  # stands for bytes that the library does not return
 
     def flush(self) -> str:
         pending, self._pending = self._pending, []
@@ -177,8 +187,11 @@ class _StreamDetokenizer(Detokenizer):
 
 
 def _table(tokenizer: Tokenizer, added: dict[int, str]) -> list[bytes] | None:
-    # The decoder as in tokenizer.json. `to_str` would write the whole file: 100 ms with 150,000 tokens.
-    steps = _decoder_steps(json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else None)
+    # The decoder as in tokenizer.json. `to_str` would write the whole file: 100 ms with 150,000
+    # tokens.
+    steps = _decoder_steps(
+        json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else None
+    )
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
         convert: Callable[[str], bytes] = _byte_level
@@ -224,12 +237,16 @@ def _byte_characters() -> dict[int, str]:
     """GPT-2's printable stand-ins for the 256 bytes."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + n) for n, byte in enumerate(shifted)}
+    return {byte: chr(byte) for byte in plain} | {
+        byte: chr(256 + n) for n, byte in enumerate(shifted)
+    }
 
 
-_BYTES = dict.fromkeys(range(256), "\uffff") | {ord(stand_in): byte for byte, stand_in in _byte_characters().items()}
-"""Each stand-in as the character of its byte's number; other characters of that range as U+FFFF, which is not a
-byte."""
+_BYTES = dict.fromkeys(range(256), "\uffff") | {
+    ord(stand_in): byte for byte, stand_in in _byte_characters().items()
+}
+"""Each stand-in as the character of its byte's number; other characters of that range as U+FFFF,
+which is not a byte."""
 
 
 def _agrees(table: list[bytes], tokenizer: Tokenizer) -> bool:

@@ -1,7 +1,8 @@
 """Encodes rendered prompts to exactly the ids of the model's tokenizer, and no text twice.
 
-`tokenizers` returns the right ids by definition. `fastokens` is a hundred times as fast, and used where `equality`
-finds no difference for this tokenizer. Both keep the ids of segments between control tokens."""
+`tokenizers` returns the right ids by definition. `fastokens` is a hundred times as fast, and used
+where `equality` finds no difference for this tokenizer. Both keep the ids of segments between
+control tokens."""
 
 import threading
 from array import array
@@ -30,8 +31,8 @@ _MAX_PIECES = 64
 class Encoder:
     """Encodes prompts. Thread-safe; both tokenizers release the interpreter's lock while they work.
 
-    Control tokens in a text become control tokens, except those that marked data spells. No special tokens are added:
-    rendered prompts have them.
+    Control tokens in a text become control tokens, except those that marked data spells. No special
+    tokens are added: rendered prompts have them.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         data: "DataEncoding | None" = None,
     ) -> None:
-        """`encode` returns the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `data`
-        None: data is not marked, and its control tokens are control tokens."""
+        """`encode` returns the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache
+        of segments. `data` None: data is not marked, and its control tokens are control tokens."""
         self.cuts = cuts
         self.marks = data.marks if data is not None else None
         """The marks of data in rendered texts; None: there are none."""
@@ -70,14 +71,19 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
     ) -> "Encoder":
-        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: the marks of data in prompts.
+        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: the marks of
+        data in prompts.
 
         Raises ValueError where `choice` is fastokens and fastokens returns other ids.
         """
 
         def encode(texts: list[str]) -> list[TokenIds]:
-            # `encode` holds the interpreter's lock while it works, the batch form does not (tokenizers 0.22).
-            return [array("I", found.ids) for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+            # `encode` holds the interpreter's lock while it works, the batch form does not
+            # (tokenizers 0.22).
+            return [
+                array("I", found.ids)
+                for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            ]
 
         make = partial(
             cls,
@@ -88,7 +94,9 @@ class Encoder:
         )
         if choice == "tokenizers":
             return make(reason="the operator's choice")
-        fast, reason = _prove(tokenizer, lambda text: encode([replace_surrogates(text)])[0], cache_bytes)
+        fast, reason = _prove(
+            tokenizer, lambda text: encode([replace_surrogates(text)])[0], cache_bytes
+        )
         if choice == "fastokens" and fast is None:
             raise ValueError(f"fastokens cannot be the tokenizer: {reason}")
         return make(fast=fast, reason=reason)
@@ -99,8 +107,8 @@ class Encoder:
         return "tokenizers" if self._fast is None else "fastokens"
 
     def encode(self, text: str) -> TokenIds:
-        """The ids of `text`, equal to those of `reference`. Marked data is encoded as ordinary text, and other lone
-        surrogates as U+FFFD."""
+        """The ids of `text`, equal to those of `reference`. Marked data is encoded as ordinary
+        text, and other lone surrogates as U+FFFD."""
         return self._pieces(text, self._whole)
 
     def reference(self, text: str) -> TokenIds:
@@ -113,8 +121,8 @@ class Encoder:
 
     @contextmanager
     def limited(self, fast: int, slow: int) -> Iterator[None]:
-        """A context in which this thread raises LongWork instead of encoding more characters at once than `fast` by
-        fastokens, or `slow` by tokenizers."""
+        """A context in which this thread raises LongWork instead of encoding more characters at
+        once than `fast` by fastokens, or `slow` by tokenizers."""
         self._limit.chars = fast, slow
         try:
             yield
@@ -122,16 +130,16 @@ class Encoder:
             self._limit.chars = None
 
     def find_difference(self, text: str) -> str | None:
-        """Compares fastokens with `reference` on a text. On a difference, which is returned, it stops
-        using fastokens. None: there is none, or fastokens is not in use."""
+        """Compares fastokens with `reference` on a text. On a difference, which is returned, it
+        stops using fastokens. None: there is none, or fastokens is not in use."""
         if self._fast is None or self.encode(text) == self.reference(text):
             return None
         self._fast, self.reason = None, "ids by fastokens were not the tokenizer's"
         return self.reason
 
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
-        """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded
-        separately, as transformers does with `sanitize_control_tokens`."""
+        """The ids of a text that may have marks. The control tokens that data spells are cut out
+        and encoded separately, as transformers does with `sanitize_control_tokens`."""
         if self._data_encoding is not None and self._data_encoding.respelled:
             encode = partial(self._exact_only, encode=encode)
         if not has_surrogates(text):
@@ -144,7 +152,11 @@ class Encoder:
         joined: TokenIds = array("I")
         joined.extend(self._data(first.text) if first.data else encode(first.text))
         for piece in rest:
-            joined.extend(self._data(piece.text) if piece.data else self._encode_mid_text(piece.text, encode, encode))
+            joined.extend(
+                self._data(piece.text)
+                if piece.data
+                else self._encode_mid_text(piece.text, encode, encode)
+            )
         return joined
 
     def _exact_only(self, text: str, encode: Encode) -> TokenIds:
@@ -159,18 +171,20 @@ class Encoder:
             joined.extend(encode(text[:start]))
         joined.extend(self._data(text[start:end]))
         if end < len(text):
-            joined.extend(self._encode_mid_text(text[end:], partial(self._exact_only, encode=encode), encode))
+            joined.extend(
+                self._encode_mid_text(text[end:], partial(self._exact_only, encode=encode), encode)
+            )
         return joined
 
     def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
-        """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a text, but none
-        after a line break."""
+        """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a
+        text, but none after a line break."""
         line, ids = encode_line("\n"), encode("\n" + text)
         return ids[len(line) :] if ids[: len(line)] == line else encode(text)
 
     def _data(self, token: str) -> TokenIds:
-        """The ids of a control token's text. Where the model's vocabulary merges the text to the token again, it is
-        encoded in two parts."""
+        """The ids of a control token's text. Where the model's vocabulary merges the text to the
+        token again, it is encoded in two parts."""
         ids = self._data_ids.get(token)
         if ids is None:
             data = self._data_encoding
@@ -186,7 +200,9 @@ class Encoder:
     def _control(self) -> frozenset[int]:
         """The ids of the control tokens, without the one that stands for unknown characters."""
         encoded = self._reference(sorted(self.marks.tokens)) if self.marks is not None else []
-        return frozenset(ids[0] for ids in encoded if len(ids) == 1) - set(self._reference([_UNKNOWN])[0])
+        return frozenset(ids[0] for ids in encoded if len(ids) == 1) - set(
+            self._reference([_UNKNOWN])[0]
+        )
 
     def _encode_new(self, texts: list[str]) -> list[TokenIds]:
         limit = getattr(self._limit, "chars", None)
@@ -202,7 +218,9 @@ class Encoder:
             raise LongWork
         try:
             return _encode_fast(fast, text)
-        except Exception:  # fastokens documents no types; a known case is a limit of its pattern engine
+        except (
+            Exception
+        ):  # fastokens documents no types; a known case is a limit of its pattern engine
             with self._lock:
                 self.failures += 1
             return self._slow.encode(text)
@@ -211,22 +229,27 @@ class Encoder:
 class DataEncoding:
     """The encoding of text from users, files and tools, in which no added token is recognized.
 
-    Some tokenizers find control tokens in the normalized text (`normalized: true`), and so in other spellings, such as
-    capitals. A template writes the token's own spelling; data may have any.
+    Some tokenizers find control tokens in the normalized text (`normalized: true`), and so in other
+    spellings, such as capitals. A template writes the token's own spelling; data may have any.
     """
 
     def __init__(self, tokenizer: Tokenizer, marks: DataMarks) -> None:
         """`marks`: the marks of that text."""
         self.marks = marks
         self._tokenizer = tokenizer
-        added = tokenizer.get_added_tokens_decoder().items() if tokenizer.normalizer is not None else ()
+        added = (
+            tokenizer.get_added_tokens_decoder().items() if tokenizer.normalizer is not None else ()
+        )
         self.respelled = {
-            one: token.content for one, token in added if token.normalized and token.content in marks.tokens
+            one: token.content
+            for one, token in added
+            if token.normalized and token.content in marks.tokens
         }
         """The own spelling of each control token that has others, by id."""
 
     def encode(self, text: str) -> TokenIds:
-        """The ids of a text as ordinary text: added tokens in it, special or not, are not recognized."""
+        """The ids of a text as ordinary text: added tokens in it, special or not, are not
+        recognized."""
         tokenizer = self._tokenizer
         if tokenizer.normalizer is not None:
             text = tokenizer.normalizer.normalize_str(text)
@@ -236,7 +259,8 @@ class DataEncoding:
         return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
 
     def first_respelled(self, text: str, ids: TokenIds) -> tuple[int, int] | None:
-        """The span of the first control token in another spelling; None if there is none. `ids`: those of the text."""
+        """The span of the first control token in another spelling; None if there is none. `ids`:
+        those of the text."""
         if self.respelled.keys().isdisjoint(ids):
             return None
         found = self._tokenizer.encode(text, add_special_tokens=False)
@@ -252,7 +276,9 @@ def _encode_fast(fast: fastokens.Tokenizer, text: str) -> TokenIds:
     return ids
 
 
-def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[fastokens.Tokenizer | None, str]:
+def _prove(
+    tokenizer: Tokenizer, reference: Encode, cache_bytes: int
+) -> tuple[fastokens.Tokenizer | None, str]:
     """fastokens for this tokenizer, if it returns equal ids, and the reason."""
     try:
         fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
@@ -262,4 +288,8 @@ def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[f
     except Exception as error:  # fastokens documents no types
         return None, f"fastokens does not read this tokenizer: {error}"
     found = difference(tokenizer, reference, partial(_encode_fast, fast))
-    return (fast, "equal to tokenizers in all trials") if found is None else (None, f"fastokens differs: {found}")
+    return (
+        (fast, "equal to tokenizers in all trials")
+        if found is None
+        else (None, f"fastokens differs: {found}")
+    )

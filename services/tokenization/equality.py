@@ -1,8 +1,8 @@
 """Compares two encoders on texts that are likely to show a difference, in 0.1 to 0.3 s.
 
-The texts depend only on the tokenizer, so that every start makes the same trials. Short ones mix unusual with usual
-text (white space, digits, letters that fold, compose or join, control tokens whole, cut and joined); long ones repeat
-them, to use caches and code paths for long input."""
+The texts depend only on the tokenizer, so that every start makes the same trials. Short ones mix
+unusual with usual text (white space, digits, letters that fold, compose or join, control tokens
+whole, cut and joined); long ones repeat them, to use caches and code paths for long input."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -39,7 +39,8 @@ _LONG = (20_000, 60_000)
 def difference(
     tokenizer: Tokenizer, reference: Callable[[str], TokenIds], other: Callable[[str], TokenIds]
 ) -> str | None:
-    """Describes the first text for which `other` raises or returns other ids than `reference`; None: there is none.
+    """Describes the first text for which `other` raises or returns other ids than `reference`;
+    None: there is none.
 
     `other` encodes each text twice, because of its cache.
     """
@@ -77,7 +78,9 @@ def trials(tokenizer: Tokenizer) -> Iterator[str]:
     for size in _LONG:
         text = ""
         while len(text) < size:
-            text += source.choice(_CODE) if source.random() < 0.6 else _mixed(source, words, added, 20)
+            text += (
+                source.choice(_CODE) if source.random() < 0.6 else _mixed(source, words, added, 20)
+            )
         yield text
 
 
@@ -85,7 +88,11 @@ def _words(tokenizer: Tokenizer, source: random.Random) -> list[str]:
     """Texts of random tokens: they end on and beside the tokenizer's own boundaries."""
     size = tokenizer.get_vocab_size()
     ids = [source.randrange(size) for _ in range(600)]
-    return [word for word in (tokenizer.decode([token], skip_special_tokens=False) for token in ids) if word]
+    return [
+        word
+        for word in (tokenizer.decode([token], skip_special_tokens=False) for token in ids)
+        if word
+    ]
 
 
 def _mixed(source: random.Random, words: list[str], added: list[str], pieces: int) -> str:
@@ -101,7 +108,13 @@ def _mixed(source: random.Random, words: list[str], added: list[str], pieces: in
         elif kind < 0.95:
             made.append(source.choice((" ", " ", "\n", "the", "of", "x")))
         else:
-            made.append(chr(source.choice((source.randrange(0x20, 0x3000), source.randrange(0xE000, 0x20000)))))
+            made.append(
+                chr(
+                    source.choice(
+                        (source.randrange(0x20, 0x3000), source.randrange(0xE000, 0x20000))
+                    )
+                )
+            )
     return "".join(made)
 
 

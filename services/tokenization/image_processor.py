@@ -1,7 +1,8 @@
-"""A vision model's processor: what takes an image's place in the prompt, and the tensors that its model reads.
+"""A vision model's processor: what takes an image's place in the prompt, and the tensors that its
+model reads.
 
-The library defines both. How many tokens an image has depends only on its size, so a preprocessor asks with a blank
-image of that size, and needs neither the data nor torch.
+The library defines both. How many tokens an image has depends only on its size, so a preprocessor
+asks with a blank image of that size, and needs neither the data nor torch.
 """
 
 from threading import Lock
@@ -15,8 +16,8 @@ from schemas.frames import pack_ids
 from services.tokenization.model_files import read_json
 
 _SIZES = 1024
-"""The number of cached expansions, each for a size: one takes some milliseconds, and agents send many screenshots of
-the same size."""
+"""The number of cached expansions, each for a size: one takes some milliseconds, and agents send
+many screenshots of the same size."""
 
 
 class Expansion(Struct, frozen=True):
@@ -43,13 +44,16 @@ class ImageProcessor:
     def load(cls, model: str, *, trust_remote_code: bool = False) -> "ImageProcessor | None":
         """The processor of a model directory or hub id; None for a model that sees no images.
 
-        Raises OSError where files cannot be read, ValueError or ImportError where the library cannot make it.
+        Raises OSError where files cannot be read, ValueError or ImportError where the library
+        cannot make it.
         """
         config = read_json(model, "config.json") or {}
         if "vision_config" not in config:
             return None
         processor = _load(model, trust_remote_code=trust_remote_code)
-        if not isinstance(getattr(processor, "image_token", None), str) or not hasattr(processor, "image_processor"):
+        if not isinstance(getattr(processor, "image_token", None), str) or not hasattr(
+            processor, "image_processor"
+        ):
             raise ValueError(f"the processor of {model} has no token that stands for an image")
         return cls(processor)
 
@@ -58,30 +62,37 @@ class ImageProcessor:
         return (width, height) in self._expansions
 
     def expansion(self, width: int, height: int) -> Expansion:
-        """What takes the place of one placeholder for an image of this size in pixels. Takes up to a second for a new
-        size. Raises ValueError for a size that the processor refuses."""
+        """What takes the place of one placeholder for an image of this size in pixels. Takes up to
+        a second for a new size. Raises ValueError for a size that the processor refuses."""
         with self._lock:
             if (known := self._expansions.get((width, height))) is None:
                 known = self._expansions[width, height] = self._expand(width, height)
             return known
 
     def inputs(self, images: list[Image.Image]) -> dict[str, Any]:
-        """The tensors (PyTorch) of these images that the model's forward pass reads beside ids: `pixel_values` and
-        what belongs to them."""
+        """The tensors (PyTorch) of these images that the model's forward pass reads beside ids:
+        `pixel_values` and what belongs to them."""
         with self._lock:
-            found = self._processor.image_processor(images=[[one] for one in images], return_tensors="pt")
+            found = self._processor.image_processor(
+                images=[[one] for one in images], return_tensors="pt"
+            )
         return dict(found)
 
     def _expand(self, width: int, height: int) -> Expansion:
         blank = Image.new("RGB", (width, height))
-        found = self._processor(text=[self.placeholder], images=[[blank]], return_text_replacement_offsets=True)
+        found = self._processor(
+            text=[self.placeholder], images=[[blank]], return_text_replacement_offsets=True
+        )
         ((place,),) = found["text_replacement_offsets"]
         text = str(place["replacement"])
-        return Expansion(text, pack_ids(self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]))
+        return Expansion(
+            text, pack_ids(self._processor.tokenizer(text, add_special_tokens=False)["input_ids"])
+        )
 
 
 class _NoVideo:
-    """Stands for a video processor, which most processors need at their construction and which needs torchvision."""
+    """Stands for a video processor, which most processors need at their construction and which
+    needs torchvision."""
 
     merge_size = 1
     model_input_names: tuple[str, ...] = ()
@@ -97,12 +108,24 @@ def _load(model: str, *, trust_remote_code: bool) -> Any:
     own = getattr(library, next(filter(None, names), ""), None)
     if is_torchvision_available() or own is None or "video_processor" not in own.get_attributes():
         return library.AutoProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
-    image_processor = library.AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
+    image_processor = library.AutoImageProcessor.from_pretrained(
+        model, trust_remote_code=trust_remote_code
+    )
     tokenizer = library.AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
 
     def check(self: Any, name: str, argument: Any) -> Any:
         """Lets the missing video processor pass."""
-        return None if name == "video_processor" else own.check_argument_for_proper_class(self, name, argument)
+        return (
+            None
+            if name == "video_processor"
+            else own.check_argument_for_proper_class(self, name, argument)
+        )
 
-    images_only = type(own.__name__, (own,), {"check_argument_for_proper_class": check, "__module__": own.__module__})
-    return images_only(image_processor=image_processor, tokenizer=tokenizer, video_processor=_NoVideo())
+    images_only = type(
+        own.__name__,
+        (own,),
+        {"check_argument_for_proper_class": check, "__module__": own.__module__},
+    )
+    return images_only(
+        image_processor=image_processor, tokenizer=tokenizer, video_processor=_NoVideo()
+    )

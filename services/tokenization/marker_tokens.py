@@ -10,13 +10,15 @@ _ENDS_SIGN = re.compile(r"[^A-Za-z0-9]*[][(){}<>/=|*_`'\".!?:]\s*")
 """Signs before which a marker may be mentioned, or after which a sentence begins."""
 
 
-def marker_tokens(markers: Iterable[str], texts: Sequence[str], added: Mapping[str, int]) -> dict[str, list[int]]:
+def marker_tokens(
+    markers: Iterable[str], texts: Sequence[str], added: Mapping[str, int]
+) -> dict[str, list[int]]:
     """Maps the text that matters in a token to the tokens with that text.
 
-    `texts`: the text of each id. `added`: the tokenizer's added tokens, at which it splits a text first. A marker is
-    found in the concatenation of these texts where the model wrote it. They are shortened: to the piece of a marker at
-    a token's start or end, a blank for blanks, and `OTHER` for the rest, with the last sign of a token of signs. An id
-    without an entry is `OTHER`.
+    `texts`: the text of each id. `added`: the tokenizer's added tokens, at which it splits a text
+    first. A marker is found in the concatenation of these texts where the model wrote it. They are
+    shortened: to the piece of a marker at a token's start or end, a blank for blanks, and `OTHER`
+    for the rest, with the last sign of a token of signs. An id without an entry is `OTHER`.
     """
     split = re.compile(_any(added))
     found: dict[str, list[int]] = {}
@@ -24,7 +26,12 @@ def marker_tokens(markers: Iterable[str], texts: Sequence[str], added: Mapping[s
     for marker in markers:
         found |= {token: [added[token]] for token in split.findall(marker)}
         pieces = split.split(marker)
-        inside.update(piece[a:b] for piece in pieces for a in range(len(piece)) for b in range(a + 1, len(piece) + 1))
+        inside.update(
+            piece[a:b]
+            for piece in pieces
+            for a in range(len(piece))
+            for b in range(a + 1, len(piece) + 1)
+        )
         starts.update(pieces[0][:n] for n in range(1, len(pieces[0]) + 1))
         ends.update(pieces[-1][n:] for n in range(len(pieces[-1])))
     first, last = re.compile(_any(ends)), re.compile(f"(?:{_any(starts)})\\Z")

@@ -1,4 +1,5 @@
-"""Reads a model's files for decoding: end tokens, context window, vocabulary size, default sampling."""
+"""Reads a model's files for decoding: end tokens, context window, vocabulary size, default
+sampling."""
 
 import json
 from collections.abc import Mapping
@@ -29,12 +30,17 @@ class ModelFacts(Struct, frozen=True):
 
 
 def facts(
-    config: Mapping[str, Any], generation: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    tokenizer: Mapping[str, Any] | None = None,
 ) -> ModelFacts:
     """The facts in config.json, generation_config.json and tokenizer_config.json."""
     text = config.get("text_config") or config
     eos = generation.get("eos_token_id", text.get("eos_token_id", config.get("eos_token_id")))
-    window = next((text[key] for key in _WINDOW_KEYS if text.get(key)), (tokenizer or {}).get("model_max_length"))
+    window = next(
+        (text[key] for key in _WINDOW_KEYS if text.get(key)),
+        (tokenizer or {}).get("model_max_length"),
+    )
     return ModelFacts(
         eos_ids=[eos] if isinstance(eos, int) else list(eos or []),
         window=int(window) if window and window < _NO_LIMIT else None,
@@ -44,14 +50,19 @@ def facts(
 
 
 def with_defaults(sampling: Sampling, own: Sampling) -> Sampling:
-    """`sampling` with the model's values where the client set none. A temperature of 0 remains greedy decoding."""
+    """`sampling` with the model's values where the client set none. A temperature of 0 remains
+    greedy decoding."""
     fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     values = {name: getattr(sampling, name) for name in fields}
-    return replace(sampling, **{name: getattr(own, name) if value is None else value for name, value in values.items()})
+    return replace(
+        sampling,
+        **{name: getattr(own, name) if value is None else value for name, value in values.items()},
+    )
 
 
 def read_facts(model: str) -> ModelFacts:
-    """The facts of a model directory, or of a hub id's files (fetched if they are not in the cache).
+    """The facts of a model directory, or of a hub id's files (fetched if they are not in the
+    cache).
 
     Raises OSError or ValueError where config.json cannot be found or read.
     """
@@ -61,14 +72,18 @@ def read_facts(model: str) -> ModelFacts:
     generation = read_json(model, "generation_config.json") or {}
     tokenizer = read_json(model, "tokenizer_config.json")
     try:
-        return msgspec.convert(msgspec.to_builtins(facts(config, generation, tokenizer)), ModelFacts)
+        return msgspec.convert(
+            msgspec.to_builtins(facts(config, generation, tokenizer)), ModelFacts
+        )
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"config.json or generation_config.json of {model} has a wrong value: {error}") from error
+        raise ValueError(
+            f"config.json or generation_config.json of {model} has a wrong value: {error}"
+        ) from error
 
 
 def read_response_template(model: str, file: str | None = None) -> str | None:
-    """The JSON text with the description of the model's output: of `file`, or else of the model's own
-    tokenizer_config.json, if that has one.
+    """The JSON text with the description of the model's output: of `file`, or else of the model's
+    own tokenizer_config.json, if that has one.
 
     Raises OSError where the file cannot be read.
     """
@@ -79,7 +94,8 @@ def read_response_template(model: str, file: str | None = None) -> str | None:
 
 
 def read_json(model: str, name: str) -> dict[str, Any] | None:
-    """The object in a JSON file of the model; None if it has none of that name. Raises ValueError if it is damaged."""
+    """The object in a JSON file of the model; None if it has none of that name. Raises ValueError
+    if it is damaged."""
     path = find_file(model, name)
     if path is None:
         return None
@@ -93,7 +109,8 @@ def read_json(model: str, name: str) -> dict[str, Any] | None:
 
 
 def find_file(model: str, name: str) -> Path | None:
-    """The path of a model's file, which is downloaded if `model` is a hub id; None: the model has no such file.
+    """The path of a model's file, which is downloaded if `model` is a hub id; None: the model has
+    no such file.
 
     Raises OSError where the directory or the hub cannot be read.
     """
@@ -106,7 +123,8 @@ def find_file(model: str, name: str) -> Path | None:
 
 
 def local_folder(model: str) -> Path | None:
-    """The directory of a model; None for a name that may be a hub id. Raises FileNotFoundError for any other name."""
+    """The directory of a model; None for a name that may be a hub id. Raises FileNotFoundError for
+    any other name."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder

@@ -1,7 +1,8 @@
 """Caches the texts of single tokens in a plain stretch of a block. Pure.
 
-In a plain stretch (`Scanner.trigger`) a token's text either goes into the block unchanged, or must pass the reader.
-That depends only on the token and the trigger, and triggers are few, so that one table serves all turns."""
+In a plain stretch (`Scanner.trigger`) a token's text either goes into the block unchanged, or must
+pass the reader. That depends only on the token and the trigger, and triggers are few, so that one
+table serves all turns."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -35,8 +36,8 @@ class PlainTexts(dict[int, str | None]):
         return text
 
     def run(self, tokens: Sequence[int]) -> str | None:
-        """The text of several tokens; None: they must be fed. A run may be plain although one of its tokens is not: a
-        line break only matters at the end."""
+        """The text of several tokens; None: they must be fed. A run may be plain although one of
+        its tokens is not: a line break only matters at the end."""
         try:
             text = self._joined(tokens)
         except (TypeError, IndexError):  # not whole characters; beyond the vocabulary

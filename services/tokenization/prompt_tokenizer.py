@@ -11,16 +11,20 @@ from services.tokenization.tokenizer_files import LoadedTokenizer
 
 
 class PromptTokenizer:
-    """A model's tokenizer. Thread-safe; encoding releases the interpreter's lock, so that a thread pool helps."""
+    """A model's tokenizer. Thread-safe; encoding releases the interpreter's lock, so that a thread
+    pool helps."""
 
     def __init__(self, tokenizer: LoadedTokenizer, *, eos_ids: Iterable[int] = ()) -> None:
         """`eos_ids`: end-of-sequence ids of the generation config; the tokenizer's own are added.
 
-        Raises ValueError for a tokenizer that the model ships as Python code: no parser can decode with one.
+        Raises ValueError for a tokenizer that the model ships as Python code: no parser can decode
+        with one.
         """
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
-            raise ValueError("the model's tokenizer is Python code, which no parser can decode with")
+            raise ValueError(
+                "the model's tokenizer is Python code, which no parser can decode with"
+            )
         self.backend = backend
         """The Rust tokenizer."""
         self.backend.no_padding()
@@ -28,23 +32,28 @@ class PromptTokenizer:
         added = tokenizer.added_tokens_decoder
         self.added = {token.content: token_id for token_id, token in added.items()}
         """The ids of the added tokens, at which a text is split first."""
-        self._special = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._special = {
+            token.content: token_id for token_id, token in added.items() if token.special
+        }
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos_ids, *own)))
         """End-of-sequence ids, the model's first."""
         self.vocab_size = len(tokenizer)
 
-    def encoder(self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None) -> Encoder:
+    def encoder(
+        self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None
+    ) -> Encoder:
         """The encoder of rendered prompts. Arguments and errors are those of `Encoder.load`."""
         return Encoder.load(self.backend, choice=choice, cache_bytes=cache_bytes, marks=marks)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The ids of `text`. Control tokens in it become control tokens, lone surrogates U+FFFD.
 
-        Rendered prompts have every control token, the beginning-of-sequence token included: for them
-        `add_special_tokens` stays False, as in transformers' `apply_chat_template`.
+        Rendered prompts have every control token, the beginning-of-sequence token included: for
+        them `add_special_tokens` stays False, as in transformers' `apply_chat_template`.
         """
-        # `encode` holds the interpreter's lock while it works, the batch form does not (tokenizers 0.22).
+        # `encode` holds the interpreter's lock while it works, the batch form does not (tokenizers
+        # 0.22).
         texts = [replace_surrogates(text)]
         return self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)[0].ids
 
@@ -56,7 +65,10 @@ class PromptTokenizer:
     def check_ids(self, ids: Iterable[int], *, param: str) -> None:
         """Raises Invalid, naming the field `param`, for an id that is not in the vocabulary."""
         if bad := [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]:
-            raise Invalid(f"token id {bad[0]} is not in the vocabulary (0 to {self.vocab_size - 1})", param=param)
+            raise Invalid(
+                f"token id {bad[0]} is not in the vocabulary (0 to {self.vocab_size - 1})",
+                param=param,
+            )
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's string of each id; "" for an unused id."""
@@ -67,7 +79,11 @@ class PromptTokenizer:
         return self.backend.token_to_id(token)
 
     def terminator(self, closing: str) -> int | None:
-        """The id of the last control token in `closing`, the text with which the template ends a turn."""
-        found = [(closing.rfind(token), len(token), token_id) for token, token_id in self._special.items()]
+        """The id of the last control token in `closing`, the text with which the template ends a
+        turn."""
+        found = [
+            (closing.rfind(token), len(token), token_id)
+            for token, token_id in self._special.items()
+        ]
         position, _, token_id = max(found, default=(-1, 0, 0))
         return token_id if position >= 0 else None

@@ -1,8 +1,8 @@
 """Cuts texts at control tokens without changing their ids, and caches the ids of the segments.
 
-A tokenizer takes control tokens out of the raw text first and encodes what is left on either side separately. So the
-ids of a text are those of its segments, each from one control token up to the next, and a segment has the same ids in
-every prompt of every session.
+A tokenizer takes control tokens out of the raw text first and encodes what is left on either side
+separately. So the ids of a text are those of its segments, each from one control token up to the
+next, and a segment has the same ids in every prompt of every session.
 """
 
 import re
@@ -33,24 +33,31 @@ class Cuts:
     def of(cls, tokenizer: Tokenizer) -> "Cuts":
         """The special tokens that a tokenizer recognizes in every context.
 
-        Such a token is matched in the raw text (`normalized` False), also within words (`single_word` False), without
-        white space before it (`lstrip` False), and overlaps with no other token that is matched in the raw text: there
-        the leftmost, then the longest match wins. Segments begin with their control token, so that a tokenizer with a
-        special rule for the start of a text (Metaspace's `prepend_scheme: first`) does not apply it there. A tokenizer
-        that reads special tokens as text, or merges at random (BPE dropout), has no cuts.
+        Such a token is matched in the raw text (`normalized` False), also within words
+        (`single_word` False), without white space before it (`lstrip` False), and overlaps with no
+        other token that is matched in the raw text: there the leftmost, then the longest match
+        wins. Segments begin with their control token, so that a tokenizer with a special rule for
+        the start of a text (Metaspace's `prepend_scheme: first`) does not apply it there. A
+        tokenizer that reads special tokens as text, or merges at random (BPE dropout), has no cuts.
         """
         if tokenizer.encode_special_tokens or getattr(tokenizer.model, "dropout", None):
             return cls(())
         added = tokenizer.get_added_tokens_decoder().values()
         raw = {token.content for token in added if not token.normalized and token.content}
-        return cls(_without_overlaps({token.content for token in added if _stands_alone(token)}, raw))
+        return cls(
+            _without_overlaps({token.content for token in added if _stands_alone(token)}, raw)
+        )
 
     def __bool__(self) -> bool:
         return self._pattern is not None
 
     def find(self, text: str, start: int = 0) -> list[int]:
         """The offsets, from `start` on, at which control tokens begin."""
-        return [] if self._pattern is None else [match.start() for match in self._pattern.finditer(text, start)]
+        return (
+            []
+            if self._pattern is None
+            else [match.start() for match in self._pattern.finditer(text, start)]
+        )
 
     def last(self, text: str) -> int:
         """The last offset at which a control token begins; 0 where there is none."""
@@ -88,14 +95,16 @@ def _without_overlaps(candidates: set[str], raw: set[str]) -> set[str]:
         for at in range(1, len(other)):
             rest = other[at:]
             hidden.update(
-                token for token in starts.get(other[at], ()) if rest.startswith(token) or token.startswith(rest)
+                token
+                for token in starts.get(other[at], ())
+                if rest.startswith(token) or token.startswith(rest)
             )
     return candidates - hidden
 
 
 def common_prefix(one: S, other: S) -> S:
-    """The common beginning of two sequences. Slices are compared: 16 comparisons for 50,000 elements, without a loop
-    over elements in Python."""
+    """The common beginning of two sequences. Slices are compared: 16 comparisons for 50,000
+    elements, without a loop over elements in Python."""
     if one[: len(other)] == other:
         return other
     low, high = 0, min(len(one), len(other))
@@ -109,7 +118,8 @@ def common_prefix(one: S, other: S) -> S:
 
 
 def alternatives(words: Sequence[str]) -> str:
-    """A pattern for sorted words, as a prefix tree: equally fast for a thousand words. The longest word matches."""
+    """A pattern for sorted words, as a prefix tree: equally fast for a thousand words. The longest
+    word matches."""
     common = common_prefix(words[0], words[-1])
     rest = [word[len(common) :] for word in words if len(word) > len(common)]
     if not rest:
@@ -120,9 +130,12 @@ def alternatives(words: Sequence[str]) -> str:
 
 
 class SegmentCache:
-    """Ids by segment, for slow tokenizers. Thread-safe; the least recently used segments are evicted first."""
+    """Ids by segment, for slow tokenizers. Thread-safe; the least recently used segments are
+    evicted first."""
 
-    def __init__(self, encode: Callable[[list[str]], list[TokenIds]], cuts: Cuts, max_bytes: int) -> None:
+    def __init__(
+        self, encode: Callable[[list[str]], list[TokenIds]], cuts: Cuts, max_bytes: int
+    ) -> None:
         """`encode` returns the ids of several texts. `max_bytes` bounds segments and ids together."""
         self._encode = encode
         self._cuts = cuts
@@ -138,9 +151,16 @@ class SegmentCache:
         """The ids of the text: those of encoding it whole."""
         segments = self._cuts.split(text)
         with self._lock:
-            found = {segment: entry[0] for segment in segments if (entry := self._cache.get(segment)) is not None}
+            found = {
+                segment: entry[0]
+                for segment in segments
+                if (entry := self._cache.get(segment)) is not None
+            }
         if missing := [segment for segment in dict.fromkeys(segments) if segment not in found]:
-            fresh = {segment: ids.tobytes() for segment, ids in zip(missing, self._encode(missing), strict=True)}
+            fresh = {
+                segment: ids.tobytes()
+                for segment, ids in zip(missing, self._encode(missing), strict=True)
+            }
             with self._lock:
                 for segment, packed in fresh.items():
                     size = 200 + getsizeof(segment) + getsizeof(packed)

@@ -1,8 +1,9 @@
 """Loads a model's tokenizer with transformers in a child process.
 
-transformers defines what tokenizer files mean: it adds tokens, repairs old files, converts other formats. Importing it
-costs 1.5 s and 200 MB where torch is installed, and a preprocessor with a loaded tokenizer does not need it. For a
-model directory the child's report is cached (`description_cache`)."""
+transformers defines what tokenizer files mean: it adds tokens, repairs old files, converts other
+formats. Importing it costs 1.5 s and 200 MB where torch is installed, and a preprocessor with a
+loaded tokenizer does not need it. For a model directory the child's report is cached
+(`description_cache`)."""
 
 import os
 import subprocess
@@ -96,20 +97,27 @@ class FileTokenizer:
 def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedTokenizer:
     """The tokenizer of a model directory or hub id.
 
-    Raises OSError where files cannot be read, ValueError where they are invalid or the tokenizer is Python code.
+    Raises OSError where files cannot be read, ValueError where they are invalid or the tokenizer is
+    Python code.
     """
     local_folder(model)  # a missing directory is not looked for on the hub
     if "transformers" in sys.modules:  # imported already
         from transformers import AutoTokenizer
 
         try:
-            loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+            loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(
+                model, trust_remote_code=trust_remote_code
+            )
         except OSError:
             raise
-        except Exception as error:  # damaged files raise what they run into, often without their name
+        except (
+            Exception
+        ) as error:  # damaged files raise what they run into, often without their name
             raise ValueError(f"the tokenizer of {model} cannot be loaded: {error}") from error
         return loaded
-    entry = None if trust_remote_code else CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
+    entry = (
+        None if trust_remote_code else CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
+    )
     if entry is not None and (report := entry.read()) is not None:
         with suppress(msgspec.MsgspecError):  # the file is damaged
             return FileTokenizer(msgspec.json.decode(report, type=Description))
@@ -133,19 +141,32 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
         except Exception as error:  # the library raises plain Exceptions
             raise Invalid(f"{file} cannot be read: {error}", param="model") from error
     try:
-        backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
+        backend = getattr(
+            load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None
+        )
     except ValueError as error:
         raise Invalid(str(error), param="model") from error
     if not isinstance(backend, Tokenizer):
-        raise Invalid(f"{model} has no tokenizer.json, nor a tokenizer that could be made into one", param="model")
+        raise Invalid(
+            f"{model} has no tokenizer.json, nor a tokenizer that could be made into one",
+            param="model",
+        )
     return backend
 
 
 def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description:
     """The report of a child process. Raises as `load_tokenizer`."""
-    command = [sys.executable, "-m", __name__, model, *(["--trust-remote-code"] if trust_remote_code else [])]
+    command = [
+        sys.executable,
+        "-m",
+        __name__,
+        model,
+        *(["--trust-remote-code"] if trust_remote_code else []),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    ran = subprocess.run(command, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
+    )
     if ran.returncode != 0:
         raise ValueError(f"the tokenizer of {model} cannot be loaded: {_last_line(ran.stderr)}")
     found = msgspec.json.decode(ran.stdout.rpartition(b"\n")[2], type=Description)
@@ -193,7 +214,8 @@ def main(model: str, *flags: str) -> int:
     """Runs the child: writes one line of JSON to stdout."""
     trusts = "--trust-remote-code" in flags
     if not trusts:
-        # Only a model's own code could need torch, which takes half of the time to import transformers.
+        # Only a model's own code could need torch, which takes half of the time to import
+        # transformers.
         sys.modules["torch"] = None  # type: ignore[assignment]
     from transformers import AutoTokenizer
 

@@ -18,7 +18,8 @@ class Decoding:
     schedule: Callable[[TokenStream], bool]
     """Notes that the stream has something to send. Returns whether it is the first of its shard."""
     on_step: Callable[[TokenStream], None]
-    """Called for the first stream of a shard with something to send, and for a stream's first tokens."""
+    """Called for the first stream of a shard with something to send, and for a stream's first
+    tokens."""
     on_end: "Callable[[Decoding], None]"
     """Called once, when the end is to be sent."""
     ended: bool = False
@@ -31,7 +32,12 @@ class Decoding:
         if self.ended:
             return
         stream = self.stream
-        if delta.cached is None and delta.finish is None and delta.logprobs is None and stream.logprobs is None:
+        if (
+            delta.cached is None
+            and delta.finish is None
+            and delta.logprobs is None
+            and stream.logprobs is None
+        ):
             stream.ids += delta.ids  # all that `add` does for nearly every step
         else:
             stream.add(delta)
@@ -40,7 +46,9 @@ class Decoding:
             if delta.finish is not None:
                 self._end()
                 return
-        schedule = self.schedule  # Python 3.11 specializes this load, and not that of a method call on a slot
+        schedule = (
+            self.schedule
+        )  # Python 3.11 specializes this load, and not that of a method call on a slot
         if schedule(stream) or stream.sent <= stream.resumed:
             self.on_step(stream)
 

@@ -1,14 +1,16 @@
 """The contract of engines, which turn token ids into token ids.
 
-An engine handles neither text, tools, reasoning, HTTP nor the bus. `open` starts a turn; the engine then calls the
-turn's sink on the event loop, at most once per engine step, without a task, future or iterator between a step and its
-frame. One conformance suite (`tests/worker/conformance.py`) checks the rules for every engine:
+An engine handles neither text, tools, reasoning, HTTP nor the bus. `open` starts a turn; the engine
+then calls the turn's sink on the event loop, at most once per engine step, without a task, future
+or iterator between a step and its frame. One conformance suite (`tests/worker/conformance.py`)
+checks the rules for every engine:
 
-- the sink is called only after `open` has returned: with deltas, then with exactly one end, which is a `Delta` with
-  `finish`, or `fail`; nothing follows, and ids are never taken back;
+- the sink is called only after `open` has returned: with deltas, then with exactly one end, which
+  is a `Delta` with `finish`, or `fail`; nothing follows, and ids are never taken back;
 - closing the handle stops the decoding without awaiting anything, and the sink is no longer called;
-- a request that cannot be decoded is `Invalid`, raised by `open` or passed to `fail` before the first delta; a failure
-  of this request alone is `EngineFailed`; the permanent death of the engine is `EngineDied`, once in every open turn;
+- a request that cannot be decoded is `Invalid`, raised by `open` or passed to `fail` before the
+  first delta; a failure of this request alone is `EngineFailed`; the permanent death of the engine
+  is `EngineDied`, once in every open turn;
 - the end token is not among `ids`: it is reported as `stop_id`.
 """
 
@@ -29,13 +31,15 @@ LOWEST_LOGPROB = -9999.0
 
 
 class EngineDied(EngineFailed):
-    """The whole engine has died: every open turn fails and the worker leaves. Other workers can continue the turns."""
+    """The whole engine has died: every open turn fails and the worker leaves. Other workers can
+    continue the turns."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=ENGINE_DIED)
 
 
-# -- requests -----------------------------------------------------------------------------------------------------
+# -- requests
+# -----------------------------------------------------------------------------------------------------
 
 
 class SamplingField(NamedTuple):
@@ -62,18 +66,28 @@ SAMPLING_FIELDS: Mapping[str, SamplingField] = {
     "logit_bias": SamplingField("logit_bias", -100.0, 100.0, ({},)),
     "logprobs": SamplingField("logprobs", 0, 1000),
 }
-"""The fields of `Sampling` that change which tokens an engine chooses or reports. Outside the ranges engines fail in
-different ways; some die. `max_tokens` is always set, stop ids have their own field in `EngineRequest`, and the parser
-handles stop strings."""
+"""The fields of `Sampling` that change which tokens an engine chooses or reports. Outside the
+ranges engines fail in different ways; some die. `max_tokens` is always set, stop ids have their own
+field in `EngineRequest`, and the parser handles stop strings."""
 
 
 FEATURES = frozenset(
     {field.feature for field in SAMPLING_FIELDS.values()}
-    | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt", "retention", VISION}
+    | {
+        "top_logprobs",
+        "guided",
+        "grammar",
+        "prefix_cache",
+        "kv_events",
+        "priority",
+        "salt",
+        "retention",
+        VISION,
+    }
 )
-"""All features of engines. top_logprobs: log probabilities of other tokens than the chosen one; guided: JSON, and JSON
-of a schema; grammar: a whole turn by a grammar of llguidance; retention: prompts that are evicted after others;
-vision: images in prompts."""
+"""All features of engines. top_logprobs: log probabilities of other tokens than the chosen one;
+guided: JSON, and JSON of a schema; grammar: a whole turn by a grammar of llguidance; retention:
+prompts that are evicted after others; vision: images in prompts."""
 
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
@@ -107,13 +121,15 @@ class EngineInfo(Struct, frozen=True):
     lacking: Mapping[str, str] = {}
     """Why a feature is not in `features`, where the reason is known."""
     full_len: int | None = None
-    """The context window of the model or the settings, of which the KV cache may leave only `max_model_len`."""
+    """The context window of the model or the settings, of which the KV cache may leave only
+    `max_model_len`."""
     limit: str = KV_LIMIT
     """Why `max_model_len` is less than `full_len`."""
     shares_queued: bool = False
-    """A prompt finds what those before it in the queue compute: its blocks are looked up when it is scheduled. Not set
-    for TensorRT-LLM: by its `capacityScheduler.cpp` (`beneficialToSkip`) and `scheduler_v2.py` this depends on the
-    release, the model's attention windows and the reuse policy."""
+    """A prompt finds what those before it in the queue compute: its blocks are looked up when it is
+    scheduled. Not set for TensorRT-LLM: by its `capacityScheduler.cpp` (`beneficialToSkip`) and
+    `scheduler_v2.py` this depends on the release, the model's attention windows and the reuse
+    policy."""
 
 
 class EngineImage(PromptImage, frozen=True):
@@ -131,34 +147,39 @@ class EngineRequest(Struct, frozen=True):
     """The prompt. The worker passes an array of typecode I; an engine that needs a list makes one."""
     sampling: Sampling
     stop_ids: list[int]
-    """Ids of the vocabulary that end decoding, with every end-of-sequence id (unless `sampling.ignore_eos`)."""
+    """Ids of the vocabulary that end decoding, with every end-of-sequence id (unless
+    `sampling.ignore_eos`)."""
     priority: float = 0.0
     """Greater is sooner; 0 is ordinary."""
     cache_salt: str | None = None
     """Only equal salts share KV blocks."""
     guided: OutputFormat | None = None
     grammar: str = ""
-    """Grammar of the whole output, with the `resumed` part; "": none, or an engine without the feature."""
+    """Grammar of the whole output, with the `resumed` part; "": none, or an engine without the
+    feature."""
     rest_grammar: str = ""
-    """Grammar of the output after the `resumed` ids, for a library that starts a grammar at the first token that
-    it decodes; "": not known."""
+    """Grammar of the output after the `resumed` ids, for a library that starts a grammar at the
+    first token that it decodes; "": not known."""
     resumed: int = 0
-    """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that decodes takes them as
-    prompt; one that plays a script continues after them."""
+    """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that
+    decodes takes them as prompt; one that plays a script continues after them."""
     retain_s: int = 0
-    """Seconds for which prompt and output should be evicted after others, by an engine with `retention`; 0: none."""
+    """Seconds for which prompt and output should be evicted after others, by an engine with
+    `retention`; 0: none."""
     session: str = ""
     """A key of the turn's session, for a library that keeps the turns of one together."""
     trace: Mapping[str, str] = {}
     """W3C trace context of a traced turn, for a library that has spans of its own."""
     block_keys: Sequence[int] | None = None
-    """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
+    """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has
+    computed them."""
     images: Sequence[EngineImage] = ()
     """The images in the prompt, in order; only for an engine with `vision`."""
 
 
 class Delta(Struct, gc=False):
-    """One turn's result of one engine step; only the terminal fields may be set. The lists are not changed later."""
+    """One turn's result of one engine step; only the terminal fields may be set. The lists are not
+    changed later."""
 
     ids: list[int] = []
     logprobs: list[list[tuple[int, float]]] | None = None
@@ -169,16 +190,20 @@ class Delta(Struct, gc=False):
     """STOP, LENGTH or CANCELLED; errors are passed to `Sink.fail`."""
     stop_id: int | None = None
     stop_logprobs: list[tuple[int, float]] | None = None
-    """The log probabilities of `stop_id`, as in `logprobs`; None: not requested, or the engine has none."""
+    """The log probabilities of `stop_id`, as in `logprobs`; None: not requested, or the engine has
+    none."""
     waited_s: float | None = None
-    """Set with `cached`: seconds from `open` to the start of the prefill; None: the engine does not report it."""
+    """Set with `cached`: seconds from `open` to the start of the prefill; None: the engine does not
+    report it."""
 
 
-# -- the engine ---------------------------------------------------------------------------------------------------
+# -- the engine
+# ---------------------------------------------------------------------------------------------------
 
 
 class Sink(Protocol):
-    """Receives one turn. Neither method raises, blocks or calls the engine, except to close the turn."""
+    """Receives one turn. Neither method raises, blocks or calls the engine, except to close the
+    turn."""
 
     def put(self, delta: Delta) -> None:
         """Takes one engine step's result."""
@@ -198,15 +223,17 @@ class Handle(Protocol):
 
 
 class Engine(Protocol):
-    """One engine in one process. `open` and `stop` are called on the loop on which `start` was awaited."""
+    """One engine in one process. `open` and `stop` are called on the loop on which `start` was
+    awaited."""
 
     async def start(self) -> EngineInfo:
-        """Loads everything; returns when the first request can be decoded. Blocking work runs off the loop."""
+        """Loads everything; returns when the first request can be decoded. Blocking work runs off
+        the loop."""
         ...
 
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
-        """Starts a turn. Raises Invalid, EngineFailed or EngineDied if the error is found at once; the sink is then
-        never called."""
+        """Starts a turn. Raises Invalid, EngineFailed or EngineDied if the error is found at once;
+        the sink is then never called."""
         ...
 
     def load(self) -> Load:
@@ -223,10 +250,12 @@ class Engine(Protocol):
 
 
 class EngineSupport(Struct, frozen=True):
-    """The features of the installed engine with a configuration, found without a start, for `turnwire doctor`.
+    """The features of the installed engine with a configuration, found without a start, for
+    `turnwire doctor`.
 
-    An engine's class returns it from a static method, `explain(config)`, if it has one. `config.model` may be None. The
-    method raises Invalid, ImportError, ValueError or OSError if the engine could not be started.
+    An engine's class returns it from a static method, `explain(config)`, if it has one.
+    `config.model` may be None. The method raises Invalid, ImportError, ValueError or OSError if the
+    engine could not be started.
     """
 
     version: str
@@ -235,14 +264,17 @@ class EngineSupport(Struct, frozen=True):
     """Why the engine lacks a feature, by feature."""
 
 
-# -- KV events ----------------------------------------------------------------------------------------------------
+# -- KV events
+# ----------------------------------------------------------------------------------------------------
 
 BlockHash: TypeAlias = int | str
-"""An engine's own hash, which only relates events to each other: indexes across engines hash the tokens."""
+"""An engine's own hash, which only relates events to each other: indexes across engines hash the
+tokens."""
 
 
 class BlocksStored(Struct, frozen=True):
-    """Consecutive blocks, after `parent` (None: from the prompt's start), can be shared from now on."""
+    """Consecutive blocks, after `parent` (None: from the prompt's start), can be shared from now
+    on."""
 
     parent: BlockHash | None
     blocks: list[tuple[BlockHash, list[int]]]

@@ -15,28 +15,37 @@ from services.worker.engine import EngineImage
 CACHE_BYTES = 64 * MIB
 _ENTRY_BYTES = 256
 CONCURRENT = 4
-"""Images of all requests that are read at once, 20 MiB at most: a server of the bus disconnects a client for which
-64 MiB wait."""
+"""Images of all requests that are read at once, 20 MiB at most: a server of the bus disconnects a
+client for which 64 MiB wait."""
 FETCH_S = 8.0
 """Longest time for the images of one request. Preprocessors wait longer for the answer."""
 
 
 class ImageFetcher:
-    """The images of one worker's prompts, with a cache: a session sends its images with every request."""
+    """The images of one worker's prompts, with a cache: a session sends its images with every
+    request."""
 
     def __init__(self, process: Process) -> None:
         self._store = ImageStore(process.bus, ImageStoreConfig(), process.log)
-        self._cache: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES)
+        self._cache: LRUCache[str, bytes] = LRUCache(
+            CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES
+        )
         self._free = asyncio.Semaphore(CONCURRENT)
 
     async def fetch(self, images: Sequence[PromptImage]) -> list[EngineImage]:
-        """Returns the images with their data. Raises Unavailable, with code MEDIA_MISSING if one is not stored."""
-        reads = {name: asyncio.create_task(self._get(name)) for name in dict.fromkeys(one.hash for one in images)}
+        """Returns the images with their data. Raises Unavailable, with code MEDIA_MISSING if one is
+        not stored."""
+        reads = {
+            name: asyncio.create_task(self._get(name))
+            for name in dict.fromkeys(one.hash for one in images)
+        }
         try:
             async with asyncio.timeout(FETCH_S):
                 data = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
         except (TimedOut, TimeoutError) as error:
-            raise Unavailable("the images could not be read in time", retry_after_s=RETRY_AFTER_S) from error
+            raise Unavailable(
+                "the images could not be read in time", retry_after_s=RETRY_AFTER_S
+            ) from error
         finally:  # other requests wait for the bucket
             for read in reads.values():
                 read.cancel()

@@ -14,11 +14,17 @@ class WorkerMetrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(f"turnwire_kv_{name}_tokens", text, registry=registry)
 
-        self._queue = step_histogram("queue", "A turn's wait for a slot, where the engine reports it.", registry)
+        self._queue = step_histogram(
+            "queue", "A turn's wait for a slot, where the engine reports it.", registry
+        )
         text = "From a slot to the first token; from the turn's arrival, where the engine does not report its wait."
         self._prefill = step_histogram("prefill", text, registry)
-        self._decode = step_histogram("decode", "From the first token of a turn to its end.", registry)
-        self._prompt = counter("prompt", "Prompt tokens of turns whose engine reported what it had in its KV cache.")
+        self._decode = step_histogram(
+            "decode", "From the first token of a turn to its end.", registry
+        )
+        self._prompt = counter(
+            "prompt", "Prompt tokens of turns whose engine reported what it had in its KV cache."
+        )
         self._expected = counter("expected", "Those of them that the worker expected in the cache.")
         self._cached = counter("cached", "Those of them that the engine found there.")
 
@@ -30,7 +36,10 @@ class WorkerMetrics:
         if stream.waited_s is not None:
             self._queue.observe(waited)
         self._prefill.observe(max(0.0, stream.first_at - stream.opened_at - waited))
-        if stream.finish is not None and stream.finish.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
+        if stream.finish is not None and stream.finish.reason not in (
+            FinishReason.ERROR,
+            FinishReason.CANCELLED,
+        ):
             self._decode.observe(now - stream.first_at)
         if stream.cached is not None:
             prompt = stream.prompt_tokens

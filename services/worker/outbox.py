@@ -1,8 +1,9 @@
-"""The worker's outbox, which keeps every turn's tokens until they have arrived, and makes one frame per shard and tick.
+"""The worker's outbox, which keeps every turn's tokens until they have arrived, and makes one frame
+per shard and tick.
 
-A turn's tokens are one list, bounded by its `max_tokens`, with an index up to which they were sent. The list coalesces
-tokens while a shard grants no credit, and any part of it can be sent again. Finished turns linger for a while, so that
-another shard can take over from one that died.
+A turn's tokens are one list, bounded by its `max_tokens`, with an index up to which they were sent.
+The list coalesces tokens while a shard grants no credit, and any part of it can be sent again.
+Finished turns linger for a while, so that another shard can take over from one that died.
 """
 
 from collections import OrderedDict
@@ -81,7 +82,8 @@ class TokenStream:
         self.context_bytes = memoryview(self.context).nbytes
 
     def prefilled(self, *, computed: bool) -> None:
-        """Ends the prefill: with the first tokens, or at the turn's end, `computed` or not. Later calls do nothing."""
+        """Ends the prefill: with the first tokens, or at the turn's end, `computed` or not. Later
+        calls do nothing."""
         if (call := self.on_prefilled) is not None:
             self.on_prefilled = None
             call(computed)
@@ -99,9 +101,12 @@ class TokenStream:
             self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)
 
     def _add_logprobs(self, delta: Delta) -> None:
-        """Adds log probabilities. Tokens without them (of an earlier attempt, of some steps) keep their places."""
+        """Adds log probabilities. Tokens without them (of an earlier attempt, of some steps) keep
+        their places."""
         self.logprobs = self.logprobs or []
-        fresh = [[(token, _finite(value)) for token, value in pairs] for pairs in delta.logprobs or []]
+        fresh = [
+            [(token, _finite(value)) for token, value in pairs] for pairs in delta.logprobs or []
+        ]
         self.logprobs += [[] for _ in range(len(self.ids) - len(fresh) - len(self.logprobs))]
         self.logprobs += fresh
         widest = max(map(len, fresh), default=0)
@@ -109,7 +114,8 @@ class TokenStream:
 
     @property
     def started(self) -> bool:
-        """Whether the engine has reported anything. Until then the turn waits for a slot or for its prefill."""
+        """Whether the engine has reported anything. Until then the turn waits for a slot or for its
+        prefill."""
         return self.cached is not None or len(self.ids) > self.resumed
 
     @property
@@ -193,7 +199,8 @@ class Outbox:
         max_lingering: int = 4096,
         on_broken: Callable[[TokenStream], None] = lambda _: None,
     ) -> None:
-        """`on_broken`: called from within `fill` and `take_back` for a stream that had to be broken off."""
+        """`on_broken`: called from within `fill` and `take_back` for a stream that had to be broken
+        off."""
         self._worker = worker
         self._on_broken = on_broken
         self._frame_bytes = frame_bytes
@@ -209,7 +216,8 @@ class Outbox:
         """For each shard: the entries that end streams which it lacks and which no longer exist."""
 
     def open(self, stream: TokenStream) -> None:
-        """Adds the stream of an attempt. An earlier attempt continues to its end, which its shard must receive."""
+        """Adds the stream of an attempt. An earlier attempt continues to its end, which its shard
+        must receive."""
         self._live[stream.key] = stream
 
     def find(self, turn: str, attempt: int) -> TokenStream | None:
@@ -218,7 +226,8 @@ class Outbox:
         return self._live.get(key) or self._lingering.get(key)
 
     def schedule(self, stream: TokenStream) -> bool:
-        """Notes that the stream has something to send. Returns whether no other stream of its shard had."""
+        """Notes that the stream has something to send. Returns whether no other stream of its shard
+        had."""
         dirty = self._dirty.get(stream.parser)
         if dirty is None:
             dirty = self._dirty[stream.parser] = {}
@@ -237,11 +246,14 @@ class Outbox:
     def expire(self, now: float) -> None:
         """Drops streams that have lingered long enough; undelivered ones linger longer."""
         for stream in list(self._lingering.values()):
-            if now - stream.ended_at >= self._linger_s * (1 if self.delivered(stream) else UNDELIVERED):
+            if now - stream.ended_at >= self._linger_s * (
+                1 if self.delivered(stream) else UNDELIVERED
+            ):
                 self._drop(stream)
 
     def attached(self, now: float) -> None:
-        """Lets all streams linger again, because nothing could be sent while this process was cut off from the bus."""
+        """Lets all streams linger again, because nothing could be sent while this process was cut
+        off from the bus."""
         # rare: a worker was cut off and is no longer
         for stream in self._lingering.values():
             stream.ended_at = now
@@ -257,7 +269,8 @@ class Outbox:
         self._gone.setdefault(parser, {})[key] = TokenEntry(*key, offset, finish=GONE)
 
     def fill(self, parser: str, seq: int) -> TokenFrame | None:
-        """Returns the next frame for a shard: all that its streams have to send, up to the frame limit."""
+        """Returns the next frame for a shard: all that its streams have to send, up to the frame
+        limit."""
         dirty = self._dirty.get(parser)
         if not dirty:
             gone = self._gone.pop(parser, None)
@@ -270,7 +283,9 @@ class Outbox:
             raise
         return TokenFrame(self._worker, seq, entries) if entries else None
 
-    def _collect(self, parser: str, seq: int, dirty: dict[TokenStream, None], entries: list[TokenEntry]) -> None:
+    def _collect(
+        self, parser: str, seq: int, dirty: dict[TokenStream, None], entries: list[TokenEntry]
+    ) -> None:
         room = self._frame_bytes
         for stream in list(dirty):
             if (tokens := stream.take_tokens(room)) is not None:
@@ -296,8 +311,8 @@ class Outbox:
     def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
         """Takes back a frame that was not sent: its streams are sent again from where it began.
 
-        A stream ends there if its entry cannot be encoded, because the engine's ids are not integers or its log
-        probabilities not numbers. Returns whether any did.
+        A stream ends there if its entry cannot be encoded, because the engine's ids are not
+        integers or its log probabilities not numbers. Returns whether any did.
         """
         assert isinstance(frame, TokenFrame)
         blamed = False
@@ -323,10 +338,13 @@ class Outbox:
 
     def delivered(self, stream: TokenStream) -> bool:
         """Whether the shard has all of a stream, its end included."""
-        return stream.finish_seq is not None and stream.finish_seq <= self._credited.get(stream.parser, 0)
+        return stream.finish_seq is not None and stream.finish_seq <= self._credited.get(
+            stream.parser, 0
+        )
 
     def replay(self, request: Replay) -> None:
-        """Rewinds the streams that the shard names; with `all` also every other one that it may not have to its end.
+        """Rewinds the streams that the shard names; with `all` also every other one that it may not
+        have to its end.
 
         Streams that no longer exist are ended.
         """
@@ -347,14 +365,15 @@ class Outbox:
             self.schedule(stream)
 
     def confirm(self, parser: str, frontends: Container[str]) -> None:
-        """Drops the finished streams of a shard that left without open turns: these frontends have them."""
+        """Drops the finished streams of a shard that left without open turns: these frontends have
+        them."""
         for stream in list(self._lingering.values()):
             if stream.parser == parser and stream.frontend in frontends and self.delivered(stream):
                 self._drop(stream)
 
     def move(self, gone: str, to: str) -> int:
-        """Moves the streams of a shard that is gone to another one, which gets them from the start. Returns how
-        many."""
+        """Moves the streams of a shard that is gone to another one, which gets them from the start.
+        Returns how many."""
         self._dirty.pop(gone, None)
         self._credited.pop(gone, None)
         self._gone.pop(gone, None)

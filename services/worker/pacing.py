@@ -1,8 +1,10 @@
-"""Decides when a step's tokens go out: at once, or a millisecond later with those of the next steps.
+"""Decides when a step's tokens go out: at once, or a millisecond later with those of the next
+steps.
 
-The steps of a model that takes 10 ms for each are sent at the end of their tick. A faster engine (a small model, a
-script without delay, a step with results in several ticks) would cause a frame, an event and a write for each token.
-Therefore frames of ordinary steps to one shard are `gap_s` apart. The first tokens of a turn and its end never wait.
+The steps of a model that takes 10 ms for each are sent at the end of their tick. A faster engine (a
+small model, a script without delay, a step with results in several ticks) would cause a frame, an
+event and a write for each token. Therefore frames of ordinary steps to one shard are `gap_s` apart.
+The first tokens of a turn and its end never wait.
 """
 
 import asyncio

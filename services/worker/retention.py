@@ -13,18 +13,21 @@ SLACK = 256
 
 
 class RetentionQuota:
-    """The retained prompts of each tenant. A session's prompts begin alike, so its longest one counts. A prompt that
-    does not begin with that one, since ids of sessions are what clients claim, counts with its new tokens."""
+    """The retained prompts of each tenant. A session's prompts begin alike, so its longest one
+    counts. A prompt that does not begin with that one, since ids of sessions are what clients
+    claim, counts with its new tokens."""
 
     def __init__(self, kv_tokens: int | None) -> None:
         """`kv_tokens`: the capacity of the cache; None if unknown, then nothing is retained."""
         self._capacity = kv_tokens or 0
         self._retained: dict[tuple[str, str], tuple[float, int]] = {}
-        """The end of the retention, and the tokens, for each tenant and session or turn with another prompt."""
+        """The end of the retention, and the tokens, for each tenant and session or turn with
+        another prompt."""
 
     def seconds(self, request: GenerateRequest, tokens: int, held: int, now: float) -> int:
-        """Returns for how many seconds the turn's prompt is retained; 0 if that is not requested, or its tenant or all
-        tenants together retain too much. `tokens`: the prompt's; `held`: those in the cache; `now`: the loop's time."""
+        """Returns for how many seconds the turn's prompt is retained; 0 if that is not requested,
+        or its tenant or all tenants together retain too much. `tokens`: the prompt's; `held`: those
+        in the cache; `now`: the loop's time."""
         if not request.retain_s:
             return 0
         self._retained = {name: one for name, one in self._retained.items() if one[0] > now}
@@ -35,7 +38,10 @@ class RetentionQuota:
         counts = {one: max(count, MIN_TOKENS) for one, (_, count) in self._retained.items()}
         counts[name] = max(most := max(most, tokens), MIN_TOKENS)
         own = sum(count for (tenant, _), count in counts.items() if tenant == request.tenant)
-        if own > TENANT_SHARE * self._capacity or sum(counts.values()) > TOTAL_SHARE * self._capacity:
+        if (
+            own > TENANT_SHARE * self._capacity
+            or sum(counts.values()) > TOTAL_SHARE * self._capacity
+        ):
             return 0
         self._retained[name] = max(until, now + request.retain_s), most
         return request.retain_s

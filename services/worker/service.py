@@ -1,9 +1,9 @@
 """The worker process, which connects one engine to the bus.
 
-The path of a turn: `_request` admits or refuses a generate request at once; the engine then puts each step's tokens
-into the turn's token stream, and the outbox drains what is ready to the parser shards, one frame per shard and tick.
-Nothing awaits, so that a turn needs no task, except one with images, which are fetched first. Cancellation closes the
-engine's handle.
+The path of a turn: `_request` admits or refuses a generate request at once; the engine then puts
+each step's tokens into the turn's token stream, and the outbox drains what is ready to the parser
+shards, one frame per shard and tick. Nothing awaits, so that a turn needs no task, except one with
+images, which are fetched first. Cancellation closes the engine's handle.
 """
 
 import asyncio
@@ -56,13 +56,14 @@ from services.worker.stream_spans import StreamSpans
 from services.worker.thoughts import BudgetedTurn, ThoughtCounter
 
 LINGER_S = 15.0
-"""How long a finished turn can still be sent to another shard, in addition to `recovery_s`: several times as long as
-the detection of a death."""
+"""How long a finished turn can still be sent to another shard, in addition to `recovery_s`: several
+times as long as the detection of a death."""
 FRAME_GAP_S = 0.001
 """Time between two frames of ordinary steps to a shard: a fraction of a large model's step."""
 HEALTH_INTERVAL_S = 0.5
 CONTINUED_PRIORITY = 1.0
-"""Added to the priority of a turn that had a slot before its thought was ended: it goes before those that wait."""
+"""Added to the priority of a turn that had a slot before its thought was ended: it goes before
+those that wait."""
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
@@ -87,7 +88,9 @@ class Worker(Service):
         self._log = process.log
         self._loop = asyncio.get_running_loop()
         linger_s = process.config.bus.recovery_s + LINGER_S
-        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=linger_s, on_broken=self._broken)
+        self._outbox = Outbox(
+            process.id, frame_bytes=FRAME_BYTES, linger_s=linger_s, on_broken=self._broken
+        )
         self._sender = FrameSender(
             process,
             "parser",
@@ -139,11 +142,17 @@ class Worker(Service):
         """Subscribes to requests."""
         info = self._info
         if info.full_len is not None and info.max_model_len < info.full_len:
-            window = {"max_model_len": info.max_model_len, "full_len": info.full_len, "kv_tokens": info.kv_tokens}
+            window = {
+                "max_model_len": info.max_model_len,
+                "full_len": info.full_len,
+                "kv_tokens": info.kv_tokens,
+            }
             self._log.warning("worker.window_reduced", **window, reason=info.limit)
         await self._sender.start()
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
-        await self._process.subscribe(subjects.generate(self._model, self._process.id), self._request)
+        await self._process.subscribe(
+            subjects.generate(self._model, self._process.id), self._request
+        )
         if self._kv is not None:
             await self._kv.start()
 
@@ -162,12 +171,14 @@ class Worker(Service):
 
     async def watch(self) -> None:
         """Ends the process when the engine has died, whether or not a turn was open to report it."""
-        # An engine that dies sends no event. The errors of its turns must be sent before the process ends.
+        # An engine that dies sends no event. The errors of its turns must be sent before the
+        # process ends.
         while self._engine.healthy() or self._turns:  # noqa: ASYNC110
             await asyncio.sleep(HEALTH_INTERVAL_S)
         self._process.stop(failure="the engine died")
 
-    # -- a turn begins ----------------------------------------------------------------------------------------------
+    # -- a turn begins
+    # ----------------------------------------------------------------------------------------------
 
     def _request(self, delivery: Delivery) -> None:
         request = decode_generate(delivery.data)
@@ -199,7 +210,10 @@ class Worker(Service):
         self._settle()
 
     def _answer(
-        self, delivery: Delivery, request: GenerateRequest, images: Callable[[], Sequence[EngineImage]] = tuple
+        self,
+        delivery: Delivery,
+        request: GenerateRequest,
+        images: Callable[[], Sequence[EngineImage]] = tuple,
     ) -> None:
         error = held = None
         try:
@@ -208,7 +222,9 @@ class Worker(Service):
             error = refusal.info
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=request.turn)
-            error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
+            error = errors.EngineFailed(
+                f"the request could not be taken: {type(failure).__name__}"
+            ).info
         reply = msgspec.json.encode(GenerateReply(self._process.id, error, held))
         if error is None:
             after_sending(delivery.reply, reply)  # the first token goes first
@@ -222,7 +238,9 @@ class Worker(Service):
         counter = None
         if request.thoughts is not None:
             counter = ThoughtCounter(request.thoughts)
-            resume += counter.resume(resume)[: max((request.sampling.max_tokens or 0) - len(resume), 0)]
+            resume += counter.resume(resume)[
+                : max((request.sampling.max_tokens or 0) - len(resume), 0)
+            ]
         prompt = request.prompt + pack_ids(resume)
         keyed = with_images(prompt, request.images)
         blocks = self._kv.blocks(keyed, request.cache_salt) if self._kv is not None else None
@@ -230,15 +248,22 @@ class Worker(Service):
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
-            sampling=self._rest(request.sampling, len(resume), counter) if resume else request.sampling,
-            # The tokenizer may have more ids than the weights have rows; engines use stop ids as indexes.
-            stop_ids=[token for token in request.stop_ids if token < (self._info.vocab_size or inf)],
+            sampling=self._rest(request.sampling, len(resume), counter)
+            if resume
+            else request.sampling,
+            # The tokenizer may have more ids than the weights have rows; engines use stop ids as
+            # indexes.
+            stop_ids=[
+                token for token in request.stop_ids if token < (self._info.vocab_size or inf)
+            ],
             priority=request.priority,
             cache_salt=request.cache_salt,
             guided=_decode_form(request.guided),
             grammar=request.grammar if "grammar" in self._info.features else "",
             resumed=len(resume),
-            retain_s=self._retention.seconds(request, len(prompt) // 4, held or 0, self._loop.time()),
+            retain_s=self._retention.seconds(
+                request, len(prompt) // 4, held or 0, self._loop.time()
+            ),
             session=request.session,
             trace=request.trace,
             block_keys=blocks.keys if blocks is not None else None,
@@ -247,8 +272,12 @@ class Worker(Service):
         check(engine_request, self._info)
         if request.parser:
             self._open(request, engine_request, blocks, held, counter)
-        elif self._turns or self._engine.load().waiting:  # speculative prefills are for idle workers
-            raise errors.Overloaded("this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S)
+        elif (
+            self._turns or self._engine.load().waiting
+        ):  # speculative prefills are for idle workers
+            raise errors.Overloaded(
+                "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
+            )
         else:
             self._engine.open(engine_request, Prefill(partial(self._prefill_failed, request.turn)))
             if self._kv is not None and blocks is not None:
@@ -264,14 +293,18 @@ class Worker(Service):
         if self._cancelled.attempt(request.turn) >= request.attempt:
             # rare: a cancellation overtook its request
             raise errors.Unavailable("the turn was cancelled")
-        if request.turn in self._turns and self._turns[request.turn].stream.attempt >= request.attempt:
+        if (
+            request.turn in self._turns
+            and self._turns[request.turn].stream.attempt >= request.attempt
+        ):
             raise errors.Unavailable("this worker has the turn already")
         if request.timeout_s is not None and request.timeout_s <= 0:
             raise errors.TimedOut("the request's deadline has passed", code=errors.DEADLINE_PASSED)
         slots = self._engine.load().slots
         if 0 < slots <= len(self._turns) - self._queue_limit:
             raise errors.Overloaded(
-                "all slots of this worker are taken and its queue is full", retry_after_s=errors.RETRY_AFTER_S
+                "all slots of this worker are taken and its queue is full",
+                retry_after_s=errors.RETRY_AFTER_S,
             )
 
     def _open(
@@ -289,7 +322,9 @@ class Worker(Service):
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
-            parser=sys.intern(self._shards.choose(request.parser)),  # one object for all its streams: faster lookups
+            parser=sys.intern(
+                self._shards.choose(request.parser)
+            ),  # one object for all its streams: faster lookups
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory
             ids=resume,
@@ -301,15 +336,20 @@ class Worker(Service):
         notice = request.notice if computes and not self._info.shares_queued else ""
         stream.on_prefilled = partial(self._prefilled, request.turn, blocks, notice)
         on_end = partial(self._ended, blocks)
-        decoding = Decoding(stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end)
+        decoding = Decoding(
+            stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end
+        )
         scope = self._process.scope(request.trace)
         spans = StreamSpans(scope, len(engine_request.token_ids)) if scope is not None else None
         sink: Sink = decoding
         if counter is not None and request.thoughts is not None:
             limit = request.sampling.max_tokens or 0
             go_on = partial(self._continue, engine_request, request.thoughts.grammar)
-            sink = BudgetedTurn(decoding, counter, limit, lambda turn: self._loop.call_soon(go_on, turn))
-        # Before the stream is scheduled: the frame with the parse context can then have the first token, too.
+            sink = BudgetedTurn(
+                decoding, counter, limit, lambda turn: self._loop.call_soon(go_on, turn)
+            )
+        # Before the stream is scheduled: the frame with the parse context can then have the first
+        # token, too.
         try:
             decoding.handle = self._engine.open(engine_request, sink)
         except EngineDied as death:
@@ -321,12 +361,14 @@ class Worker(Service):
             timer = self._loop.call_later(request.timeout_s, self._deadline_passed, decoding)
             self._deadlines[decoding] = timer
         self._outbox.open(stream)
-        self._send(stream)  # the parse context: if this worker dies in prefill, the shard has the turn's frontend
+        self._send(
+            stream
+        )  # the parse context: if this worker dies in prefill, the shard has the turn's frontend
         self._process.registry.expect("frontend", stream.frontend, self._loop.time())
 
     def _continue(self, first: EngineRequest, grammar: str, turn: BudgetedTurn) -> None:
-        """Has the engine continue a turn after a thought that was ended, as after the death of a worker. `first`: the
-        request of this attempt; `grammar`: that of the rest."""
+        """Has the engine continue a turn after a thought that was ended, as after the death of a
+        worker. `first`: the request of this attempt; `grammar`: that of the rest."""
         decoding = turn.decoding
         if decoding.ended:
             return
@@ -334,10 +376,12 @@ class Worker(Service):
         prompt = first.token_ids[: len(first.token_ids) - first.resumed]
         request = msgspec.structs.replace(
             first,
-            id=f"{first.id}.{len(output)}",  # the engine may still hold the stopped one under its id
+            # the engine may still hold the stopped one under its id
+            id=f"{first.id}.{len(output)}",
             token_ids=unpack_array(pack_ids(prompt) + pack_ids(output)),
             sampling=self._rest(first.sampling, len(output) - first.resumed, turn.counter),
-            priority=first.priority + (CONTINUED_PRIORITY if "priority" in self._info.features else 0.0),
+            priority=first.priority
+            + (CONTINUED_PRIORITY if "priority" in self._info.features else 0.0),
             rest_grammar=grammar if first.grammar else "",
             resumed=len(output),
             block_keys=None,
@@ -346,17 +390,24 @@ class Worker(Service):
             decoding.handle = self._engine.open(request, turn)
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=decoding.stream.turn)
-            error = errors.EngineFailed(f"the turn could not be continued: {type(failure).__name__}")
+            error = errors.EngineFailed(
+                f"the turn could not be continued: {type(failure).__name__}"
+            )
             decoding.fail(failure if isinstance(failure, errors.TurnwireError) else error)
 
     def _rest(self, sampling: Sampling, done: int, counter: ThoughtCounter | None) -> Sampling:
         """The sampling of the rest of a turn, after `done` output tokens."""
         sampling = _remaining(sampling, done)
-        if counter is not None and "logit_bias" in self._info.features:  # elsewhere each further thought is ended
-            sampling = msgspec.structs.replace(sampling, logit_bias={**sampling.logit_bias, **counter.bans})
+        if (
+            counter is not None and "logit_bias" in self._info.features
+        ):  # elsewhere each further thought is ended
+            sampling = msgspec.structs.replace(
+                sampling, logit_bias={**sampling.logit_bias, **counter.bans}
+            )
         return sampling
 
-    # -- a turn goes on, and ends ---------------------------------------------------------------------------------
+    # -- a turn goes on, and ends
+    # ---------------------------------------------------------------------------------
 
     def _stepped(self, stream: TokenStream) -> None:
         if stream.sent > stream.resumed:
@@ -366,7 +417,9 @@ class Worker(Service):
             self._pacer.send_now(stream.parser)
             stream.prefilled(computed=True)
 
-    def _prefilled(self, turn: str, blocks: PromptBlocks | None, notice: str, computed: bool) -> None:
+    def _prefilled(
+        self, turn: str, blocks: PromptBlocks | None, notice: str, computed: bool
+    ) -> None:
         if computed and blocks is not None and self._kv is not None:
             self._kv.used(blocks)
         if notice:  # the first token goes first
@@ -381,7 +434,10 @@ class Worker(Service):
         if len(stream.ids) > stream.resumed:
             stream.first_at = stream.first_at or now  # the only step had all of it
         self._send(stream)
-        broken_off = stream.finish is None or stream.finish.reason in (FinishReason.ERROR, FinishReason.CANCELLED)
+        broken_off = stream.finish is None or stream.finish.reason in (
+            FinishReason.ERROR,
+            FinishReason.CANCELLED,
+        )
         stream.prefilled(computed=(computed := bool(stream.first_at) or not broken_off))
         self._outbox.ended(stream, self._loop.time())
         self._metrics.ended(stream, now)
@@ -395,10 +451,12 @@ class Worker(Service):
             self._kv.ended(blocks, stream.ids[stream.resumed :])
         self._settle()
         if not self._outbox.busy and self._process.draining:
-            self._process.heartbeat_soon()  # a heartbeat makes the shards acknowledge what they have
+            # a heartbeat makes the shards acknowledge what they have
+            self._process.heartbeat_soon()
 
     def _deadline_passed(self, decoding: Decoding) -> None:
-        """Ends a turn that still waits for its slot or its prefill. Its frontend cancels one that decodes."""
+        """Ends a turn that still waits for its slot or its prefill. Its frontend cancels one that
+        decodes."""
         if not decoding.stream.started:
             self._log.info("worker.deadline_passed", turn=decoding.stream.turn)
             decoding.abandon(errors.TimedOut("the request's deadline passed before it was decoded"))
@@ -419,7 +477,12 @@ class Worker(Service):
         self._settle()
 
     def _settle(self) -> None:
-        if not self._process.draining or self._settled.is_set() or self._outbox.busy or self._fetches:
+        if (
+            not self._process.draining
+            or self._settled.is_set()
+            or self._outbox.busy
+            or self._fetches
+        ):
             return
         registry = self._process.registry
         for stream in self._outbox.undelivered():
@@ -429,7 +492,8 @@ class Worker(Service):
                 return
         self._settled.set()
 
-    # -- cancellation -----------------------------------------------------------------------------------------------
+    # -- cancellation
+    # -----------------------------------------------------------------------------------------------
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
@@ -443,17 +507,23 @@ class Worker(Service):
             decoding.cancel()
             self._abort_seconds.observe(time.perf_counter() - arrived)
             tokens = len(decoding.stream.ids)
-            self._log.info("worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=tokens)
+            self._log.info(
+                "worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=tokens
+            )
 
     def _report_unreadable(self, cancel: Cancel) -> None:
-        """Sends the error to the frontend in place of the shard, which could not read the frontend's id."""
+        """Sends the error to the frontend in place of the shard, which could not read the
+        frontend's id."""
         stream = self._outbox.find(cancel.turn, cancel.attempt)
         if stream is not None:
             error = errors.EngineFailed("the output could not be parsed").info
-            frame = EventFrame(self._process.id, 0, [EventEntry(cancel.turn, cancel.attempt, [Failed(error)])])
+            frame = EventFrame(
+                self._process.id, 0, [EventEntry(cancel.turn, cancel.attempt, [Failed(error)])]
+            )
             self._process.publish(subjects.events(stream.frontend), frame)
 
-    # -- other processes ----------------------------------------------------------------------------------------------
+    # -- other processes
+    # ----------------------------------------------------------------------------------------------
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage == "parser":
@@ -463,7 +533,9 @@ class Worker(Service):
     def _frontend_gone(self, frontend: str) -> None:
         for decoding in list(self._turns.values()):
             if decoding.stream.frontend == frontend:
-                self._log.info("worker.cancelled", turn=decoding.stream.turn, reason="frontend_gone")
+                self._log.info(
+                    "worker.cancelled", turn=decoding.stream.turn, reason="frontend_gone"
+                )
                 decoding.cancel()
         self._settle()
 
@@ -493,7 +565,9 @@ async def run(config: WorkerConfig) -> None:
     try:
         info = await engine.start()
     except (ImportError, ValueError) as error:
-        raise errors.Invalid(f"the {config.engine} engine cannot serve {config.model}: {error}") from error
+        raise errors.Invalid(
+            f"the {config.engine} engine cannot serve {config.model}: {error}"
+        ) from error
     try:
         process.log.info(
             "worker.loaded",
@@ -512,4 +586,6 @@ async def run(config: WorkerConfig) -> None:
         await process.run()
     finally:
         await engine.stop(config.drain_s)
-        await asyncio.sleep(EVERY_S)  # for the last lines of the log: the process ends without exit handlers
+        await asyncio.sleep(
+            EVERY_S
+        )  # for the last lines of the log: the process ends without exit handlers

@@ -1,4 +1,5 @@
-"""Chooses the parser shard of each stream, and moves the streams of a shard that is gone to another one."""
+"""Chooses the parser shard of each stream, and moves the streams of a shard that is gone to another
+one."""
 
 import asyncio
 
@@ -12,7 +13,9 @@ from services.worker.pacing import Pacer
 class ParserShards:
     """The parser shards of one model, as a worker sees them."""
 
-    def __init__(self, process: Process, model: str, outbox: Outbox, sender: FrameSender, pacer: Pacer) -> None:
+    def __init__(
+        self, process: Process, model: str, outbox: Outbox, sender: FrameSender, pacer: Pacer
+    ) -> None:
         self._registry = process.registry
         self._log = process.log
         self._model = model
@@ -43,7 +46,9 @@ class ParserShards:
         self._reassign()
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.stage == "parser" and self._orphans:  # not only new ones: a first heartbeat accepts no work
+        if (
+            heartbeat.stage == "parser" and self._orphans
+        ):  # not only new ones: a first heartbeat accepts no work
             self._reassign()
 
     def _least_busy(self) -> str | None:

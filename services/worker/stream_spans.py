@@ -15,7 +15,8 @@ class StreamSpans:
     """Takes the times of one token stream, and records its spans."""
 
     def __init__(self, scope: "Scope", prompt_tokens: int) -> None:
-        """`prompt_tokens`: with the output of an earlier attempt, which the engine computes like a prompt."""
+        """`prompt_tokens`: with the output of an earlier attempt, which the engine computes like a
+        prompt."""
         self._scope = scope
         self._prompt_tokens = prompt_tokens
         self._taken = time_ns()

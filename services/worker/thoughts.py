@@ -1,7 +1,8 @@
 """Ends a turn's reasoning at its budget.
 
-`ThoughtCounter` counts reasoning tokens by their ids. `BudgetedTurn` is the sink of a turn with a budget: when that is
-spent, it stops the engine, ends the thought in the turn's stream, and has the turn continued from there.
+`ThoughtCounter` counts reasoning tokens by their ids. `BudgetedTurn` is the sink of a turn with a
+budget: when that is spent, it stops the engine, ends the thought in the turn's stream, and has the
+turn continued from there.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,13 +25,15 @@ BANNED = -100.0
 class ThoughtCounter:
     """The reasoning tokens of one turn: those between an opener and a closer. Pure.
 
-    A token that may belong to a closer is not counted before that is certain. So a thought that ends by itself at the
-    budget is left as it is.
+    A token that may belong to a closer is not counted before that is certain. So a thought that
+    ends by itself at the budget is left as it is.
     """
 
     def __init__(self, budget: ThoughtBudget) -> None:
         self._budget = budget
-        self._texts = {token: text for text, packed in budget.spelling.items() for token in unpack_ids(packed)}
+        self._texts = {
+            token: text for text, packed in budget.spelling.items() for token in unpack_ids(packed)
+        }
         self._prefixes = {closer[:n] for closer in budget.closers for n in range(1, len(closer))}
         self._reach = max(map(len, (*budget.openers, *budget.closers, *budget.edges)))
         self._limit = budget.tokens
@@ -54,10 +57,13 @@ class ThoughtCounter:
 
     @property
     def bans(self) -> dict[int, float]:
-        """Biases with which no further thought opens, if the budget is spent, and where the opener is one token."""
+        """Biases with which no further thought opens, if the budget is spent, and where the opener
+        is one token."""
         spelling = self._budget.spelling
         openers = [spelling[opener] for opener in self._budget.openers if opener in spelling]
-        return dict.fromkeys(unpack_ids(b"".join(openers)) if self.used >= self._limit else (), BANNED)
+        return dict.fromkeys(
+            unpack_ids(b"".join(openers)) if self.used >= self._limit else (), BANNED
+        )
 
     def take(self, token: int) -> None:
         """Takes the next token of the output."""
@@ -74,8 +80,8 @@ class ThoughtCounter:
         return self._next_end()
 
     def resume(self, ids: Sequence[int]) -> list[int]:
-        """Takes the output of an earlier attempt. Returns the ids that must follow because a thought in it had spent
-        the budget, also where it had sent a part of them."""
+        """Takes the output of an earlier attempt. Returns the ids that must follow because a
+        thought in it had spent the budget, also where it had sent a part of them."""
         spent = 0 if self.thinks and not self._limit else None
         for count, token in enumerate(ids, 1):
             thinks = self.thinks
@@ -90,8 +96,8 @@ class ThoughtCounter:
         return self.end_thought() if self.over else []
 
     def _end_sent(self, ids: Sequence[int], spent: int | None) -> int:
-        """Takes the end of a thought where `ids[spent:]` begin with it. Returns how many of its ids are missing, if
-        they are a part of it, else 0."""
+        """Takes the end of a thought where `ids[spent:]` begin with it. Returns how many of its ids
+        are missing, if they are a part of it, else 0."""
         rest, end = [] if spent is None else list(ids[spent:]), self._ends[0]
         if rest[: len(end)] == end:
             self._next_end()
@@ -107,7 +113,9 @@ class ThoughtCounter:
         tail = "".join(self._tail)
         if found := _first(tail, self._budget.closers):
             used = self.used + max(self._tokens - self._tokens_from(found[1]), 0)
-            self.used = min(used, self._limit)  # an end in the output of an earlier attempt may have tokens before this
+            self.used = min(
+                used, self._limit
+            )  # an end in the output of an earlier attempt may have tokens before this
             self._leave(tail[found[1] :])
             return
         partial = next((at for at in range(len(tail)) if tail[at:] in self._prefixes), len(tail))
@@ -132,7 +140,9 @@ class ThoughtCounter:
             end, start, marker = found
             if marker == FENCE:
                 self._fenced = not self._fenced
-            if marker in openers and (not edges or (_opens_thought(text[:start]) and not self._fenced)):
+            if marker in openers and (
+                not edges or (_opens_thought(text[:start]) and not self._fenced)
+            ):
                 self.thinks, self._text, self._tail = True, "", []
                 if text[end:]:
                     self._tokens = -1  # the token with the opener's end is not the thought's
@@ -149,8 +159,8 @@ def _first(text: str, markers: Iterable[str]) -> tuple[int, int, str] | None:
 
 
 def _opens_thought(before: str) -> bool:
-    """Whether an opener after this text, which follows an edge, is more than a mention, as parsers see it: it begins a
-    line or a sentence, or nothing sets it apart from the text before it."""
+    """Whether an opener after this text, which follows an edge, is more than a mention, as parsers
+    see it: it begins a line or a sentence, or nothing sets it apart from the text before it."""
     bare = before.rstrip(_BLANKS)
     blanks = before[len(bare) :]
     if not bare or "\n" in blanks:
@@ -168,8 +178,9 @@ class BudgetedTurn:
         max_tokens: int,
         continue_turn: "Callable[[BudgetedTurn], object]",
     ) -> None:
-        """`max_tokens`: the turn's limit of output, with that of earlier attempts. `continue_turn`: called when a
-        thought was ended; has the turn decoded after all of its stream's ids, with this sink, but not within the call.
+        """`max_tokens`: the turn's limit of output, with that of earlier attempts. `continue_turn`:
+        called when a thought was ended; has the turn decoded after all of its stream's ids, with
+        this sink, but not within the call.
         """
         self.decoding = decoding
         self.fail = decoding.fail
@@ -187,7 +198,9 @@ class BudgetedTurn:
         logprobs = None
         if delta.logprobs is not None or self._held.logprobs:
             logprobs = (self._held.logprobs or []) + (delta.logprobs or [[] for _ in delta.ids])
-        if self._continued:  # the prompt is then the turn so far, which says nothing of the turn's own prompt
+        if (
+            self._continued
+        ):  # the prompt is then the turn so far, which says nothing of the turn's own prompt
             delta.cached = delta.waited_s = None
         for count, token in enumerate(delta.ids, held + 1):
             counter.take(token)
@@ -200,7 +213,9 @@ class BudgetedTurn:
         if delta.ids or delta.cached is not None or delta.finish is not None:
             self.decoding.put(delta)
 
-    def _end_thought(self, delta: Delta, ids: list[int], logprobs: list[list[tuple[int, float]]] | None) -> None:
+    def _end_thought(
+        self, delta: Delta, ids: list[int], logprobs: list[list[tuple[int, float]]] | None
+    ) -> None:
         decoding = self.decoding
         if decoding.handle is not None:
             decoding.handle.close()
@@ -209,7 +224,10 @@ class BudgetedTurn:
         room = self._max_tokens - len(decoding.stream.ids) - len(ids)
         end = self.counter.end_thought()[:room]
         finish = FinishReason.LENGTH if len(end) == room else None
-        scores = logprobs and [*logprobs[: len(ids)], *([] for _ in end)]  # the model did not choose the end's tokens
+        scores = logprobs and [
+            *logprobs[: len(ids)],
+            *([] for _ in end),
+        ]  # the model did not choose the end's tokens
         decoding.put(Delta(ids + end, scores, delta.cached, finish, waited_s=delta.waited_s))
         if finish is None:
             self._continue(self)

@@ -12,10 +12,12 @@ from simulation.faults import GRACE_S, LOSING, Applied
 from simulation.world import World, tokenizer
 
 LATE_S = 25.0
-"""How much longer than without faults a request may take, without the time of faults: readers are slow by chance."""
+"""How much longer than without faults a request may take, without the time of faults: readers are
+slow by chance."""
 
 NOTICED_S = 80.0
-"""Time until the bus notices that a machine is gone: four intervals of pings. Until then it may be a suspended one."""
+"""Time until the bus notices that a machine is gone: four intervals of pings. Until then it may be
+a suspended one."""
 
 _ASK = re.compile(r"s\d+a\d+ asks\.")
 
@@ -36,17 +38,26 @@ class Reference:
     @classmethod
     def of(cls, agents: Sequence[Agent], world: World) -> "Reference":
         """Takes the answers and prompts of a run that has ended."""
-        answers = {agent.session.name: [canonical(request.events) for request in agent.answers] for agent in agents}
-        seconds = {agent.session.name: [one.ended - one.began for one in agent.answers] for agent in agents}
-        probabilities = {agent.session.name: [*map(_probabilities, agent.answers)] for agent in agents}
+        answers = {
+            agent.session.name: [canonical(request.events) for request in agent.answers]
+            for agent in agents
+        }
+        seconds = {
+            agent.session.name: [one.ended - one.began for one in agent.answers] for agent in agents
+        }
+        probabilities = {
+            agent.session.name: [*map(_probabilities, agent.answers)] for agent in agents
+        }
         return cls(answers, probabilities, {turn: ids for _, turn, ids in _named(world)}, seconds)
 
 
 def differences(
     agents: Sequence[Agent], world: World, reference: Reference, applied: Sequence[Applied]
 ) -> Iterator[str]:
-    """Yields how answers and prompts differ from those of the run without faults, and requests that took too long."""
-    # The loss of a turn's entry in the ledger costs its exact tokens, never its text (docs/ledger.md).
+    """Yields how answers and prompts differ from those of the run without faults, and requests that
+    took too long."""
+    # The loss of a turn's entry in the ledger costs its exact tokens, never its text
+    # (docs/ledger.md).
     exact_until = min((one.began for one in applied), default=math.inf)
     for agent in agents:
         for number, request in enumerate(agent.answers):
@@ -55,12 +66,17 @@ def differences(
             if request.ended >= exact_until:
                 got, expected = without_prompt_tokens(got), without_prompt_tokens(expected)
             if got != expected:
-                differing = next((pair for pair in zip(got, expected, strict=False) if pair[0] != pair[1]), "")
+                differing = next(
+                    (pair for pair in zip(got, expected, strict=False) if pair[0] != pair[1]), ""
+                )
                 yield f"{turn}: other events than without faults: {differing}"
             if not _agree(_probabilities(request), reference.probabilities[name][number], applied):
                 yield f"{turn}: other log probabilities than without faults"
         for request in agent.requests:
-            taken, normal = request.ended - request.began, reference.seconds[agent.session.name][request.turn]
+            taken, normal = (
+                request.ended - request.began,
+                reference.seconds[agent.session.name][request.turn],
+            )
             if taken - faulty_s(request, applied) > normal + LATE_S and request.problem != SILENCE:
                 end = f"{request.outcome} {request.problem}".strip()
                 yield f"{request.session} turn {request.turn}: {end} after {taken:.1f} s, {normal:.1f} s without faults"
@@ -73,10 +89,15 @@ def differences(
 
 
 def unstored(agent: Agent, applied: Sequence[Applied]) -> Iterator[str]:
-    """Yields how stored answers differ from those that the client had. One that is stored during a fault of the bus, of
-    the store or of its frontend may be missing, or not have its end; some faults lose older ones, too."""
+    """Yields how stored answers differ from those that the client had. One that is stored during a
+    fault of the bus, of the store or of its frontend may be missing, or not have its end; some
+    faults lose older ones, too."""
     for answer, read in agent.reads:
-        is_lost = read.status == 404 or read.outcome == "pending" or "that ran this response is gone" in read.problem
+        is_lost = (
+            read.status == 404
+            or read.outcome == "pending"
+            or "that ran this response is gone" in read.problem
+        )
         excuses = [
             one
             for one in applied
@@ -89,7 +110,8 @@ def unstored(agent: Agent, applied: Sequence[Applied]) -> Iterator[str]:
 
 
 def _named(world: World) -> Iterator[tuple[float, str, list[int]]]:
-    """When each turn began, the turn, by the last question in its prompt and the answers after that, and the ids."""
+    """When each turn began, the turn, by the last question in its prompt and the answers after
+    that, and the ids."""
     for at, ids in world.prompts:
         text = _decode(ids, world.model)
         asks = [*_ASK.finditer(text)]
@@ -107,8 +129,8 @@ def _probabilities(request: Request) -> list[Any]:
 
 
 def _agree(got: Sequence[Any], expected: Sequence[Any], applied: Sequence[Applied]) -> bool:
-    """Whether log probabilities are those of the run without faults. Those of tokens that a lost worker decoded may be
-    missing."""
+    """Whether log probabilities are those of the run without faults. Those of tokens that a lost
+    worker decoded may be missing."""
     if not any(one.stage in ("worker", "") for one in applied):
         return got == expected
     left = [iter(choice) for choice in expected]

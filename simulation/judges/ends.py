@@ -1,4 +1,5 @@
-"""Judges how requests ended: without their answers only where the promises allow it (docs/reliability.md)."""
+"""Judges how requests ended: without their answers only where the promises allow it
+(docs/reliability.md)."""
 
 import re
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ MUCH_LOST = 0.4
 DRAIN_S = 30.0
 """How long a process that is terminated goes on with its turns."""
 STALE_S = 40.0
-"""Time after which a NATS server may disconnect a client that does not answer: by its pings after 40 to 60 s, or
-earlier where it cannot write. A frontend's turns end then."""
+"""Time after which a NATS server may disconnect a client that does not answer: by its pings after
+40 to 60 s, or earlier where it cannot write. A frontend's turns end then."""
 
 _MISSING = re.compile(r"no (\w+) serves this model at the moment")
 
@@ -67,7 +68,11 @@ class EndJudge:
 
     def forbidden(self, request: Request) -> str:
         """Returns why the promises do not allow this end of a request; "" if they do."""
-        near = [one for one in self._applied if one.began <= request.ended and one.until >= request.began]
+        near = [
+            one
+            for one in self._applied
+            if one.began <= request.ended and one.until >= request.began
+        ]
         own = [one for one in near if one.name == request.frontend]
         for since, until in request.silences:
             if not any(one.began <= until and one.until >= since for one in own):
@@ -82,23 +87,33 @@ class EndJudge:
             case "refused":
                 return self._forbidden_refusal(request, near, own)
             case "error":
-                if _MISSING.search(request.problem) and _starting(self._applied):  # not seen by a new frontend
+                if _MISSING.search(request.problem) and _starting(
+                    self._applied
+                ):  # not seen by a new frontend
                     return ""
                 return self._forbidden_error(request, near)
         return ""
 
-    def _forbidden_refusal(self, request: Request, near: Sequence[Applied], own: Sequence[Applied]) -> str:
+    def _forbidden_refusal(
+        self, request: Request, near: Sequence[Applied], own: Sequence[Applied]
+    ) -> str:
         if request.too_long and request.status == 400:
             return ""
         if request.status == 500:  # before the first event, an error of the turn is a status
             return self._forbidden_error(request, near)
         if self._refused_too_soon(request, lossy_s(request, near)):
             return "refused too soon"
-        away = any(one.deadly for one in own) or self._outages.any(request.began - 1.0, request.ended) or _bus(near)
+        away = (
+            any(one.deadly for one in own)
+            or self._outages.any(request.began - 1.0, request.ended)
+            or _bus(near)
+        )
         if request.status in (503, 529) and away:
             return ""
         # A Response that is stored during an outage may be missing afterwards, or not have its end.
-        lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
+        lost = request.status == 400 and (
+            "Previous response" in request.problem or "not ended" in request.problem
+        )
         if lost and any(one.began <= request.ended for one in self._applied):
             return ""
         return "nothing was down"
@@ -108,7 +123,11 @@ class EndJudge:
         if any(one.fault.kind == "engine fails" for one in near) or len(deadly) >= 3:
             return ""
         # A server of a cluster that fails cuts off those of any stage that are connected to it.
-        several = [one for one in near if self._outages.clustered and one.fault.kind in CUTTING and one.lasts]
+        several = [
+            one
+            for one in near
+            if self._outages.clustered and one.fault.kind in CUTTING and one.lasts
+        ]
         workers = [one for one in deadly if one.stage == "worker"] + several
         parsers = [one for one in deadly if one.stage == "parser"] + several
         for one, other in product(workers, parsers):
@@ -116,28 +135,45 @@ class EndJudge:
                 return ""
         waits_s = self._recovery_s if request.answer.blocks else min(WAIT_S, self._recovery_s)
         since = request.began - (0.0 if request.answer.blocks else self._recovery_s) - GRACE_S
-        longest = max(self._outages.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus"))
+        longest = max(
+            self._outages.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus")
+        )
         own = [one for one in near if one.name == request.frontend]
-        if any(one.fault.kind == "terminate" and request.ended >= one.began + DRAIN_S - 1.0 for one in own):
+        if any(
+            one.fault.kind == "terminate" and request.ended >= one.began + DRAIN_S - 1.0
+            for one in own
+        ):
             return ""
         away_s = max((one.ended - one.began for one in own if one.deadly), default=0.0)
-        if longest + lossy_s(request, near) >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
+        if (
+            longest + lossy_s(request, near) >= waits_s - GRACE_S
+            or away_s >= min(waits_s, STALE_S) - GRACE_S
+        ):
             return ""
         return "no pair of faults, no three deaths, no stage that was away for long"
 
     def _refused_too_soon(self, request: Request, lossy_s: float) -> bool:
-        """Whether a frontend did not wait, or not long enough, for a stage that it had seen within `recovery_s`."""
+        """Whether a frontend did not wait, or not long enough, for a stage that it had seen within
+        `recovery_s`."""
         missing = _MISSING.search(request.problem)
         if missing is None or _starting(self._applied):  # a new frontend has not seen the stage
             return False
-        longest = self._outages.longest(missing[1], request.began - self._recovery_s - GRACE_S, request.ended)
+        longest = self._outages.longest(
+            missing[1], request.began - self._recovery_s - GRACE_S, request.ended
+        )
         waited = request.ended - request.began >= WAIT_S - 1.0
-        return longest + (lossy_s if waited else 0.0) < (WAIT_S if waited else self._recovery_s) - GRACE_S
+        return (
+            longest + (lossy_s if waited else 0.0)
+            < (WAIT_S if waited else self._recovery_s) - GRACE_S
+        )
 
 
 def lossy_s(request: Request, near: Sequence[Applied]) -> float:
-    """Returns how long a request lasted while much of what its stages send each other was lost, in seconds."""
-    losing = [one for one in near if one.fault.kind == "lose messages" and one.fault.amount >= MUCH_LOST]
+    """Returns how long a request lasted while much of what its stages send each other was lost, in
+    seconds."""
+    losing = [
+        one for one in near if one.fault.kind == "lose messages" and one.fault.amount >= MUCH_LOST
+    ]
     spans = [min(one.ended, request.ended) - max(one.began, request.began) for one in losing]
     return max((0.0, *spans))
 

@@ -1,15 +1,17 @@
-"""Judges whether processes are idle when nothing is to do: whether any has more than others had before the load."""
+"""Judges whether processes are idle when nothing is to do: whether any has more than others had
+before the load."""
 
 from collections import Counter
 
 from simulation.world import Running, World
 
 LEAVE_S = 10.0
-"""How long a process takes to leave that has nothing to do; one that still has something drains for 30 s."""
+"""How long a process takes to leave that has nothing to do; one that still has something drains for
+30 s."""
 
 _LATER = Counter({"Subscription._wait_for_msgs": 2, "inbox": 1})
-"""What a process makes with its first request and its first call of JetStream, and for the caches of several
-workers."""
+"""What a process makes with its first request and its first call of JetStream, and for the caches
+of several workers."""
 
 
 class IdleStates:
@@ -20,7 +22,9 @@ class IdleStates:
         self._world = world
         self._states: dict[str, Counter[str]] = {}
         for running in world.running.values():
-            self._states[running.stage] = self._states.get(running.stage, Counter()) | _state(running)
+            self._states[running.stage] = self._states.get(running.stage, Counter()) | _state(
+                running
+            )
 
     def exceeded(self) -> list[str]:
         """Returns what is left in processes."""
@@ -32,13 +36,20 @@ class IdleStates:
         ]
 
     def stay(self) -> list[str]:
-        """Terminates all processes. Returns those that do not leave at once: they wait for what is left in them."""
+        """Terminates all processes. Returns those that do not leave at once: they wait for what is
+        left in them."""
         world = self._world
         for name, running in world.running.items():
             if running.process is not None:
                 world.terminate(name)
-        world.run(lambda: all(running.process is None for running in world.running.values()), LEAVE_S)
-        return [f"{name} does not leave" for name, running in world.running.items() if running.process is not None]
+        world.run(
+            lambda: all(running.process is None for running in world.running.values()), LEAVE_S
+        )
+        return [
+            f"{name} does not leave"
+            for name, running in world.running.items()
+            if running.process is not None
+        ]
 
     def _left(self, running: Running) -> list[str]:
         process, service = running.process, running.service
@@ -65,5 +76,8 @@ def _state(running: Running) -> Counter[str]:
     if (process := running.process) is not None:
         # Where there are several workers, preprocessors listen to what their caches hold.
         subjects = [one for one in process.bus.subjects if ".kv." not in one]
-        state.update("inbox" if one.startswith("_INBOX") else one.replace(process.id, "ID") for one in subjects)
+        state.update(
+            "inbox" if one.startswith("_INBOX") else one.replace(process.id, "ID")
+            for one in subjects
+        )
     return state

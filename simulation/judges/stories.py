@@ -7,9 +7,11 @@ from turnwire_tools.clients.answer import Answer
 
 
 def mistakes(answer: Answer, wanted: Wanted, *, is_whole: bool, is_live: bool) -> Iterator[str]:
-    """Yields what is wrong. Whatever the end of its request: what came is the beginning of the answer.
+    """Yields what is wrong. Whatever the end of its request: what came is the beginning of the
+    answer.
 
-    `is_whole`: the request ended with its answer; `is_live`: in a stream from its beginning, which has all dispatches.
+    `is_whole`: the request ended with its answer; `is_live`: in a stream from its beginning, which
+    has all dispatches.
     """
     story, got = wanted.story, answer.story
     if answer.end == "error" and answer.ends != 1:
@@ -49,11 +51,17 @@ def _begins(whole: Sequence[tuple[str, str]], part: Sequence[tuple[str, str]]) -
         if (kind, text) == (wanted_kind, wanted):
             continue
         last = at == len(part) - 1
-        if not last or (kind == "cut call") != (wanted_kind == "call") or kind not in (wanted_kind, "cut call"):
+        if (
+            not last
+            or (kind == "cut call") != (wanted_kind == "call")
+            or kind not in (wanted_kind, "cut call")
+        ):
             return False
         if kind == "cut call":
             name, _, arguments = text.partition(" ")
-            if not wanted.startswith(name + " ") or not _compact(wanted).startswith(_compact(f"{name} {arguments}")):
+            if not wanted.startswith(name + " ") or not _compact(wanted).startswith(
+                _compact(f"{name} {arguments}")
+            ):
                 return False
         elif not wanted.startswith(text):
             return False

@@ -1,5 +1,5 @@
-"""`python -m simulation.mutants`: plants faults in the recovery code and plays seeds until each is found. Status 1: one
-was missed.
+"""`python -m simulation.mutants`: plants faults in the recovery code and plays seeds until each is
+found. Status 1: one was missed.
 
 python -m simulation.mutants                       all of them
 python -m simulation.mutants --only "ack one too low"
@@ -25,17 +25,33 @@ CHOICE = 10
 def arguments() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation.mutants", description=__doc__)
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="mutants with this in their names")
-    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="the most seeds for each mutant")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="mutants with this in their names",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, metavar="N", help="the most seeds for each mutant"
+    )
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at the same time")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="mutants at the same time",
+    )
     return parser
 
 
 def main() -> int:
     """Returns the exit status: 1 if a mutant was missed."""
     asked = arguments().parse_args()
-    mutants = [one for one in MUTANTS if not asked.only or any(part in one.name for part in asked.only)]
+    mutants = [
+        one for one in MUTANTS if not asked.only or any(part in one.name for part in asked.only)
+    ]
     with tempfile.TemporaryDirectory() as directory:
         model = build_model(Path(directory))
         baseline = Baseline(model)
@@ -48,7 +64,10 @@ def main() -> int:
     finds = [one.result() for one in hunts]
     found = sum(find.seed is not None for find in finds)
     print(
-        "| mutant | seeds | turns | found by |", "|---|--:|--:|---|", *(_row(find, seeds) for find in finds), sep="\n"
+        "| mutant | seeds | turns | found by |",
+        "|---|--:|--:|---|",
+        *(_row(find, seeds) for find in finds),
+        sep="\n",
     )
     print(f"\n{found} of {len(finds)} found")
     return int(found < len(finds))

@@ -1,4 +1,5 @@
-"""Lists the mutants: faults in the code that recovers from lost messages, processes and connections."""
+"""Lists the mutants: faults in the code that recovers from lost messages, processes and
+connections."""
 
 from simulation.mutants.plant import Mutant
 
@@ -42,7 +43,9 @@ LINK_MUTANTS = [
         "while sizes and sizes[0][0] <= seq:",
         "while sizes and sizes[0][0] < seq:",
     ),
-    Mutant("does not notice a frame that is missing", LINKS, "gap = seq > self.last + 1", "gap = False"),
+    Mutant(
+        "does not notice a frame that is missing", LINKS, "gap = seq > self.last + 1", "gap = False"
+    ),
     Mutant(
         "ignores the number that a heartbeat announces",
         LINKS,
@@ -305,7 +308,10 @@ PREPROCESSOR_MUTANTS = [
 
 FRONTEND_MUTANTS = [
     Mutant(
-        "does not number its attempts", GATEWAY, "turn.attempt = Attempt(number + 1)", "turn.attempt = Attempt(number)"
+        "does not number its attempts",
+        GATEWAY,
+        "turn.attempt = Attempt(number + 1)",
+        "turn.attempt = Attempt(number)",
     ),
     Mutant(
         "does not wait for a worker that continues a turn",

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from simulation.scenario import Scenario
 
 TURNS_LIMIT_S = 1000.0
-"""Virtual time in which all sessions must end. Without mutants it takes 800 s at most; a turn that hangs need not be
-watched for an hour."""
+"""Virtual time in which all sessions must end. Without mutants it takes 800 s at most; a turn that
+hangs need not be watched for an hour."""
 CPU_LIMIT_S = 240.0
 """CPU time after which a seed is ended: an endless loop in the mutant. A seed takes three seconds."""
 COST_OF_SEED = 8
@@ -59,15 +59,17 @@ class Baseline:
         self._results: dict[int, Result] = {}
 
     def choose(self, seeds: Sequence[int], count: int) -> list[int]:
-        """Chooses seeds in such an order that all kinds of faults come early, in all stages, short and long, and with
-        few sessions first: such a seed takes less time."""
+        """Chooses seeds in such an order that all kinds of faults come early, in all stages, short
+        and long, and with few sessions first: such a seed takes less time."""
         return self._pool.submit(_choose, seeds, count, self._model).result()
 
     def reference(self, seed: int) -> bytes:
         """Returns the pickled reference of a seed's workload."""
         with self._lock:
             if seed not in self._references:
-                self._references[seed] = self._pool.submit(_reference_of, seed, self._model).result()
+                self._references[seed] = self._pool.submit(
+                    _reference_of, seed, self._model
+                ).result()
             return self._references[seed]
 
     def result(self, seed: int) -> Result:
@@ -75,9 +77,15 @@ class Baseline:
         reference = self.reference(seed)
         with self._lock:
             if seed not in self._results:
-                result = self._results[seed] = self._pool.submit(_play, None, seed, self._model, reference).result()
+                result = self._results[seed] = self._pool.submit(
+                    _play, None, seed, self._model, reference
+                ).result()
                 if result.failures:
-                    print(f"seed {seed} fails without mutants: {result.failures[0]}", file=sys.stderr, flush=True)
+                    print(
+                        f"seed {seed} fails without mutants: {result.failures[0]}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             return self._results[seed]
 
     def close(self) -> None:
@@ -93,7 +101,9 @@ def hunt(mutant: Mutant, seeds: Sequence[int], model: Path, baseline: Baseline) 
             try:
                 result = pool.submit(_play, mutant, seed, model, baseline.reference(seed)).result()
             except BrokenProcessPool:
-                return Find(mutant, seed, turns, [f"it does not end within {CPU_LIMIT_S:g} s of CPU time"])
+                return Find(
+                    mutant, seed, turns, [f"it does not end within {CPU_LIMIT_S:g} s of CPU time"]
+                )
             turns += result.turns
             if result.failures and not baseline.result(seed).failures:
                 return Find(mutant, seed, turns, result.failures)
@@ -125,7 +135,10 @@ def _choose(seeds: Sequence[int], count: int, model: Path) -> list[int]:
     costs = {seed: COST_OF_SEED + len(one.workload.sessions) for seed, one in scenarios.items()}
     chosen, counts = list[int](), Counter[object]()
     while len(chosen) < count:
-        best = max(features, key=lambda seed: sum(0.5 ** counts[one] for one in features[seed]) / costs[seed])
+        best = max(
+            features,
+            key=lambda seed: sum(0.5 ** counts[one] for one in features[seed]) / costs[seed],
+        )
         chosen.append(best)
         counts.update(features.pop(best))
     return chosen
@@ -137,7 +150,11 @@ def _features(scenario: "Scenario") -> set[object]:
     for fault in scenario.faults:
         length = sum(fault.seconds >= limit_s for limit_s in LENGTHS_S)
         is_only = scenario.counts.get(fault.stage) == 1
-        found |= {fault.kind, (fault.kind, fault.stage, fault.subject, length), (fault.kind, fault.stage, is_only)}
+        found |= {
+            fault.kind,
+            (fault.kind, fault.stage, fault.subject, length),
+            (fault.kind, fault.stage, is_only),
+        }
         found.add((fault.kind, bool(fault.left), scenario.window_bytes))
         found.add(fault.branch)
     return found

@@ -34,7 +34,8 @@ class Mutant:
         return self.file.removesuffix(".py").replace("/", ".")
 
     def code(self) -> CodeType:
-        """Compiles the changed file. Raises ValueError if the text does not occur exactly once, SyntaxError."""
+        """Compiles the changed file. Raises ValueError if the text does not occur exactly once,
+        SyntaxError."""
         path = ROOT / self.file
         source = path.read_text(encoding="utf-8")
         if (count := source.count(self.before)) != 1:
@@ -66,7 +67,8 @@ class _Finder(MetaPathFinder):
 
 
 def plant(mutant: Mutant) -> None:
-    """Makes this interpreter import a mutant in place of its module, which must not have been imported."""
+    """Makes this interpreter import a mutant in place of its module, which must not have been
+    imported."""
     if mutant.module in sys.modules:
         raise RuntimeError(f"{mutant.module} was imported already")
     sys.meta_path.insert(0, _Finder(mutant))

@@ -36,7 +36,11 @@ def test_codex_has_what_codex_sends() -> None:
 def test_plain_codex_has_functions_only() -> None:
     body: dict[str, Any] = json.loads(codex_body("m", PLAY, plain=True, head=False)(0))
     assert {tool["type"] for tool in body["tools"]} == {"function"}
-    assert {item["type"] for item in body["input"]} == {"message", "function_call", "function_call_output"}
+    assert {item["type"] for item in body["input"]} == {
+        "message",
+        "function_call",
+        "function_call_output",
+    }
 
 
 def test_codex_repeats_its_prefix_unless_it_is_to_begin_otherwise() -> None:
@@ -86,7 +90,12 @@ def test_a_session_returns_what_it_received_and_grows_at_its_end() -> None:
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     text, call = messages[1]["content"]
     assert text == {"type": "text", "text": "On to it."}
-    assert call == {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "main.py"}}
+    assert call == {
+        "type": "tool_use",
+        "id": "toolu_1",
+        "name": "read_file",
+        "input": {"path": "main.py"},
+    }
     assert messages[2]["content"][0]["tool_use_id"] == "toolu_1"
     assert messages[2]["content"][0]["content"].endswith("[[play agent delay=0]]")
     with pytest.raises(ValueError, match="without a call"):

@@ -7,7 +7,16 @@ import pytest
 
 from bench import calculator
 from schemas.events import FinishReason
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 from turnwire_tools.clients.answer import APIS
 
 ARGUMENTS = '{"expression": "15 * 23"}'
@@ -34,7 +43,13 @@ def markup_in_thought() -> list[Step]:
 
 
 def other_product() -> list[Step]:
-    return [[*reasoning(0, "345?"), *call(1, "calculator", '{"expression": "15"}', call_id="t"), finish(2)]]
+    return [
+        [
+            *reasoning(0, "345?"),
+            *call(1, "calculator", '{"expression": "15"}', call_id="t"),
+            finish(2),
+        ]
+    ]
 
 
 def no_call() -> list[Step]:
@@ -68,14 +83,18 @@ async def test_five_good_answers_pass(
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("steps", [call_first, markup_in_thought, other_product, no_call, cut])
-async def test_answer_that_is_not_the_expected_one_fails(steps: Callable[[], list[Step]], api: str) -> None:
+async def test_answer_that_is_not_the_expected_one_fails(
+    steps: Callable[[], list[Step]], api: str
+) -> None:
     status, _ = await run(steps, api)
     assert status == 1
 
 
 async def test_refusal_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(FakeGateway(good)) as served:
-        assert await asyncio.to_thread(calculator.main, [f"--url={served.url}", "--model=nobody"]) == 1
+        assert (
+            await asyncio.to_thread(calculator.main, [f"--url={served.url}", "--model=nobody"]) == 1
+        )
     assert "404" in capsys.readouterr().out
 
 

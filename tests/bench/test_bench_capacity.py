@@ -21,7 +21,9 @@ Measure = Callable[[Site], AsyncIterator[Row]]
 
 async def rows(reply: Answer, measure: Measure) -> list[Row]:
     server = await serve(reply)
-    site = Site(target=Target("127.0.0.1", port_of(server)), api=APIS["messages"], model="m", seed=7)
+    site = Site(
+        target=Target("127.0.0.1", port_of(server)), api=APIS["messages"], model="m", seed=7
+    )
     try:
         return [row async for row in measure(site)]
     finally:
@@ -36,8 +38,13 @@ async def test_prompts_come_from_many_clients_at_once() -> None:
         bodies.append(body)
         return canned(body, writer)
 
-    one, many = await rows(keeping, lambda site: capacity.prompts(site, "fresh", ((1, 2), (3, 6)), 60))
-    assert [(row.case.clients, row.requests, row.failed) for row in (one, many)] == [(1, 2, 0), (3, 6, 0)]
+    one, many = await rows(
+        keeping, lambda site: capacity.prompts(site, "fresh", ((1, 2), (3, 6)), 60)
+    )
+    assert [(row.case.clients, row.requests, row.failed) for row in (one, many)] == [
+        (1, 2, 0),
+        (3, 6, 0),
+    ]
     assert many.case.prompt == "all of it new"
     assert many.requests_per_s is not None
     assert many.requests_per_s > 0
@@ -64,13 +71,18 @@ class Agent:
         if len(self.lengths) > self._calls:
             await send(writer, [opening(), delta("No."), closing(1)])
             return
-        events = [b"event: content_block_delta\n%b\n\n" % event for _, event in answer(f"toolu_{len(self.lengths)}")]
+        events = [
+            b"event: content_block_delta\n%b\n\n" % event
+            for _, event in answer(f"toolu_{len(self.lengths)}")
+        ]
         await send(writer, [*events, closing(3)])
 
 
 async def test_sessions_are_played_up_to_the_turn_and_continued_in_each_case() -> None:
     agent = Agent()
-    measured = await rows(agent.answer, lambda site: capacity.turns(site, 3, ((1, 1), (2, 3)), 2, 60))
+    measured = await rows(
+        agent.answer, lambda site: capacity.turns(site, 3, ((1, 1), (2, 3)), 2, 60)
+    )
     assert [(row.case.prompt, row.case.clients, row.requests, row.failed) for row in measured] == [
         ("session at turn 3", 1, 2, 0),
         ("session at turn 3", 2, 6, 0),

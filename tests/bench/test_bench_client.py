@@ -9,7 +9,19 @@ import pytest
 from bench.apis import APIS
 from bench.client import MODES, Client, Mode, Target
 from bench.exchange import Exchange
-from bench.stub import LAST_CHUNK, STREAM_HEAD, Answer, chunk, closing, delta, opening, port_of, send, serve, steady
+from bench.stub import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Answer,
+    chunk,
+    closing,
+    delta,
+    opening,
+    port_of,
+    send,
+    serve,
+    steady,
+)
 from tests.conftest import eventually
 
 API = APIS["messages"]
@@ -43,7 +55,14 @@ async def test_counts_tokens_events_and_bytes(start: Start, mode: Mode) -> None:
         tokens = one.tokens(API)
         assert tokens is not None
         assert tokens.output == 40
-        assert one.due <= one.sent <= one.first_byte <= one.reads[0][0] <= one.reads[-1][0] <= one.ended
+        assert (
+            one.due
+            <= one.sent
+            <= one.first_byte
+            <= one.reads[0][0]
+            <= one.reads[-1][0]
+            <= one.ended
+        )
 
 
 async def test_keep_alive_has_one_connection_and_fresh_one_for_each(start: Start) -> None:
@@ -73,8 +92,11 @@ async def test_the_request_arrives_whole(start: Start) -> None:
     assert got == [body]
 
 
-async def test_each_output_has_the_time_at_which_it_came(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sends the next word only when the client has the one before, so that no read contains two."""
+async def test_each_output_has_the_time_at_which_it_came(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sends the next word only when the client has the one before, so that no read
+    contains two."""
     read = asyncio.Event()
     take = Exchange.body
 
@@ -117,7 +139,11 @@ PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 4\r\n\r\
         (PLAIN, False, "no event stream: lost"),
         (b"", True, "closed without an answer"),
         (b"nonsense\r\n\r\n", False, "not an HTTP/1.1 status line"),
-        (STREAM_HEAD + chunk(opening() + delta("a")), True, "closed in mid-response (after 3 events)"),
+        (
+            STREAM_HEAD + chunk(opening() + delta("a")),
+            True,
+            "closed in mid-response (after 3 events)",
+        ),
         (STREAM_HEAD + chunk(opening()) + LAST_CHUNK, False, "without event: message_stop"),
         (STREAM_HEAD + b"oops\r\n", False, "not a length"),
     ],
@@ -157,7 +183,8 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_server_that_closes_an_idle_connection_costs_no_request(start: Start) -> None:
-    """Kept connections may be closed by the other side at any time; the next request must not fall into that."""
+    """Kept connections may be closed by the other side at any time; the next request must not fall
+    into that."""
     writers: list[asyncio.StreamWriter] = []
 
     async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:

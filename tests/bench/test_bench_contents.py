@@ -10,7 +10,8 @@ from bench.contents import Event, NotAStream, canonical, difference
 
 def sse(*events: dict[str, Any], named: bool = True) -> bytes:
     lines = [
-        (f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        (f"event: {event['type']}\n" if named else "")
+        + f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
         for event in events
     ]
     return "".join(lines).encode()
@@ -18,7 +19,11 @@ def sse(*events: dict[str, Any], named: bool = True) -> bytes:
 
 def text(*pieces: str, index: int = 0) -> list[Event]:
     return [
-        {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": piece}}
+        {
+            "type": "content_block_delta",
+            "index": index,
+            "delta": {"type": "text_delta", "text": piece},
+        }
         for piece in pieces
     ]
 
@@ -57,14 +62,22 @@ def test_times_pings_and_the_cache_do_not_matter_but_token_counts_do() -> None:
         return sse({"type": "ping"}, {"type": "message_delta", "created": output, "usage": usage})
 
     seen = canonical("messages", turn(0, 100, 7))
-    assert difference(seen, canonical("messages", turn(96, 4, 7).replace(b'"created": 7', b'"created": 8'))) is None
+    assert (
+        difference(
+            seen, canonical("messages", turn(96, 4, 7).replace(b'"created": 7', b'"created": 8'))
+        )
+        is None
+    )
     assert difference(seen, canonical("messages", turn(96, 5, 7))) is not None
     assert difference(seen, canonical("messages", turn(96, 4, 8))) is not None
 
 
 def test_a_missing_end_is_a_difference() -> None:
     whole = canonical("messages", sse(*text("a"), {"type": "message_stop"}))
-    assert difference(whole, canonical("messages", sse(*text("a")))) == "1 events where the slow run has 2"
+    assert (
+        difference(whole, canonical("messages", sse(*text("a"))))
+        == "1 events where the slow run has 2"
+    )
 
 
 def test_sealed_reasoning_is_there_or_not() -> None:
@@ -77,11 +90,19 @@ def test_sealed_reasoning_is_there_or_not() -> None:
 
 def chat(*deltas: dict[str, Any], finish: str | None = None) -> bytes:
     chunks = [
-        {"id": "chatcmpl-abcdefgh", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        {
+            "id": "chatcmpl-abcdefgh",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
+        }
         for delta in deltas
     ]
     if finish:
-        chunks.append({"id": "chatcmpl-abcdefgh", "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        chunks.append(
+            {
+                "id": "chatcmpl-abcdefgh",
+                "choices": [{"index": 0, "delta": {}, "finish_reason": finish}],
+            }
+        )
     return sse(*chunks, named=False) + b"data: [DONE]\n\n"
 
 
@@ -91,7 +112,14 @@ def test_chat_joins_content_reasoning_and_arguments_each_with_its_own() -> None:
 
     fine = canonical(
         "chat",
-        chat({"reasoning_content": "a"}, {"content": "b"}, {"content": "c"}, call("{"), call("}"), finish="stop"),
+        chat(
+            {"reasoning_content": "a"},
+            {"content": "b"},
+            {"content": "c"},
+            call("{"),
+            call("}"),
+            finish="stop",
+        ),
     )
     assert len(fine) == 5
     merged = chat({"reasoning_content": "a"}, {"content": "bc"}, call("{}"), finish="stop")

@@ -18,7 +18,10 @@ BURN = "import time\nwhile time.process_time() < {}: pass\nprint('burnt', flush=
 def burner() -> Iterator[subprocess.Popen[str]]:
     """Uses 0.2 s of CPU time, prints a line, and waits."""
     process = subprocess.Popen(
-        [sys.executable, "-c", BURN.format(0.2)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", BURN.format(0.2)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     yield process
     process.kill()
@@ -73,7 +76,9 @@ def test_stages_are_found_among_grandchildren() -> None:
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    up = subprocess.Popen([sys.executable, "-c", leader], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    up = subprocess.Popen(
+        [sys.executable, "-c", leader], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert up.stdout is not None
     assert up.stdout.readline() == "ready\n"
     found = cpu.stages(up.pid)

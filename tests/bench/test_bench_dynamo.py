@@ -1,4 +1,5 @@
-"""Dynamo beside us, without Dynamo: a stand-in for its Python, and the worker on stand-ins for its bindings."""
+"""Dynamo beside us, without Dynamo: a stand-in for its Python, and the worker on stand-ins for its
+bindings."""
 
 import asyncio
 import importlib
@@ -74,12 +75,16 @@ async def test_a_stack_that_does_not_start_raises_its_output(tmp_path: Path) -> 
             pytest.fail("it answers")
 
 
-def test_an_environment_of_another_version_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_of_another_version_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TURNWIRE_PEERS", str(tmp_path))
     assert install.interpreter() == tmp_path / "dynamo" / "venv" / "bin" / "python"
     assert not install.installed()
     done: list[Any] = []
-    monkeypatch.setattr("venv.create", lambda where, **options: done.append((where, options["clear"])))
+    monkeypatch.setattr(
+        "venv.create", lambda where, **options: done.append((where, options["clear"]))
+    )
     monkeypatch.setattr("subprocess.run", lambda command, check: done.append(command[-1]))
     assert install.install(lambda line: None) == install.interpreter()
     assert done == [(tmp_path / "dynamo" / "venv", True), install.DYNAMO[-1], install.NEEDED[-1]]
@@ -101,7 +106,14 @@ def test_the_model_leaves_it_to_its_output_to_think(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def worker() -> Any:
     """The worker's module, on bindings that do nothing."""
-    names = ("ModelInput", "ModelRuntimeConfig", "ModelType", "WorkerType", "register_model", "DistributedRuntime")
+    names = (
+        "ModelInput",
+        "ModelRuntimeConfig",
+        "ModelType",
+        "WorkerType",
+        "register_model",
+        "DistributedRuntime",
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name in ("dynamo", "dynamo.llm", "dynamo.runtime"):
             module = ModuleType(name)
@@ -128,7 +140,9 @@ class Context:
         return self._left < 0
 
 
-async def played(player: Any, text: str, context: Context | None = None, **conditions: Any) -> list[dict[str, Any]]:
+async def played(
+    player: Any, text: str, context: Context | None = None, **conditions: Any
+) -> list[dict[str, Any]]:
     ids = player.encode(text)
     request = {"token_ids": ids, "stop_conditions": conditions}
     return [chunk async for chunk in player.generate(request, context or Context())]
@@ -139,7 +153,9 @@ async def test_the_worker_sends_one_token_a_chunk(worker: Any, model: Path) -> N
     chunks = await played(player, "Go on. [[play text n=5]]<|im_end|>")
     assert [len(chunk["token_ids"]) for chunk in chunks] == [1] * 6
     assert [chunk.get("finish_reason") for chunk in chunks] == [None] * 5 + ["stop"]
-    assert [len(chunk["token_ids"]) for chunk in await played(player, "[[play text n=5]]", max_tokens=3)] == [
+    assert [
+        len(chunk["token_ids"]) for chunk in await played(player, "[[play text n=5]]", max_tokens=3)
+    ] == [
         1,
         1,
         1,
@@ -149,7 +165,9 @@ async def test_the_worker_sends_one_token_a_chunk(worker: Any, model: Path) -> N
         await played(player, "Go on.")
 
 
-async def test_the_worker_marks_tokens_and_stops_on_request(worker: Any, model: Path, tmp_path: Path) -> None:
+async def test_the_worker_marks_tokens_and_stops_on_request(
+    worker: Any, model: Path, tmp_path: Path
+) -> None:
     player = worker.Player(model, SCRIPTS, tmp_path / "marks")
     before = time.monotonic_ns()
     await played(player, "[[play call_then_text n=2 id=a]]")

@@ -19,7 +19,9 @@ def exchange(*reads: tuple[int, bytes], due: int = 0, keep: bool = False) -> Exc
 
 
 def test_latencies_and_counts() -> None:
-    one = exchange((5, opening()), (7, delta("a")), (17, delta("b") + delta("c")), (20, closing(3)), due=2 * MS)
+    one = exchange(
+        (5, opening()), (7, delta("a")), (17, delta("b") + delta("c")), (20, closing(3)), due=2 * MS
+    )
     one.close(21 * MS, API)
     assert one.finished
     assert (one.events, one.outputs) == (8, 3)
@@ -30,7 +32,9 @@ def test_latencies_and_counts() -> None:
 
 @pytest.mark.parametrize("separator", [b"\n\n", b"\r\n\r\n"])
 def test_any_cut_gives_the_same_counts_and_events(separator: bytes) -> None:
-    stream = (opening() + delta("a") + delta("b") + closing(2)).replace(b"\n", separator[: len(separator) // 2])
+    stream = (opening() + delta("a") + delta("b") + closing(2)).replace(
+        b"\n", separator[: len(separator) // 2]
+    )
     whole = exchange((1, stream), keep=True)
     for size in range(1, 40):
         pieces = [(1, stream[at : at + size]) for at in range(0, len(stream), size)]
@@ -60,7 +64,9 @@ def test_bad_ends_are_errors() -> None:
     cut.close(2, API)
     assert "without event: message_stop" in (cut.error or "")
 
-    failed = exchange((1, opening() + b'event: error\ndata: {"type":"error","error":{"message":"broken"}}\n\n'))
+    failed = exchange(
+        (1, opening() + b'event: error\ndata: {"type":"error","error":{"message":"broken"}}\n\n')
+    )
     failed.close(2, API)
     assert "broken" in (failed.error or "")
 

@@ -21,7 +21,9 @@ def test_siblings_share_a_system_prompt_and_strangers_nothing() -> None:
 
 
 def test_computed_tokens_are_counted_in_prompts() -> None:
-    assert fanout.computed([Turn(1.0, 1000, 0), Turn(1.0, 1000, 950), Turn(1.0, 1000, 950)]) == pytest.approx(1.1)
+    assert fanout.computed(
+        [Turn(1.0, 1000, 0), Turn(1.0, 1000, 950), Turn(1.0, 1000, 950)]
+    ) == pytest.approx(1.1)
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from bench.http1 import BadResponse, ResponseParser
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = (
-    HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n7;x=1\r\n, \r\n\r\nw\r\n4\r\norld\r\n0\r\nx-end: 1\r\n\r\n"
+    HEAD
+    + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n7;x=1\r\n, \r\n\r\nw\r\n4\r\norld\r\n0\r\nx-end: 1\r\n\r\n"
 )
 COUNTED = HEAD + b"content-length: 18\r\n\r\nhello, \r\n\r\nworld!!"
 TEXT = b"hello, \r\n\r\nworld"

@@ -1,4 +1,5 @@
-"""The simulation of large deployments: it routes by the preprocessors' own code, and its tables have figures."""
+"""The simulation of large deployments: it routes by the preprocessors' own code, and its tables
+have figures."""
 
 from pathlib import Path
 
@@ -27,16 +28,24 @@ def test_sessions_return_to_their_worker() -> None:
 
 def test_sessions_that_start_cold_spread_where_load_weighs_enough() -> None:
     light, heavy = (
-        weights.simulate(load_tokens, workers=4, sessions=20, turns=2) for load_tokens in (16_384, 1_048_576)
+        weights.simulate(load_tokens, workers=4, sessions=20, turns=2)
+        for load_tokens in (16_384, 1_048_576)
     )
     assert len(light.turn_s) == len(heavy.turn_s) == 40
-    assert light.computed == weights.SHARED + 20 * (weights.OWN + weights.GROWTH), "all are on one worker"
+    assert light.computed == weights.SHARED + 20 * (weights.OWN + weights.GROWTH), (
+        "all are on one worker"
+    )
     assert heavy.computed > light.computed
     assert sum(heavy.turn_s) < sum(light.turn_s)
 
 
 def test_the_processes_for_a_number_of_streams() -> None:
-    assert Shape().counts(96_000) == {"frontend": 96, "preprocessor": 24, "worker": 250, "parser": 192}
+    assert Shape().counts(96_000) == {
+        "frontend": 96,
+        "preprocessor": 24,
+        "worker": 250,
+        "parser": 192,
+    }
     assert set(Shape().counts(1).values()) == {2}
 
 
@@ -50,7 +59,9 @@ def test_frames_are_one_for_each_worker_and_parser() -> None:
 def test_heartbeats_grow_with_the_links() -> None:
     counts = {"frontend": 2, "preprocessor": 2, "worker": 4, "parser": 2}
     alone = heartbeats(counts, {})
-    linked = heartbeats(counts, links([Placed(worker, parser, 0) for worker in range(4) for parser in range(2)]))
+    linked = heartbeats(
+        counts, links([Placed(worker, parser, 0) for worker in range(4) for parser in range(2)])
+    )
     assert alone.processes == 10
     assert linked.bytes > alone.bytes
     assert alone.read_us > 0
@@ -66,16 +77,35 @@ def test_the_table_has_a_column_for_each_number_of_buses() -> None:
 
 def row(scenario: str, **given: object) -> Row:
     empty = dict.fromkeys(
-        ("first_ttft_ms", "ttft_ms", "first_byte_ms", "itl_ms", "gap_ms", "worst_gap_ms", "send_lag_ms")
+        (
+            "first_ttft_ms",
+            "ttft_ms",
+            "first_byte_ms",
+            "itl_ms",
+            "gap_ms",
+            "worst_gap_ms",
+            "send_lag_ms",
+        )
     )
-    filled = {"requests": 10, "failed": 0, "errors": {}, "wall_s": 1.0, "tokens": 1000, "events": 1000}
+    filled = {
+        "requests": 10,
+        "failed": 0,
+        "errors": {},
+        "wall_s": 1.0,
+        "tokens": 1000,
+        "events": 1000,
+    }
     more = {"prompt_tokens": 50_000, "tokens_per_s": 1000.0, "bytes_per_token": 1.0}
     return Row(Case(scenario, "chat", "keepalive", clients=10), **filled, **more, **empty, **given)  # type: ignore[arg-type]
 
 
 def test_cores_are_those_of_tokens_and_of_turns() -> None:
     rows = [
-        row("stream", cost=Cost({"parser": 0.004, "parser-2": 0.001}, 0.0, 0.0), memory={"parser": Memory(80.0, 80.0)}),
+        row(
+            "stream",
+            cost=Cost({"parser": 0.004, "parser-2": 0.001}, 0.0, 0.0),
+            memory={"parser": Memory(80.0, 80.0)},
+        ),
         row("ttft", cost=Cost({"parser": 0.02}, 0.0, 0.0), memory={}),
     ]
     run = Run("now", "", "", "", Machine(2, "", "", "", 0.0), rows)
@@ -89,6 +119,9 @@ def test_a_page_gets_its_part(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- bench.large: server -->\nold\n<!-- /bench.large: server -->\nb\n")
     put(page, "server", "| new |")
-    assert page.read_text() == "a\n<!-- bench.large: server -->\n\n| new |\n\n<!-- /bench.large: server -->\nb\n"
+    assert (
+        page.read_text()
+        == "a\n<!-- bench.large: server -->\n\n| new |\n\n<!-- /bench.large: server -->\nb\n"
+    )
     with pytest.raises(ValueError, match="has no"):
         put(page, "routing", "x")

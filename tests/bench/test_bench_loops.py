@@ -14,7 +14,8 @@ MS = 1_000_000
 
 
 class Gate:
-    """Answers no request before `count` have arrived: only a client that does not wait for answers sends so many."""
+    """Answers no request before `count` have arrived: only a client that does not wait for answers
+    sends so many."""
 
     def __init__(self, count: int) -> None:
         self.bodies: list[bytes] = []
@@ -57,7 +58,8 @@ async def test_open_loop_does_not_wait_for_answers() -> None:
 
 
 async def test_open_loop_counts_latency_from_the_planned_moment() -> None:
-    """The first answer comes last of all: the waiting of those that came before it is in their latencies."""
+    """The first answer comes last of all: the waiting of those that came before it is in their
+    latencies."""
     plan = [0, 5 * MS, 40 * MS]
     gate = Gate(len(plan))
     server, client = await client_of(gate.answer)
@@ -73,7 +75,8 @@ async def test_open_loop_counts_latency_from_the_planned_moment() -> None:
 
 
 async def test_a_client_that_is_late_does_not_hide_it() -> None:
-    """Something else keeps the loop busy beyond the planned moments: `due` stays as planned, latencies grow."""
+    """Something else keeps the loop busy beyond the planned moments: `due` stays as planned,
+    latencies grow."""
     server, client = await client_of(steady(1, 1))
     late: list[int] = []
 

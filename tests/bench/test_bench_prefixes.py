@@ -14,7 +14,10 @@ VARIANTS = prefixes.variants("m", 2000, 7)
 
 def common(one: str, other: str) -> float:
     """Share of the first that both begin with."""
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    same = next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
     return same / len(one)
 
 
@@ -24,7 +27,12 @@ def in_order(body: prefixes.Body) -> str:
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("header stable", 0.9), ("header varying", 0.0), ("thinking kept", 0.95), ("thinking mutated", 0.7)],
+    [
+        ("header stable", 0.9),
+        ("header varying", 0.0),
+        ("thinking kept", 0.95),
+        ("thinking mutated", 0.7),
+    ],
 )
 def test_what_two_requests_share(name: str, share: float) -> None:
     one, other = in_order(VARIANTS[name](1)), in_order(VARIANTS[name](2))
@@ -58,12 +66,21 @@ def test_headers_differ_from_request_to_request() -> None:
 async def test_it_runs_against_any_server(tmp_path: Path) -> None:
     async with serving(FakeGateway()) as served:
         out = tmp_path / "out.json"
-        arguments = [f"--url={served.url}", f"--model={MODEL}", "--requests=2", "--tokens=500", f"--out={out}"]
+        arguments = [
+            f"--url={served.url}",
+            f"--model={MODEL}",
+            "--requests=2",
+            "--tokens=500",
+            f"--out={out}",
+        ]
         assert await asyncio.to_thread(prefixes.main, arguments) == 0
         assert len(served.gateway.turns) == 4 * 3
     result = json.loads(out.read_text())
     assert {figure["variant"] for figure in result["figures"]} == set(VARIANTS)
-    assert all(figure["prompt_tokens"] == 656 and figure["cached_tokens"] == 600 for figure in result["figures"])
+    assert all(
+        figure["prompt_tokens"] == 656 and figure["cached_tokens"] == 600
+        for figure in result["figures"]
+    )
     assert set(result["ratios"]) == set(prefixes.RATIOS)
 
 

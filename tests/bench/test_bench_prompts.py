@@ -18,7 +18,9 @@ def bodies(size: Size, kind: Kind, seed: int = 0) -> list[bytes]:
 
 
 def common(first: str, second: str) -> int:
-    return next(at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
+    return next(
+        at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,7 +51,10 @@ def test_what_two_requests_have_in_common() -> None:
     same, again = bodies("large", "same")
     assert same == again
 
-    for first, second in (bodies("large", "tail"), (bodies("large", "tail")[0], bodies("large", "tail", seed=7)[0])):
+    for first, second in (
+        bodies("large", "tail"),
+        (bodies("large", "tail")[0], bodies("large", "tail", seed=7)[0]),
+    ):
         assert parts(first)[:2] == parts(second)[:2]
         assert parts(first)[2] != parts(second)[2]
 

@@ -84,9 +84,19 @@ def test_medians_keep_cases_apart_and_add_up_what_failed() -> None:
 
 
 def test_a_run_is_kept_and_shown(tmp_path: Path) -> None:
-    ttft = make_row(Case("ttft", "messages", "fresh", prompt="large tail"), API, [], Cost({"a": 1}, 0, 0), {})
-    lag = make_row(Case("dispatch", "messages", "fresh", delay_ms=10.0, script="x"), API, [], Cost({}, 0, 0), {})
-    run = report.Run(report.now(), "try", "http://x", "m", report.this_machine(), [row(), ttft, lag], 1.5)
+    ttft = make_row(
+        Case("ttft", "messages", "fresh", prompt="large tail"), API, [], Cost({"a": 1}, 0, 0), {}
+    )
+    lag = make_row(
+        Case("dispatch", "messages", "fresh", delay_ms=10.0, script="x"),
+        API,
+        [],
+        Cost({}, 0, 0),
+        {},
+    )
+    run = report.Run(
+        report.now(), "try", "http://x", "m", report.this_machine(), [row(), ttft, lag], 1.5
+    )
     path = report.save(run, tmp_path / "new" / "run.json")
     assert report.load(path) == run
     console = Console(width=200, record=True, file=(tmp_path / "text").open("w"))

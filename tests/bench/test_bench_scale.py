@@ -44,9 +44,17 @@ def test_the_fit_separates_the_step_from_the_token() -> None:
 
 
 def test_rows_give_the_cost_of_each_stage_and_others_are_left_out() -> None:
-    stages = {"frontend": (160.0, 8.0), "parser": (200.0, 1.5), "worker": (170.0, 2.0), "nats": (190.0, 0.5)}
+    stages = {
+        "frontend": (160.0, 8.0),
+        "parser": (200.0, 1.5),
+        "worker": (170.0, 2.0),
+        "nats": (190.0, 0.5),
+    }
     rows = [
-        row(streams, {stage: of_line(streams, *line) for stage, line in stages.items()} | {"up": 1.0})
+        row(
+            streams,
+            {stage: of_line(streams, *line) for stage, line in stages.items()} | {"up": 1.0},
+        )
         for streams in (16, 64, 256)
     ]
     costs = step_costs(rows)

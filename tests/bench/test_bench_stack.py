@@ -11,7 +11,18 @@ pytestmark = pytest.mark.slow
 
 def test_a_short_run_on_a_stack_of_our_own(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
-    words = ["stream", "dispatch", "--streams", "3", "--delays", "0", "--each", "2", "--tokens", "20"]
+    words = [
+        "stream",
+        "dispatch",
+        "--streams",
+        "3",
+        "--delays",
+        "0",
+        "--each",
+        "2",
+        "--tokens",
+        "20",
+    ]
     words += ["--requests", "6", "--scripts", "call_then_text", "--out", str(out)]
     assert load.main([*words, "--", f"--state-dir={tmp_path}", "--parsers=2"]) == 0
     run = report.load(out)

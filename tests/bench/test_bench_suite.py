@@ -28,7 +28,9 @@ from bench.stub import port_of, serve, steady
 
 pytestmark = pytest.mark.slow
 
-SIZES = Sizes(idle_s=0.01, hold_streams=3, hold_tokens=2, hold_delay_ms=1, hold_ramp_s=0.01, requests=1)
+SIZES = Sizes(
+    idle_s=0.01, hold_streams=3, hold_tokens=2, hold_delay_ms=1, hold_ramp_s=0.01, requests=1
+)
 
 
 class Stub:
@@ -50,14 +52,19 @@ class Stub:
         server = await serve(steady(8, 1))
         target = Target("127.0.0.1", port_of(server))
         try:
-            yield Up(Site(target=target, api=APIS["messages"], model="m", pids={"server": self._pid}), 0.5)
+            yield Up(
+                Site(target=target, api=APIS["messages"], model="m", pids={"server": self._pid}),
+                0.5,
+            )
         finally:
             server.close()
             self._log.append(f"-{self.name}")
 
 
 def fresh_record(*names: str, repeat: int = 2) -> Record:
-    return Record("2026-01-01T00:00:00Z", "test", this_machine(), repeat, {}, [SideFacts(n, n) for n in names])
+    return Record(
+        "2026-01-01T00:00:00Z", "test", this_machine(), repeat, {}, [SideFacts(n, n) for n in names]
+    )
 
 
 def run(made: Record, path: Path, sides: list[Stub]) -> None:
@@ -74,9 +81,18 @@ def test_sides_take_turns_and_every_repeat_starts_them_anew(tmp_path: Path) -> N
     once = [("idle", OURS), ("idle", "peer"), ("hold", OURS), ("hold", "peer")]
     assert order == [(repeat, part, side) for repeat in (1, 2) for part, side in once]
     read = record.load(path)
-    assert (read.finished, read.failed, read.side("peer").start_s) == (made.finished, [], [0.5, 0.5])
+    assert (read.finished, read.failed, read.side("peer").start_s) == (
+        made.finished,
+        [],
+        [0.5, 0.5],
+    )
     (idle, hold) = read.rows(OURS)
-    assert (hold.case.clients, hold.requests, hold.runs, hold.memory["server"].rss > 1) == (3, 3, 2, True)
+    assert (hold.case.clients, hold.requests, hold.runs, hold.memory["server"].rss > 1) == (
+        3,
+        3,
+        2,
+        True,
+    )
     assert idle.case.scenario == "idle"
 
 
@@ -99,12 +115,19 @@ def test_a_process_that_is_gone_spoils_its_part_only(tmp_path: Path) -> None:
     made = fresh_record(OURS, "gone", repeat=1)
     run(made, tmp_path / "r.json", [Stub(OURS, log), Stub("gone", log, pid=2**22 - 3)])
     problems = {(e.side, e.part): bool(e.problem) for e in made.entries}
-    assert problems == {(OURS, "idle"): False, (OURS, "hold"): False, ("gone", "idle"): True, ("gone", "hold"): True}
+    assert problems == {
+        (OURS, "idle"): False,
+        (OURS, "hold"): False,
+        ("gone", "idle"): True,
+        ("gone", "hold"): True,
+    }
     assert len(made.failed) == 2
     assert not made.has("gone", 1, "hold")
 
 
-def test_a_run_that_is_terminated_stops_its_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_terminated_stops_its_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def endless(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
@@ -119,8 +142,16 @@ def test_a_run_that_is_terminated_stops_its_sides(tmp_path: Path, monkeypatch: p
     assert not made.finished
 
 
-def row(case: Case, p50: float = 1.0, tokens: int = 100, cpu_s: float = 0.001, failed: int = 0) -> Row:
-    made = make_row(case, APIS["messages"], [], Cost({"frontend": cpu_s}, 0, 0), {"frontend": Memory(100, 100, 90)})
+def row(
+    case: Case, p50: float = 1.0, tokens: int = 100, cpu_s: float = 0.001, failed: int = 0
+) -> Row:
+    made = make_row(
+        case,
+        APIS["messages"],
+        [],
+        Cost({"frontend": cpu_s}, 0, 0),
+        {"frontend": Memory(100, 100, 90)},
+    )
     spread = Spread(1, p50, p50, p50, p50, p50)
     return msgspec.structs.replace(
         made, ttft_ms=spread, itl_ms=spread, gap_ms=spread, worst_gap_ms=spread, dispatch_ms=spread, tokens=tokens,
@@ -158,7 +189,9 @@ def test_lines_have_both_sides_and_a_ratio() -> None:
     assert cost.values[OURS] == 10.0
     held = found[summary.MEMORY, "1,000 open streams", "MiB resident"]
     assert held.values[OURS] == 100
-    capacity = {line.unit: line.values[OURS] for line in found.values() if line.group == summary.CAPACITY}
+    capacity = {
+        line.unit: line.values[OURS] for line in found.values() if line.group == summary.CAPACITY
+    }
     assert capacity == {
         "requests/s": 1.0,
         "first token, ms, p50": 1.0,
@@ -220,8 +253,14 @@ def test_the_page_is_renewed_between_its_markers(tmp_path: Path) -> None:
     page.write(path, summary.CAPACITY, where, tmp_path / "none")
     text = where.read_text()
     assert "old" not in text
-    assert "|  | requests/s: turnwire | peer | × peer | first token, ms, p50: turnwire | peer |" in text
-    assert "| known prefix, 16 clients | **1.00** | 1.00 | 1.00 | **1.00** | 8.00 | **1.00** | 8.00 |" in text
+    assert (
+        "|  | requests/s: turnwire | peer | × peer | first token, ms, p50: turnwire | peer |"
+        in text
+    )
+    assert (
+        "| known prefix, 16 clients | **1.00** | 1.00 | 1.00 | **1.00** | 8.00 | **1.00** | 8.00 |"
+        in text
+    )
     assert not (tmp_path / "none").exists()
     where.write_text("no markers")
     with pytest.raises(ValueError, match="has no"):
@@ -235,7 +274,10 @@ def test_the_base_of_a_comparison_is_not_on_the_page(tmp_path: Path) -> None:
     record.save(made, path)
     where.write_text(PLACES)
     page.write(path, summary.CAPACITY, where, tmp_path)
-    assert "| known prefix, 16 clients | **1.00** | **1.00** | **1.00** | **1.00** |\n" in where.read_text()
+    assert (
+        "| known prefix, 16 clients | **1.00** | **1.00** | **1.00** | **1.00** |\n"
+        in where.read_text()
+    )
     assert BASE not in where.read_text()
 
 
@@ -300,6 +342,11 @@ def test_a_record_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
 
 def test_the_page_lists_parts_that_were_measured_less_often() -> None:
     one = Record("2026-01-01T00:00:00Z", "test", this_machine(), 2, {}, [SideFacts(OURS, OURS)])
-    for repeat, part, problem in ((1, "ttft", ""), (2, "ttft", ""), (1, "hold", ""), (2, "hold", "it ended")):
+    for repeat, part, problem in (
+        (1, "ttft", ""),
+        (2, "ttft", ""),
+        (1, "hold", ""),
+        (2, "hold", "it ended"),
+    ):
         one.put(Entry(OURS, repeat, part, 1.0, [], problem))
     assert "Medians of 2 (hold: 1);" in page.record_heading(one, "x.json")

@@ -1,4 +1,5 @@
-"""The comparison with vLLM's own server, as far as it needs no vLLM: what is forced, what clients read, the tables."""
+"""The comparison with vLLM's own server, as far as it needs no vLLM: what is forced, what clients
+read, the tables."""
 
 import json
 from pathlib import Path
@@ -27,7 +28,9 @@ def end_of(tokenizer: Tokenizer) -> int:
     return found
 
 
-def written(demo_dir: Path, tokenizer: Tokenizer, prompt: str, form: OutputFormat | None = None) -> str | None:
+def written(
+    demo_dir: Path, tokenizer: Tokenizer, prompt: str, form: OutputFormat | None = None
+) -> str | None:
     writer = Writer(demo_dir, scripts(), end_of(tokenizer))
     writing = writer.write(tokenizer.encode(prompt).ids, form)
     return None if writing is None else tokenizer.decode(writing.ids, skip_special_tokens=False)
@@ -48,11 +51,15 @@ def asked(request: str, *answers: str) -> str:
         ("no chat", None),
     ],
 )
-def test_what_is_forced(demo_dir: Path, tokenizer: Tokenizer, prompt: str, text: str | None) -> None:
+def test_what_is_forced(
+    demo_dir: Path, tokenizer: Tokenizer, prompt: str, text: str | None
+) -> None:
     assert written(demo_dir, tokenizer, prompt) == (text if text is None else text + END)
 
 
-def test_a_session_writes_its_turns_and_the_closer_is_known(demo_dir: Path, tokenizer: Tokenizer) -> None:
+def test_a_session_writes_its_turns_and_the_closer_is_known(
+    demo_dir: Path, tokenizer: Tokenizer
+) -> None:
     writer = Writer(demo_dir, scripts(), end_of(tokenizer))
     writing = writer.write(tokenizer.encode(asked("[[script dispatch]] [[mark m-1]]")).ids)
     assert writing is not None
@@ -67,7 +74,8 @@ def test_a_session_writes_its_turns_and_the_closer_is_known(demo_dir: Path, toke
 def test_split_tokens_are_others_for_the_same_text(demo_dir: Path, tokenizer: Tokenizer) -> None:
     writer = Writer(demo_dir, {}, end_of(tokenizer))
     whole, split = (
-        writer.write(tokenizer.encode(asked(f"[[say]]a harbour[[/say]]{s}")).ids) for s in ("", "[[split]]")
+        writer.write(tokenizer.encode(asked(f"[[say]]a harbour[[/say]]{s}")).ids)
+        for s in ("", "[[split]]")
     )
     assert whole is not None
     assert split is not None
@@ -87,16 +95,32 @@ def test_a_form_is_kept_without_white_space(demo_dir: Path, tokenizer: Tokenizer
 
 MESSAGES = [
     {"type": "message_start", "message": {}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}},
+    {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "thinking", "thinking": ""},
+    },
+    {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "thinking_delta", "thinking": "Hm."},
+    },
+    {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "signature_delta", "signature": "s"},
+    },
     {"type": "content_block_stop", "index": 0},
     {
         "type": "content_block_start",
         "index": 1,
         "content_block": {"type": "tool_use", "id": "c", "name": "f", "input": {}},
     },
-    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a" :1}'}},
+    {
+        "type": "content_block_delta",
+        "index": 1,
+        "delta": {"type": "input_json_delta", "partial_json": '{"a" :1}'},
+    },
     {"type": "content_block_stop", "index": 1},
 ]
 
@@ -114,10 +138,14 @@ CHAT = [
 ]
 
 
-@pytest.mark.parametrize(("api", "documents", "whole_at"), [("messages", MESSAGES, 7), ("chat", CHAT, 3)])
+@pytest.mark.parametrize(
+    ("api", "documents", "whole_at"), [("messages", MESSAGES, 7), ("chat", CHAT, 3)]
+)
 def test_a_client_sends_back_what_it_read(api: str, documents: list[object], whole_at: int) -> None:
     dialect = DIALECTS[api]
-    events = [(at, b"data: " + json.dumps(document).encode()) for at, document in enumerate(documents)]
+    events = [
+        (at, b"data: " + json.dumps(document).encode()) for at, document in enumerate(documents)
+    ]
     answer = dialect.read([*events, (99, b"data: [DONE]")])
     (call,) = answer.calls
     assert (answer.thinking, call.id, call.name, call.arguments, call.whole_at) == (
@@ -133,7 +161,9 @@ def test_a_client_sends_back_what_it_read(api: str, documents: list[object], who
     after = json.loads(session.body(1))
     assert after["messages"][-3:-2] == before["messages"][-1:]
     assert "Hm." in json.dumps(after["messages"][-2])
-    assert before != {**after, "messages": before["messages"]} or api == "chat", "the billing header varies"
+    assert before != {**after, "messages": before["messages"]} or api == "chat", (
+        "the billing header varies"
+    )
     assert json.dumps(after).count("billing-header") == 1
 
 
@@ -141,10 +171,22 @@ def test_the_tables_have_every_figure() -> None:
     result = Result("2026-11-23T00:00:00Z", this_machine(), {"vllm": "0"})
     for side, cached in ((THEIRS, 100), (OURS, 150)):
         result.turns += [
-            TurnRow(side, "messages", "crooked", turn, 100 * turn, cached if turn > 1 else 0, 60, 10.0, 50.0)
+            TurnRow(
+                side,
+                "messages",
+                "crooked",
+                turn,
+                100 * turn,
+                cached if turn > 1 else 0,
+                60,
+                10.0,
+                50.0,
+            )
             for turn in (1, 2)
         ]
-        result.streams.append(StreamRow(side, "chat", "2 layers", 16, 100.0 if side == OURS else 200.0, 3.0, 4.0))
+        result.streams.append(
+            StreamRow(side, "chat", "2 layers", 16, 100.0 if side == OURS else 200.0, 3.0, 4.0)
+        )
         result.dispatch.append(DispatchRow(side, "messages", 2.5))
     text = tables(result)
     assert "| Messages, crooked arguments | turnwire | 200 | 50 | 10 | 50 |" in text

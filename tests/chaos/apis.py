@@ -1,6 +1,7 @@
 """The requests of the three APIs, and what their answers contain, checked event by event. Pure.
 
-A `Reading` is complete for a prefix of an answer too: of a broken connection, everything that came is judged.
+A `Reading` is complete for a prefix of an answer too: of a broken connection, everything that came
+is judged.
 """
 
 import base64
@@ -42,10 +43,16 @@ class Frame:
 
 
 def request(
-    api: Api, model: str, script: Script, *, stream: bool, system: str = "", images: Sequence[bytes] = ()
+    api: Api,
+    model: str,
+    script: Script,
+    *,
+    stream: bool,
+    system: str = "",
+    images: Sequence[bytes] = (),
 ) -> bytes:
-    """A request that makes the script engine write `script`. `system`: the beginning of its prompt; `images`: PNG
-    data after the question."""
+    """A request that makes the script engine write `script`. `system`: the beginning of its prompt;
+    `images`: PNG data after the question."""
     conversation = Conversation(
         model,
         [Message("user", [Text(f"[[say]]{script.output}[[/say]]")])],
@@ -57,7 +64,9 @@ def request(
     if not images:
         return body
     document = json.loads(body)
-    question = next(one for one in document.get("messages", document.get("input")) if one["role"] == "user")
+    question = next(
+        one for one in document.get("messages", document.get("input")) if one["role"] == "user"
+    )
     texts = question["content"]
     kind = "input_text" if api == "responses" else "text"
     texts = [{"type": kind, "text": texts}] if isinstance(texts, str) else texts
@@ -68,7 +77,10 @@ def request(
 def _image(api: Api, data: bytes) -> dict[str, object]:
     encoded = base64.b64encode(data).decode()
     if api == "messages":
-        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded}}
+        return {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": encoded},
+        }
     url = f"data:image/png;base64,{encoded}"
     if api == "chat":
         return {"type": "image_url", "image_url": {"url": url}}
@@ -93,7 +105,8 @@ def expected_end(script: Script) -> End:
 
 
 def split_frames(data: bytes, *, whole: bool) -> tuple[list[Frame], list[int]]:
-    """The frames of a stream, and where each ends. Unless `whole`, the last may be cut off. Raises IllFormed."""
+    """The frames of a stream, and where each ends. Unless `whole`, the last may be cut off. Raises
+    IllFormed."""
     frames, ends, at = [], [], 0
     while (end := data.find(b"\n\n", at)) >= 0:
         frames.append(_frame(data[at:end]))

@@ -1,4 +1,5 @@
-"""Clients: each sends one request and keeps every byte of the answer with its time; broken and refused ones try again."""
+"""Clients: each sends one request and keeps every byte of the answer with its time; broken and
+refused ones try again."""
 
 import asyncio
 import time
@@ -42,22 +43,37 @@ class Stream:
 
 
 async def run_stream(
-    http: aiohttp.ClientSession, urls: Callable[[], Sequence[str]], stream: Stream, deadline: Callable[[], float]
+    http: aiohttp.ClientSession,
+    urls: Callable[[], Sequence[str]],
+    stream: Stream,
+    deadline: Callable[[], float],
 ) -> None:
-    """Sends a request until it is answered with 200, or with an error that is final, or `deadline()` is over.
+    """Sends a request until it is answered with 200, or with an error that is final, or
+    `deadline()` is over.
 
     As behind a load balancer, an attempt after a broken one goes to the next frontend.
     """
     wanted = stream.wanted
-    body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream, system=stream.system, images=stream.images)
+    body = request(
+        wanted.api,
+        MODEL,
+        wanted.script,
+        stream=wanted.stream,
+        system=stream.system,
+        images=stream.images,
+    )
     while True:
         known = urls()
-        url = known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].path
+        url = (
+            known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].path
+        )
         attempt = Attempt(time.monotonic())
         stream.attempts.append(attempt)
         sending = asyncio.create_task(_send(http, url, body, attempt))
         while not sending.done() and time.monotonic() < deadline():
-            await asyncio.wait({sending}, timeout=min(5.0, max(0.01, deadline() - time.monotonic())))
+            await asyncio.wait(
+                {sending}, timeout=min(5.0, max(0.01, deadline() - time.monotonic()))
+            )
         if not sending.done():
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -1,4 +1,5 @@
-"""One Turnwire under test: a nats-server and processes of every stage, which a supervisor starts again when they end."""
+"""One Turnwire under test: a nats-server and processes of every stage, which a supervisor starts
+again when they end."""
 
 import asyncio
 import contextlib
@@ -19,8 +20,8 @@ from tests.pipeline.stack import Child, Stack
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 NATS = "nats"
 PORTS = range(10_000, 30_000)
-"""Below the range of outgoing connections: a port must still be free when its process comes back, and a connection to
-a port without a listener must not come from that very port."""
+"""Below the range of outgoing connections: a port must still be free when its process comes back,
+and a connection to a port without a listener must not come from that very port."""
 RESTART_S = 1.0
 """After which the supervisor starts a process again that ended by itself."""
 SETTLE_S = 150.0
@@ -48,8 +49,9 @@ class Deployment:
         store: Path | None = None,
         options: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        """`directory`: keep everything here; default: a temporary one. `environments`: makes additional variables of each
-        stage from that directory. `store`: JetStream's directory. `options`: options of each stage."""
+        """`directory`: keep everything here; default: a temporary one. `environments`: makes
+        additional variables of each stage from that directory. `store`: JetStream's directory.
+        `options`: options of each stage."""
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="turnwire-chaos-"))
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,11 @@ class Deployment:
             for stage in reversed(STAGES):
                 self.stack.environment = self._environments.get(stage, {})
                 for _ in range(self.instances):
-                    fixed = {"port": free_port(), "response_store": "shared"} if stage == "frontend" else {}
+                    fixed = (
+                        {"port": free_port(), "response_store": "shared"}
+                        if stage == "frontend"
+                        else {}
+                    )
                     self.stack.start(stage, **fixed, **self._options.get(stage, {}))
             if wrong := await self.settled():
                 raise RuntimeError(wrong)
@@ -84,7 +90,10 @@ class Deployment:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._stop()
 
@@ -110,12 +119,14 @@ class Deployment:
         return [child.url for child in self.of("frontend")]
 
     def pids(self) -> dict[str, int]:
-        found = {child.name: child.process.pid for child in self.children if child.process.poll() is None}
+        found = {
+            child.name: child.process.pid for child in self.children if child.process.poll() is None
+        }
         return found | ({NATS: self.nats.pid} if self.nats.pid else {})
 
     def exceptions(self) -> list[str]:
-        """Exceptions in the logs since the last call: no fault is an excuse for one, but for what tasks of nats-py log
-        when a connection ends."""
+        """Exceptions in the logs since the last call: no fault is an excuse for one, but for what
+        tasks of nats-py log when a connection ends."""
         found = []
         for child in self.children:
             with child.log.open("rb") as log:
@@ -132,7 +143,9 @@ class Deployment:
             await asyncio.sleep(0.2)
             for child in self.children:
                 if child not in self.down and child.process.poll() is not None:
-                    self.died.append(f"{child.name} ended by itself with {child.process.returncode}")
+                    self.died.append(
+                        f"{child.name} ended by itself with {child.process.returncode}"
+                    )
                     self.down.add(child)
                     asyncio.get_running_loop().call_later(RESTART_S, self._again, child)
 
@@ -142,11 +155,15 @@ class Deployment:
         self.down.discard(child)
 
     async def settled(self, limit_s: float = SETTLE_S, *, idle: bool = True) -> str:
-        """Waits until every frontend counts every process among the living and, if `idle`, none has a turn. Returns what
-        is not as it should be at the limit, or ""."""
+        """Waits until every frontend counts every process among the living and, if `idle`, none has
+        a turn. Returns what is not as it should be at the limit, or ""."""
         deadline = time.monotonic() + limit_s
         while True:
-            wrong = [text for child in self.of("frontend") if (text := await self._unsettled(child, idle=idle))]
+            wrong = [
+                text
+                for child in self.of("frontend")
+                if (text := await self._unsettled(child, idle=idle))
+            ]
             if not wrong:
                 return ""
             if time.monotonic() > deadline:
@@ -164,7 +181,9 @@ class Deployment:
         if idle and health["turns"]:
             return f"{frontend.name} still has {health['turns']} turns"
         for stage, processes in health["stages"].items():
-            names = sorted(process["id"].rpartition("-")[0] for process in processes if not process["draining"])
+            names = sorted(
+                process["id"].rpartition("-")[0] for process in processes if not process["draining"]
+            )
             expected = sorted(child.name for child in self.of(stage))
             if names != expected:
                 return f"{frontend.name} counts {names} among the living, not {expected}"

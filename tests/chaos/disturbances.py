@@ -1,5 +1,5 @@
-"""Disturbances other than a single fault: rolling restarts, clock jumps, a full disk, memory limits, and many faults in a
-row."""
+"""Disturbances other than a single fault: rolling restarts, clock jumps, a full disk, memory
+limits, and many faults in a row."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,8 @@ LARGE_TURN = 20_000
 
 @dataclass(frozen=True)
 class Rolling:
-    """Every instance of every stage is terminated and started again, one after the other, under steady load."""
+    """Every instance of every stage is terminated and started again, one after the other, under
+    steady load."""
 
     at_s: float = 2.0
     outage_s: float = 0.0
@@ -46,10 +47,11 @@ class Rolling:
 
 @dataclass(frozen=True)
 class ClockJump:
-    """The wall clock of one stage, or of all, jumps and stays so. The monotonic clock goes on, as it does on a machine.
+    """The wall clock of one stage, or of all, jumps and stays so. The monotonic clock goes on, as
+    it does on a machine.
 
-    Processes see it through `wall_clock.c`, which they preload; nats-server, which asks the kernel itself, keeps the true
-    time, so that the clocks of bus and services differ too.
+    Processes see it through `wall_clock.c`, which they preload; nats-server, which asks the kernel
+    itself, keeps the true time, so that the clocks of bus and services differ too.
     """
 
     stage: str
@@ -81,22 +83,26 @@ def set_clock(directory: Path, stage: str, seconds: int) -> None:
 
 
 def clock_environments(directory: Path) -> dict[str, dict[str, str]]:
-    """Environments under which a stage's clock can be set. Raises CalledProcessError or OSError without a compiler."""
+    """Environments under which a stage's clock can be set. Raises CalledProcessError or OSError
+    without a compiler."""
     library = directory / "wall_clock.so"
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O2", "-o", library, Path(__file__).with_name("wall_clock.c")], check=True
+        ["cc", "-shared", "-fPIC", "-O2", "-o", library, Path(__file__).with_name("wall_clock.c")],
+        check=True,
     )
     for stage in STAGES:
         set_clock(directory, stage, 0)
     return {
-        stage: {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(directory / f"clock-{stage}")} for stage in STAGES
+        stage: {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(directory / f"clock-{stage}")}
+        for stage in STAGES
     }
 
 
 @dataclass(frozen=True)
 class FullDisk:
-    """The file system of JetStream's store is full for a while. nats-server then switches JetStream off until it is started
-    again, which happens when there is room; stored Responses must work after that."""
+    """The file system of JetStream's store is full for a while. nats-server then switches JetStream
+    off until it is started again, which happens when there is room; stored Responses must work
+    after that."""
 
     store: Path
     """A directory on a small file system of its own."""
@@ -145,8 +151,8 @@ async def _stored_response(deployment: Deployment) -> str:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """One process gets no more memory (RLIMIT_AS) for a while, in which large turns need some. It may end, as if killed;
-    it may not go on broken."""
+    """One process gets no more memory (RLIMIT_AS) for a while, in which large turns need some. It
+    may end, as if killed; it may not go on broken."""
 
     stage: str
     which: int
@@ -186,7 +192,8 @@ class MemoryLimit:
 
 
 async def _send_large_turns(deployment: Deployment) -> None:
-    """Sends requests until it is cancelled. Every stage needs memory for their turns; their answers do not matter."""
+    """Sends requests until it is cancelled. Every stage needs memory for their turns; their answers
+    do not matter."""
     body = {"model": MODEL, "input": f"[[say]]{'word ' * LARGE_TURN}[[/say]]"}
 
     async def one(http: aiohttp.ClientSession, url: str) -> None:
@@ -202,8 +209,8 @@ async def _send_large_turns(deployment: Deployment) -> None:
 
 @dataclass(frozen=True)
 class RandomFaults:
-    """One fault after the other, for `outage_s`. The first instance of each stage is stopped at most, never ended, so that
-    its memory can be followed."""
+    """One fault after the other, for `outage_s`. The first instance of each stage is stopped at
+    most, never ended, so that its memory can be followed."""
 
     seed: str
     at_s: float
@@ -222,7 +229,9 @@ class RandomFaults:
             which = chance.randrange(deployment.instances)
             action = "stop" if which == 0 and stage != NATS else chance.choice(ACTIONS)
             now = time.monotonic() - effects.start
-            await Fault(action, stage, which, now, chance.uniform(1, self.longest_s)).inject(deployment, effects)
+            await Fault(action, stage, which, now, chance.uniform(1, self.longest_s)).inject(
+                deployment, effects
+            )
             if wrong := await deployment.settled(2 * BACK_S, idle=False):
                 effects.complaints.append(f"after {action} {stage} {which}: {wrong}")
             await asyncio.sleep(chance.uniform(1, 10))

@@ -34,7 +34,8 @@ class Effects:
 
 
 class Disturbance(Protocol):
-    """Something that happens to a deployment under load. It is pickled, and its text names it with all that was drawn."""
+    """Something that happens to a deployment under load. It is pickled, and its text names it with
+    all that was drawn."""
 
     @property
     def cell(self) -> str:
@@ -58,7 +59,8 @@ class Disturbance(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """One process is killed (SIGKILL), stopped (SIGSTOP) or terminated (SIGTERM), and back `outage_s` later."""
+    """One process is killed (SIGKILL), stopped (SIGSTOP) or terminated (SIGTERM), and back
+    `outage_s` later."""
 
     action: Action
     stage: str
@@ -95,7 +97,9 @@ class Fault:
         await sleep_until(until)
         await asyncio.to_thread(nats.start)
 
-    async def _child(self, deployment: Deployment, child: Child, number: int, until: float, effects: Effects) -> None:
+    async def _child(
+        self, deployment: Deployment, child: Child, number: int, until: float, effects: Effects
+    ) -> None:
         began = time.monotonic()
         if self.action == "stop":
             child.pause()

@@ -1,6 +1,7 @@
 """Judges what one client received. Pure.
 
-A verdict is never kind in silence: whatever is not the expected answer, byte by byte, has a name and is counted.
+A verdict is never kind in silence: whatever is not the expected answer, byte by byte, has a name
+and is counted.
 """
 
 import bisect
@@ -24,14 +25,16 @@ from turnwire_tools.clients.shared import IllFormed
 Verdict = Literal[
     "whole", "reconnected", "refused", "told", "lost", "wrong", "doubled", "ends", "ill-formed"
 ]  # fmt: skip
-"""whole: as expected. reconnected: its frontend's death broke the connection, what had come was a correct prefix, and
-the same request sent again was answered as expected. refused: 503 with Retry-After, and as expected when sent again.
-told: a correct prefix and one error event, or an error as the document. lost: not answered to its end. wrong: any other byte. doubled: a piece came
-twice. ends: not exactly one terminal event. ill-formed: against the rules of SSE or of the API."""
+"""whole: as expected. reconnected: its frontend's death broke the connection, what had come was a
+correct prefix, and the same request sent again was answered as expected. refused: 503 with
+Retry-After, and as expected when sent again.
+told: a correct prefix and one error event, or an error as the document. lost: not answered to its
+end. wrong: any other byte. doubled: a piece came twice. ends: not exactly one terminal event.
+ill-formed: against the rules of SSE or of the API."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Frontend = Literal["serving", "closed", "broken"]
-"""closed: it was terminated, drained its connections, and accepted no others. broken: it was killed, or its drain period
-was over."""
+"""closed: it was terminated, drained its connections, and accepted no others. broken: it was
+killed, or its drain period was over."""
 
 
 @dataclass
@@ -88,7 +91,9 @@ def judge(wanted: Wanted, attempts: Sequence[Attempt], frontends: Sequence[Front
             pause, silence = _pauses(wanted, attempts[0])
             return Judgement(verdict, refusal, pause, silence, _wait(wanted, attempts))
         last = number == len(attempts) - 1
-        nature = frontends[number] == "broken" or (frontends[number] == "closed" and not attempt.status)
+        nature = frontends[number] == "broken" or (
+            frontends[number] == "closed" and not attempt.status
+        )
         broken = found == "lost" and attempt.broken and not attempt.late
         if broken and nature and not last:
             verdict = "reconnected"
@@ -96,7 +101,9 @@ def judge(wanted: Wanted, attempts: Sequence[Attempt], frontends: Sequence[Front
             verdict = "refused" if verdict == "whole" else verdict
             refusal = refusal or why
         else:
-            return Judgement("lost" if found == "refused" else found, f"attempt {number + 1}: {why}")
+            return Judgement(
+                "lost" if found == "refused" else found, f"attempt {number + 1}: {why}"
+            )
     return Judgement("lost", why or "no attempt was made")
 
 
@@ -117,12 +124,16 @@ def judge_attempt(wanted: Wanted, attempt: Attempt) -> tuple[Verdict, str]:
                 return "lost", f"{attempt.broken}, a document"
             return _compare(wanted, read_document(wanted.api, attempt.data), whole=True)
         frames, _ = split_frames(attempt.data, whole=whole)
-        return _compare(wanted, read_stream(wanted.api, frames, whole=whole), whole=whole, attempt=attempt)
+        return _compare(
+            wanted, read_stream(wanted.api, frames, whole=whole), whole=whole, attempt=attempt
+        )
     except IllFormed as error:
         return "ill-formed", str(error)
 
 
-def _compare(wanted: Wanted, reading: Reading, *, whole: bool, attempt: Attempt | None = None) -> tuple[Verdict, str]:
+def _compare(
+    wanted: Wanted, reading: Reading, *, whole: bool, attempt: Attempt | None = None
+) -> tuple[Verdict, str]:
     expected = expected_blocks(wanted.api, wanted.script.blocks)
     answer = reading.answer
     ended = whole and answer.ends == 1 and not reading.error
@@ -162,7 +173,9 @@ def compare_blocks(
         found = _flat([block for block in got if block.kind in channel])
         if found == wanted or (not complete and wanted.startswith(found)):
             continue
-        same = next((at for at, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), None)
+        same = next(
+            (at for at, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b), None
+        )
         same = min(len(wanted), len(found)) if same is None else same
         if len(found) < len(wanted) and wanted.startswith(found):
             return "wrong", f"the end is missing: {len(found)} of {len(wanted)} characters"

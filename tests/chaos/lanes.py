@@ -26,12 +26,15 @@ WINDOW = 131_072
 
 
 def run_lanes(
-    trials: Sequence[Trial], parallel: int, directory: Path | None, options: dict[str, Any] | None = None
+    trials: Sequence[Trial],
+    parallel: int,
+    directory: Path | None,
+    options: dict[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields results as they come. `directory`: where logs are kept; default: they are not.
 
-    Trials of one number of instances share deployments, and run on them one after the other. Raises RuntimeError if a
-    lane fails; its other trials are lost then.
+    Trials of one number of instances share deployments, and run on them one after the other. Raises
+    RuntimeError if a lane fails; its other trials are lost then.
     """
     queues = divide(trials, parallel)
     context = multiprocessing.get_context("spawn")
@@ -41,7 +44,9 @@ def run_lanes(
         build = partial(build_vision_model, window=WINDOW) if sees else build_demo_model
         model = build(Path(scratch) / "model")
         lanes = [
-            context.Process(target=_lane, args=(number, queue, model, directory, options or {}, results))
+            context.Process(
+                target=_lane, args=(number, queue, model, directory, options or {}, results)
+            )
             for number, queue in enumerate(queues)
         ]
         for lane in lanes:
@@ -62,13 +67,17 @@ def run_lanes(
 
 
 def divide(trials: Sequence[Trial], parallel: int) -> list[list[Trial]]:
-    """Trials of each lane. A lane that runs trials of several numbers of instances starts another deployment for each."""
+    """Trials of each lane. A lane that runs trials of several numbers of instances starts another
+    deployment for each."""
     lanes: list[list[Trial]] = [[] for _ in range(min(parallel, len(trials)))]
     for trial in sorted(trials, key=lambda trial: -sum(fault.outage_s for fault in trial.faults)):
 
         def cost(lane: list[Trial], trial: Trial = trial) -> float:
             other = sum(one.instances != trial.instances for one in lane)
-            return sum(30 + max((f.outage_s for f in one.faults), default=0.0) for one in lane) + 1000 * other
+            return (
+                sum(30 + max((f.outage_s for f in one.faults), default=0.0) for one in lane)
+                + 1000 * other
+            )
 
         min(lanes, key=cost).append(trial)
     order = {trial.seed: number for number, trial in enumerate(trials)}
@@ -76,7 +85,12 @@ def divide(trials: Sequence[Trial], parallel: int) -> list[list[Trial]]:
 
 
 def _lane(
-    number: int, trials: Sequence[Trial], model: Path, directory: Path | None, options: dict[str, Any], results: Any
+    number: int,
+    trials: Sequence[Trial],
+    model: Path,
+    directory: Path | None,
+    options: dict[str, Any],
+    results: Any,
 ) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):

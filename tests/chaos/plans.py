@@ -25,7 +25,18 @@ from tests.chaos.disturbances import (
 from tests.chaos.faults import ACTIONS, Action, Disturbance, Fault
 from tests.chaos.trials import Load, Trial
 
-SUITES = ("faults", "pairs", "rolling", "clock", "disk", "memory", "many", "groups", "images", "soak")
+SUITES = (
+    "faults",
+    "pairs",
+    "rolling",
+    "clock",
+    "disk",
+    "memory",
+    "many",
+    "groups",
+    "images",
+    "soak",
+)
 MANY = Load(streams=1000, seconds=(10.0, 25.0), delay_ms=(150, 300), start_s=10.0)
 """A thousand streams at once, slow ones: the load is their number."""
 GROUP = 8
@@ -72,29 +83,40 @@ def planned(
     elif suite == "clock":
         if shutil.which("cc") is None:
             raise Impossible("the library that shifts a process's clock needs a C compiler (cc)")
-        jumps = [(stage, seconds) for seconds in (3600, -3600, 10**8, -30) for stage in ("", *STAGES)]
+        jumps = [
+            (stage, seconds) for seconds in (3600, -3600, 10**8, -30) for stage in ("", *STAGES)
+        ]
         drawn = [jumps[number % len(jumps)] for number in range(count)]
         found = [Trial(one, n, (ClockJump(*drawn.pop(0), at_s=3.0),), load) for n, one in both]
         yield Plan(found, {"environments": clock_environments})
     elif suite == "disk":
         with small_disk(STORE_BYTES) as store:
             # The store is one disk: one deployment at a time.
-            found = [Trial(one, 2, (FullDisk(store, 3.0, _length(Random(one), outage)),), load) for one in seeds]
+            found = [
+                Trial(one, 2, (FullDisk(store, 3.0, _length(Random(one), outage)),), load)
+                for one in seeds
+            ]
             yield Plan(found, {"store": store})
     elif suite == "memory":
-        yield Plan([_memory(one, n, STAGES[k // 2 % 4], outage, load) for k, (n, one) in enumerate(both)])
+        yield Plan(
+            [_memory(one, n, STAGES[k // 2 % 4], outage, load) for k, (n, one) in enumerate(both)]
+        )
     elif suite == "many":
         found = _faults(seeds, chance, only or ["*"], outage, replace(MANY, new=load.new))
         slots = {"worker": {"slots": MANY.streams, "queue_limit": 2 * MANY.streams}}
         yield Plan(found, {"options": slots})
     elif suite == "groups":
-        found = _faults(seeds, chance, only or ["*"], outage, replace(load, new=2 * GROUP, group=GROUP))
+        found = _faults(
+            seeds, chance, only or ["*"], outage, replace(load, new=2 * GROUP, group=GROUP)
+        )
         yield Plan(found, {"options": {"worker": {"prefill_tokens_per_s": 5000}}})
     elif suite == "images":
         yield Plan(_faults(seeds, chance, only or ["*"], outage, replace(load, images=2)))
     else:
         steady = replace(load, streams=32, new=0, steady=True)
-        found = [Trial(one, 2, (RandomFaults(one, 5.0, soak_s),), steady, watch=True) for one in seeds]
+        found = [
+            Trial(one, 2, (RandomFaults(one, 5.0, soak_s),), steady, watch=True) for one in seeds
+        ]
         yield Plan(found, {"options": {"preprocessor": SMALL_CACHES}})
 
 
@@ -104,10 +126,18 @@ def cells() -> list[tuple[Action, str, int]]:
 
 
 def _faults(
-    seeds: Sequence[str], chance: Random, only: Sequence[str], outage: tuple[float, float], load: Load
+    seeds: Sequence[str],
+    chance: Random,
+    only: Sequence[str],
+    outage: tuple[float, float],
+    load: Load,
 ) -> list[Trial]:
     """Each cell as often as any other, in an order drawn from the seed."""
-    wanted = [cell for cell in cells() if any(fnmatch.fnmatch("/".join(map(str, cell)), pattern) for pattern in only)]
+    wanted = [
+        cell
+        for cell in cells()
+        if any(fnmatch.fnmatch("/".join(map(str, cell)), pattern) for pattern in only)
+    ]
     if not wanted:
         raise Impossible(f"no fault is like {', '.join(only)}")
     drawn = [wanted[number % len(wanted)] for number in range(len(seeds))]
@@ -129,13 +159,17 @@ def _pair(seed: str, instances: int, outage: tuple[float, float], load: Load) ->
     return Trial(seed, instances, (one, other), load)
 
 
-def _memory(seed: str, instances: int, stage: str, outage: tuple[float, float], load: Load) -> Trial:
+def _memory(
+    seed: str, instances: int, stage: str, outage: tuple[float, float], load: Load
+) -> Trial:
     chance = Random(seed)
     limit = MemoryLimit(stage, chance.randrange(8), chance.uniform(2, 5), _length(chance, outage))
     return Trial(seed, instances, (limit,), load)
 
 
-def _fault(chance: Random, action: Action, stage: str, outage: tuple[float, float], at: tuple[float, float]) -> Fault:
+def _fault(
+    chance: Random, action: Action, stage: str, outage: tuple[float, float], at: tuple[float, float]
+) -> Fault:
     length = _length(chance, outage)
     return Fault(action, stage, chance.randrange(8), chance.uniform(*at), length)
 
@@ -151,7 +185,9 @@ def small_disk(size: int) -> Iterator[Path]:
     if os.geteuid() != 0:
         raise Impossible("a small file system is mounted by root only")
     with tempfile.TemporaryDirectory(prefix="turnwire-chaos-disk-") as name:
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", name], check=False)
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", name], check=False
+        )
         if made.returncode:
             raise Impossible("no file system can be mounted here")
         try:

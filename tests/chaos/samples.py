@@ -55,13 +55,18 @@ class Sampler:
         return found
 
     def summary(self) -> list[str]:
-        """Returns memory and files of each process that lived as long as the sampler, earlier and at the end."""
-        whole = max((samples[-1].at - samples[0].at for samples in self.samples.values()), default=0.0)
+        """Returns memory and files of each process that lived as long as the sampler, earlier and
+        at the end."""
+        whole = max(
+            (samples[-1].at - samples[0].at for samples in self.samples.values()), default=0.0
+        )
         lines = []
         for (name, _), samples in sorted(self.samples.items()):
             if samples[-1].at - samples[0].at > 0.95 * whole:
                 (before, files_before), (after, files_after) = _ends(samples)
-                lines.append(f"{name}: {before >> 20} → {after >> 20} MiB, {files_before} → {files_after} files")
+                lines.append(
+                    f"{name}: {before >> 20} → {after >> 20} MiB, {files_before} → {files_after} files"
+                )
         return lines
 
 
@@ -80,6 +85,7 @@ def _ends(samples: Sequence[Sample]) -> tuple[tuple[int, int], tuple[int, int]]:
     third = max(1, len(samples) // 3)
     parts = samples[third : 2 * third] or samples, samples[-third:]
     (a, b) = (
-        (int(statistics.median(s.rss for s in part)), int(statistics.median(s.files for s in part))) for part in parts
+        (int(statistics.median(s.rss for s in part)), int(statistics.median(s.files for s in part)))
+        for part in parts
     )
     return a, b

@@ -1,6 +1,7 @@
 """Writes the model output of a stream, and the blocks that a client must receive of it. Pure.
 
-No two streams of a run have a word number in common, so that a piece that is lost, doubled, or of another stream shows.
+No two streams of a run have a word number in common, so that a piece that is lost, doubled, or of
+another stream shows.
 """
 
 import json
@@ -79,7 +80,8 @@ class Script:
 
 
 def write_script(chance: Random, tag: str, seconds: float, delay_ms: int) -> Script:
-    """A turn of about `seconds` at a token each `delay_ms`, of interleaved reasoning, text and calls."""
+    """A turn of about `seconds` at a token each `delay_ms`, of interleaved reasoning, text and
+    calls."""
     words = max(12, int(seconds * 1000 / delay_ms / TOKENS_PER_WORD))
     numbers = iter(range(10**9))
 
@@ -92,7 +94,13 @@ def write_script(chance: Random, tag: str, seconds: float, delay_ms: int) -> Scr
 
     blocks = [Block("reasoning", prose(words // 5))]
     written = blocks[0].text + "\n</think>\n\n"
-    shapes = (("text", "call"), ("call", "text"), ("text", "call", "text", "call"), ("call", "call", "text"), ("text",))
+    shapes = (
+        ("text", "call"),
+        ("call", "text"),
+        ("text", "call", "text", "call"),
+        ("call", "call", "text"),
+        ("text",),
+    )
     shape = chance.choice(shapes)
     for kind in shape:
         share = words * 4 // 5 // len(shape)
@@ -104,7 +112,11 @@ def write_script(chance: Random, tag: str, seconds: float, delay_ms: int) -> Scr
             if chance.random() < 0.5:
                 arguments["timeout_s"] = chance.randrange(1, 1000)
             blocks.append(Block("call", json.dumps(arguments, ensure_ascii=False), TOOL_NAME))
-            parameters = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items())
-            written += f"<tool_call>\n<function={TOOL_NAME}>\n{parameters}</function>\n</tool_call>\n\n"
+            parameters = "".join(
+                f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items()
+            )
+            written += (
+                f"<tool_call>\n<function={TOOL_NAME}>\n{parameters}</function>\n</tool_call>\n\n"
+            )
     written = written.removesuffix("\n\n")
     return Script(f"[[delay {delay_ms}]]{written}", written, tuple(blocks))

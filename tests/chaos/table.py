@@ -1,4 +1,5 @@
-"""The results of many trials as one table, and its place in the documentation. Pure, but for that file."""
+"""The results of many trials as one table, and its place in the documentation. Pure, but for that
+file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,12 @@ def _row(name: str, results: Sequence[dict[str, Any]]) -> list[str]:
         of["reconnected"],
     ]
     times = [f"{max(result[key] for result in results):.1f} s" for key in ("pause_s", "silence_s")]
-    return [name, *map(str, numbers), *times, *map(str, (new["whole"], new["refused"], new["reconnected"], other))]
+    return [
+        name,
+        *map(str, numbers),
+        *times,
+        *map(str, (new["whole"], new["refused"], new["reconnected"], other)),
+    ]
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:

@@ -39,13 +39,26 @@ def messages(blocks: tuple[Block, ...], error: str = "") -> list[bytes]:
         found.append(sse("content_block_start", index=index, content_block=start))
         kind, field = deltas[block.kind]
         for piece in pieces(block.text):
-            found.append(sse("content_block_delta", index=index, delta={"type": kind, field: piece}))
+            found.append(
+                sse("content_block_delta", index=index, delta={"type": kind, field: piece})
+            )
         if block.kind == "reasoning":
-            found.append(sse("content_block_delta", index=index, delta={"type": "signature_delta", "signature": "x"}))
+            found.append(
+                sse(
+                    "content_block_delta",
+                    index=index,
+                    delta={"type": "signature_delta", "signature": "x"},
+                )
+            )
         found.append(sse("content_block_stop", index=index))
     if error:
         return [*found, sse("error", error={"message": error})]
-    usage = {"input_tokens": 9, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "output_tokens": TOKENS}
+    usage = {
+        "input_tokens": 9,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": TOKENS,
+    }
     reason = "tool_use" if SCRIPT.calls else "end_turn"
     found.append(sse("message_delta", delta={"stop_reason": reason}, usage=usage))
     return [*found, sse("message_stop")]
@@ -56,18 +69,28 @@ def chat(blocks: tuple[Block, ...]) -> list[bytes]:
 
     def chunk(delta: dict[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return f"data: {json.dumps({'id': 'c', 'choices': [choice]}, ensure_ascii=False)}\n\n".encode()
+        return (
+            f"data: {json.dumps({'id': 'c', 'choices': [choice]}, ensure_ascii=False)}\n\n".encode()
+        )
 
     found, calls = [chunk({"role": "assistant", "content": ""})], 0
     for block in blocks:
         if block.kind == "call":
-            call = {"index": calls, "id": f"id{calls}", "function": {"name": block.name, "arguments": ""}}
+            call = {
+                "index": calls,
+                "id": f"id{calls}",
+                "function": {"name": block.name, "arguments": ""},
+            }
             found.append(chunk({"tool_calls": [call]}))
         for piece in pieces(block.text):
             if block.kind == "call":
-                found.append(chunk({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]}))
+                found.append(
+                    chunk({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]})
+                )
             else:
-                found.append(chunk({"content" if block.kind == "text" else "reasoning_content": piece}))
+                found.append(
+                    chunk({"content" if block.kind == "text" else "reasoning_content": piece})
+                )
         calls += block.kind == "call"
     found.append(chunk({}, "tool_calls" if SCRIPT.calls else "stop"))
     found.append(
@@ -82,20 +105,32 @@ def responses(blocks: tuple[Block, ...]) -> list[bytes]:
     items: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         kinds = {"reasoning": "reasoning", "text": "message", "call": "function_call"}
-        item: dict[str, Any] = {"type": kinds[block.kind], "name": block.name, "call_id": f"id{index}"}
+        item: dict[str, Any] = {
+            "type": kinds[block.kind],
+            "name": block.name,
+            "call_id": f"id{index}",
+        }
         item |= {"content": [], "arguments": ""}
         events.append({"type": "response.output_item.added", "output_index": index, "item": item})
         for piece in pieces(block.text):
-            events.append({"type": "response.output_text.delta", "output_index": index, "delta": piece})
+            events.append(
+                {"type": "response.output_text.delta", "output_index": index, "delta": piece}
+            )
         if block.kind == "call":
             item = {**item, "arguments": block.text}
         else:
             item = {**item, "content": [{"text": block.text}]}
         items.append(item)
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    response = {"status": "completed", "output": items, "usage": {"input_tokens": 9, "output_tokens": TOKENS}}
+    response = {
+        "status": "completed",
+        "output": items,
+        "usage": {"input_tokens": 9, "output_tokens": TOKENS},
+    }
     events.append({"type": "response.completed", "response": response})
-    numbered = [sse(event["type"], sequence_number=number, **event) for number, event in enumerate(events)]
+    numbered = [
+        sse(event["type"], sequence_number=number, **event) for number, event in enumerate(events)
+    ]
     return [*numbered, b"data: [DONE]\n\n"]
 
 
@@ -107,7 +142,9 @@ def wanted(api: Api, script: Script = SCRIPT) -> Wanted:
 
 
 def verdict(api: Api, frames: list[bytes], **attempt: Any) -> Verdict:
-    sent = Attempt(0.0, 200, chunks=[(float(at), data) for at, data in enumerate(frames)], **attempt)
+    sent = Attempt(
+        0.0, 200, chunks=[(float(at), data) for at, data in enumerate(frames)], **attempt
+    )
     return judge(wanted(api), [sent], ["serving"]).verdict
 
 
@@ -132,7 +169,11 @@ def test_a_changed_missing_doubled_or_foreign_piece_is_found(api: Api) -> None:
             assert verdict(api, STREAMS[api](tuple(blocks))) == expected, how
     foreign = write_script(Random(1), "v", 10.0, 30)
     assert verdict(api, STREAMS[api](foreign.blocks)) == "wrong"
-    assert verdict(api, STREAMS[api](SCRIPT.blocks + SCRIPT.blocks[-1:])) in ("wrong", "doubled", "ill-formed")
+    assert verdict(api, STREAMS[api](SCRIPT.blocks + SCRIPT.blocks[-1:])) in (
+        "wrong",
+        "doubled",
+        "ill-formed",
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -151,22 +192,36 @@ def test_only_an_error_after_a_correct_prefix_is_accepted() -> None:
     assert verdict("messages", messages(SCRIPT.blocks[:2], "lost")) == "told"
     wrong = (SCRIPT.blocks[0], Block(SCRIPT.blocks[1].kind, "other", SCRIPT.blocks[1].name))
     assert verdict("messages", messages(wrong, "lost")) == "wrong"
-    assert verdict("messages", [*messages(SCRIPT.blocks[:2], "lost"), sse("error", error={"message": "x"})]) == "ends"
+    assert (
+        verdict(
+            "messages", [*messages(SCRIPT.blocks[:2], "lost"), sse("error", error={"message": "x"})]
+        )
+        == "ends"
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_broken_connection_is_lost_unless_its_frontend_was_ended(api: Api) -> None:
     frames = STREAMS[api](SCRIPT.blocks)
-    broken = Attempt(0.0, 200, chunks=[(0.0, b"".join(frames[:9]) + frames[9][:4])], broken="closed")
+    broken = Attempt(
+        0.0, 200, chunks=[(0.0, b"".join(frames[:9]) + frames[9][:4])], broken="closed"
+    )
     whole = Attempt(1.0, 200, chunks=[(1.0, b"".join(frames))])
     refused = Attempt(0.5, 0, broken="refused")
     assert judge(wanted(api), [broken], ["broken"]).verdict == "lost", "no retry was answered"
     assert judge(wanted(api), [broken, whole], ["serving", "serving"]).verdict == "lost"
-    assert judge(wanted(api), [broken, whole], ["closed", "serving"]).verdict == "lost", "a drain loses nothing"
+    assert judge(wanted(api), [broken, whole], ["closed", "serving"]).verdict == "lost", (
+        "a drain loses nothing"
+    )
     assert judge(wanted(api), [broken, refused, whole], ["broken"] * 3).verdict == "reconnected"
     assert judge(wanted(api), [refused, whole], ["closed", "serving"]).verdict == "reconnected"
-    damaged = Attempt(0.0, 200, chunks=[(0.0, b"".join([*frames[:4], *frames[5:9]]))], broken="closed")
-    assert judge(wanted(api), [damaged, whole], ["broken", "serving"]).verdict in ("wrong", "ill-formed")
+    damaged = Attempt(
+        0.0, 200, chunks=[(0.0, b"".join([*frames[:4], *frames[5:9]]))], broken="closed"
+    )
+    assert judge(wanted(api), [damaged, whole], ["broken", "serving"]).verdict in (
+        "wrong",
+        "ill-formed",
+    )
 
 
 def test_a_refusal_needs_a_retry_after() -> None:
@@ -183,7 +238,12 @@ def test_pauses_are_of_output_and_silences_of_bytes() -> None:
     ping = sse("ping")
     chunks = [(0.0, b"".join(frames[:9])), (4.0, ping), (9.0, ping), (11.0, b"".join(frames[9:]))]
     found = judge(wanted("messages"), [Attempt(-2.0, 200, chunks=chunks)], ["serving"])
-    assert (found.verdict, found.pause_s, found.silence_s, found.wait_s) == ("whole", 11.0, 5.0, 2.0)
+    assert (found.verdict, found.pause_s, found.silence_s, found.wait_s) == (
+        "whole",
+        11.0,
+        5.0,
+        2.0,
+    )
 
 
 def test_scripts_are_of_their_seed_and_have_no_piece_in_common() -> None:
@@ -200,5 +260,8 @@ def test_scripts_are_of_their_seed_and_have_no_piece_in_common() -> None:
     ],
 )
 def test_growth_is_found(rss: list[int], files: list[int], grows: list[str]) -> None:
-    samples = [Sample(float(at), size << 20, count) for at, (size, count) in enumerate(zip(rss, files, strict=True))]
+    samples = [
+        Sample(float(at), size << 20, count)
+        for at, (size, count) in enumerate(zip(rss, files, strict=True))
+    ]
     assert [text.partition(" grew")[0] for text in growth(samples)] == grows

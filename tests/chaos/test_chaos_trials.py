@@ -1,4 +1,5 @@
-"""Faults in real processes: a few of the trials that `make chaos` runs by the hundred, with short outages."""
+"""Faults in real processes: a few of the trials that `make chaos` runs by the hundred, with short
+outages."""
 
 from pathlib import Path
 
@@ -14,7 +15,9 @@ LOAD = Load(streams=24, new=6, seconds=(3.0, 8.0))
 SOAK_S = 90.0
 
 
-def check(suite: str, count: int, tmp_path: Path, *, only: tuple[str, ...] = (), soak_s: float = SOAK_S) -> None:
+def check(
+    suite: str, count: int, tmp_path: Path, *, only: tuple[str, ...] = (), soak_s: float = SOAK_S
+) -> None:
     """Runs trials of a suite; every stream must be as expected."""
     try:
         with planned(suite, count, 1, only=only, outage=SHORT, load=LOAD, soak_s=soak_s) as plan:
@@ -23,7 +26,21 @@ def check(suite: str, count: int, tmp_path: Path, *, only: tuple[str, ...] = (),
         pytest.skip(str(error))
     bad = [result for result in results if not result["good"]]
     text = "\n".join(
-        str([one[key] for key in ("seed", "faults", "verdicts", "new", "settled", "died", "exceptions", "notes")])
+        str(
+            [
+                one[key]
+                for key in (
+                    "seed",
+                    "faults",
+                    "verdicts",
+                    "new",
+                    "settled",
+                    "died",
+                    "exceptions",
+                    "notes",
+                )
+            ]
+        )
         for one in bad
     )
     assert not bad, f"{table.markdown(results)}\n{text}"
@@ -41,7 +58,15 @@ def test_streams_survive_a_fault_of_each_stage(action: str, instances: int, tmp_
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("suite", "count"),
-    [("rolling", 2), ("clock", 2), ("disk", 1), ("memory", 2), ("groups", 2), ("images", 2), ("soak", 1)],
+    [
+        ("rolling", 2),
+        ("clock", 2),
+        ("disk", 1),
+        ("memory", 2),
+        ("groups", 2),
+        ("images", 2),
+        ("soak", 1),
+    ],
 )
 def test_streams_survive(suite: str, count: int, tmp_path: Path) -> None:
     check(suite, count, tmp_path)

@@ -69,18 +69,23 @@ class Trial:
 
     @property
     def may_tell(self) -> bool:
-        """Whether a client may get an error, because its turn cannot continue: both processes with its tokens end, its
-        frontend has no memory for it, or its frontend's drain period is over while another process is away."""
+        """Whether a client may get an error, because its turn cannot continue: both processes with
+        its tokens end, its frontend has no memory for it, or its frontend's drain period is over
+        while another process is away."""
         if self.may_refuse:
             return True
-        faults = [fault for fault in self.faults if isinstance(fault, Fault) and fault.action != "stop"]
+        faults = [
+            fault for fault in self.faults if isinstance(fault, Fault) and fault.action != "stop"
+        ]
         ended = {fault.stage for fault in faults}
         return {"worker", "parser"} <= ended or (len(self.faults) > 1 and "frontend" in ended)
 
     @property
     def may_refuse(self) -> bool:
         """A frontend without memory answers a document with 503, which the client sends again."""
-        return any(isinstance(fault, MemoryLimit) and fault.stage == "frontend" for fault in self.faults)
+        return any(
+            isinstance(fault, MemoryLimit) and fault.stage == "frontend" for fault in self.faults
+        )
 
     @property
     def cell(self) -> str:
@@ -122,9 +127,9 @@ class Result:
     @property
     def good(self) -> bool:
         fine = {"whole", "reconnected"} | ({"told"} if self.may_tell else set())
-        streams = set(self.verdicts) <= fine | ({"refused"} if self.may_refuse else set()) and set(self.new) <= fine | {
-            "refused"
-        }
+        streams = set(self.verdicts) <= fine | ({"refused"} if self.may_refuse else set()) and set(
+            self.new
+        ) <= fine | {"refused"}
         return streams and not (self.settled or self.died or self.exceptions)
 
 
@@ -164,7 +169,9 @@ class Run:
 
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as http,
+            aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=None)
+            ) as http,
             asyncio.TaskGroup() as group,
         ):
             for number in range(load.streams):
@@ -204,19 +211,27 @@ class Run:
         late = number >= load.streams
         tag = f"s{number}t{turn}w"
         script = write_script(
-            chance, tag, chance.uniform(*(LATE_S if late else load.seconds)), chance.randrange(*load.delay_ms)
+            chance,
+            tag,
+            chance.uniform(*(LATE_S if late else load.seconds)),
+            chance.randrange(*load.delay_ms),
         )
         tokens = len(self._tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
         wanted = Wanted(APIS[number % 3], number % 8 != 7, script, tokens)
         system = f"Group {number // load.group} of {trial.seed}. {GROUP_TEXT}" if load.group else ""
-        images = [png(64 + number, 48, f"{trial.seed} {number} {turn} {n}") for n in range(load.images)]
+        images = [
+            png(64 + number, 48, f"{trial.seed} {number} {turn} {n}") for n in range(load.images)
+        ]
         return Stream(tag, wanted, chance.randrange(8), system, late or turn > 0, images)
 
 
 async def _all_opened(streams: Sequence[Stream], count: int) -> None:
-    """Waits until every stream has begun, so that a fault meets them in progress on a slow machine, too."""
+    """Waits until every stream has begun, so that a fault meets them in progress on a slow machine,
+    too."""
     async with asyncio.timeout(OPEN_S):
-        while len(streams) < count or any(stream.wanted.stream and not stream.begun for stream in streams):
+        while len(streams) < count or any(
+            stream.wanted.stream and not stream.begun for stream in streams
+        ):
             await asyncio.sleep(0.05)
 
 
@@ -242,7 +257,9 @@ def judge_all(streams: Sequence[Stream], effects: Effects, result: Result) -> No
                 result.refusals[found.why] = result.refusals.get(found.why, 0) + 1
         result.pause_s = max(result.pause_s, found.pause_s)
         result.silence_s = max(result.silence_s, found.silence_s)
-        if found.verdict not in (("whole", "reconnected", "refused") if stream.new else ("whole", "reconnected")):
+        if found.verdict not in (
+            ("whole", "reconnected", "refused") if stream.new else ("whole", "reconnected")
+        ):
             kind = f"{'new ' if stream.new else ''}{stream.wanted.api}{'' if stream.wanted.stream else ' document'}"
             result.notes.append(f"{stream.tag} {kind}: {found.verdict}: {found.why}"[:300])
     result.verdicts, result.new = dict(verdicts), dict(new)
@@ -251,7 +268,11 @@ def judge_all(streams: Sequence[Stream], effects: Effects, result: Result) -> No
 def _judge(stream: Stream, effects: Effects, frontends: int) -> Judgement:
     first = stream.frontend % frontends
     tried = [(first + number) % frontends for number in range(len(stream.attempts))]
-    found = judge(stream.wanted, stream.attempts, [effects.frontends.get(number, "serving") for number in tried])
+    found = judge(
+        stream.wanted,
+        stream.attempts,
+        [effects.frontends.get(number, "serving") for number in tried],
+    )
     if found.verdict == "refused" and not stream.new:
         return Judgement("lost", "refused before the fault")
     return found

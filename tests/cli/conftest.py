@@ -1,4 +1,5 @@
-"""A home of its own: a `turnwire up` that a developer runs at the same time is not found by the tests."""
+"""A home of its own: a `turnwire up` that a developer runs at the same time is not found by the
+tests."""
 
 from pathlib import Path
 

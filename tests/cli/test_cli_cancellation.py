@@ -1,4 +1,5 @@
-"""Every wait of a command ends when the command is interrupted, whatever it waits for at that moment."""
+"""Every wait of a command ends when the command is interrupted, whatever it waits for at that
+moment."""
 
 import asyncio
 import os
@@ -32,11 +33,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 @pytest.fixture
 async def silent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """The URL of a bus that accepts connections and never answers. No limit of time ends an attempt to connect."""
+    """The URL of a bus that accepts connections and never answers. No limit of time ends an attempt
+    to connect."""
     monkeypatch.setattr(nats_client, "ATTEMPT_S", 600)
-    monkeypatch.setattr(os, "nice", lambda _by: 0)  # `inspect` would slow down all tests that follow in this process
+    monkeypatch.setattr(
+        os, "nice", lambda _by: 0
+    )  # `inspect` would slow down all tests that follow in this process
     writers: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _reader, writer: writers.append(writer), "127.0.0.1", 0)
+    server = await asyncio.start_server(
+        lambda _reader, writer: writers.append(writer), "127.0.0.1", 0
+    )
     yield "nats://{}:{}".format(*server.sockets[0].getsockname())
     server.close()
     for writer in writers:
@@ -76,13 +82,17 @@ COMMANDS = [tap, inspect, follow_trajectories, compare_behaviour, doctor, bucket
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_first_waits_for_a_silent_bus_end(command: Callable[[str], Work], silent: str) -> None:
+async def test_first_waits_for_a_silent_bus_end(
+    command: Callable[[str], Work], silent: str
+) -> None:
     await cancel_at(lambda: command(silent), range(1, 7))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_every_wait_for_a_silent_bus_ends(command: Callable[[str], Work], silent: str) -> None:
+async def test_every_wait_for_a_silent_bus_ends(
+    command: Callable[[str], Work], silent: str
+) -> None:
     assert await cancel_everywhere(lambda: command(silent)) >= 5
 
 
@@ -98,13 +108,17 @@ async def test_every_wait_at_a_bus_ends(command: Callable[[str], Work], nats: Na
 
 
 async def test_every_wait_of_a_replay_ends() -> None:
-    read = replay_file.read("r", '{"replay": 1}\n{"user": "Hi."}\n["Hello"]\n{"pause_ms": 20}\n[" there."]\n')
+    read = replay_file.read(
+        "r", '{"replay": 1}\n{"user": "Hi."}\n["Hello"]\n{"pause_ms": 20}\n[" there."]\n'
+    )
     flags = replay.Flags(api="messages", quiet=True, speed=1.0)
     assert await cancel_everywhere(lambda: replay._play_all([read], flags)) >= 15
 
 
 @pytest.mark.slow
-async def test_first_waits_of_up_end(nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_waits_of_up_end(
+    nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = {"TURNWIRE_NATS_URL": nats.url, "TURNWIRE_STATE_DIR": str(tmp_path), "TURNWIRE_PORT": "0"}
     plan = make_plan(Sources({}, env, None))
     monkeypatch.setattr(up, "make_specs", lambda *_: [Spec("worker-1", ["sleep", "600"])])

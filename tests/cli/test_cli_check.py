@@ -19,10 +19,22 @@ from tests.described_model import DESCRIPTION, describe_model
 
 WRONG: tuple[Any, ...] = (None, 5, -1, 0.5, True, "x", [], {}, [1], {"a": 1}, [{}])
 KEYS = {
-    "config.json": ("text_config", "max_position_embeddings", "eos_token_id", "model_type", "vocab_size"),
+    "config.json": (
+        "text_config",
+        "max_position_embeddings",
+        "eos_token_id",
+        "model_type",
+        "vocab_size",
+    ),
     "generation_config.json": ("eos_token_id", "temperature", "do_sample", "top_k"),
     "tokenizer.json": ("added_tokens", "model", "decoder", "pre_tokenizer", "version"),
-    "tokenizer_config.json": ("response_template", "chat_template", "eos_token", "model_max_length", "tokenizer_class"),
+    "tokenizer_config.json": (
+        "response_template",
+        "chat_template",
+        "eos_token",
+        "model_max_length",
+        "tokenizer_class",
+    ),
 }
 """The keys of a model's files that its readers use."""
 
@@ -32,7 +44,9 @@ def test_servable_model_passes(demo_dir: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "acme/coder: qwen3_coder, 262,144 tokens\n"
 
 
-def test_problem_of_a_model_is_reported(demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_of_a_model_is_reported(
+    demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refused(path: Path) -> str:
         with pytest.raises(SystemExit) as ended:
             main(["check", "--model", str(path)])
@@ -82,7 +96,11 @@ def test_wrong_settings_of_any_stage_are_reported(
     ],
 )
 def test_description_that_cannot_be_followed_is_reported(
-    demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, problem: str
+    demo_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+    problem: str,
 ) -> None:
     file = tmp_path / "own.json"
     if text is not None:
@@ -104,7 +122,17 @@ def damage(model: Path, chance: random.Random) -> str:
         key, value = chance.choice(KEYS[name]), chance.choice(WRONG)
         file.write_text(json.dumps({**json.loads(content), key: value}))
         return f"{name}: {key} is {value!r}"
-    texts = (b"", b"[]", b"5", b"null", b"{}", b"{% if", b"\xff\xfe", content[: chance.randrange(len(content))], None)
+    texts = (
+        b"",
+        b"[]",
+        b"5",
+        b"null",
+        b"{}",
+        b"{% if",
+        b"\xff\xfe",
+        content[: chance.randrange(len(content))],
+        None,
+    )
     text = chance.choice(texts)
     file.unlink()
     if text is not None:
@@ -124,7 +152,8 @@ def loads(model: Path) -> bool:
 
 @pytest.fixture
 def muted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's warnings go nowhere: its handler has the stderr of the test that imported it, which is closed."""
+    """The library's warnings go nowhere: its handler has the stderr of the test that imported it,
+    which is closed."""
     import transformers  # noqa: F401, without which each model would need a process
 
     monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [logging.NullHandler()])
@@ -143,7 +172,9 @@ def try_damaged_models(path: Path, capsys: pytest.CaptureFixture[str], seeds: ra
         assert status == (0 if loads(model) else 1), (seed, done)
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == status, (seed, done, lines)
-        assert all(re.match(r"turnwire check: (Invalid value for --)?model: ", line) for line in lines), (
+        assert all(
+            re.match(r"turnwire check: (Invalid value for --)?model: ", line) for line in lines
+        ), (
             seed,
             done,
             lines,
@@ -153,11 +184,15 @@ def try_damaged_models(path: Path, capsys: pytest.CaptureFixture[str], seeds: ra
 
 
 @pytest.mark.usefixtures("muted")
-def test_problem_of_a_damaged_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_of_a_damaged_model_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     try_damaged_models(tmp_path, capsys, range(8))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("muted")
-def test_problem_of_many_damaged_models_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_of_many_damaged_models_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     try_damaged_models(tmp_path, capsys, range(100, 220))

@@ -40,9 +40,21 @@ def target(model: ServedModel = LARGE, **more: Any) -> Target:
     ("window", "longest", "expected"),
     [
         (131_072, 131_072, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072"}),
-        (131_072, 8192, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"}),
-        (32_768, 32_768, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "32768", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"}),
-        (65_536, 4096, {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096"}),
+        (
+            131_072,
+            8192,
+            {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "131072", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"},
+        ),
+        (
+            32_768,
+            32_768,
+            {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "32768", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8192"},
+        ),
+        (
+            65_536,
+            4096,
+            {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096"},
+        ),
         (0, 0, {}),
     ],
 )
@@ -53,12 +65,22 @@ def test_limits_follow_the_window(window: int, longest: int, expected: dict[str,
 def test_claude_code_gets_variables() -> None:
     plan = claude.CLIENT.plan(target())
     assert plan.exports["ANTHROPIC_BASE_URL"] == "http://host:1"
-    assert {plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")} == {"acme/coder"}
+    assert {
+        plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")
+    } == {"acme/coder"}
     assert plan.exports["ANTHROPIC_AUTH_TOKEN"] == "any"
     [settings] = plan.files
-    assert (settings.path, settings.values) == ("/home/u/.claude/settings.json", {"env": plan.exports})
-    elsewhere = claude.CLIENT.plan(target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"}))
-    assert (elsewhere.files[0].path, elsewhere.exports["ANTHROPIC_AUTH_TOKEN"]) == ("/cc/settings.json", "k")
+    assert (settings.path, settings.values) == (
+        "/home/u/.claude/settings.json",
+        {"env": plan.exports},
+    )
+    elsewhere = claude.CLIENT.plan(
+        target(key="k", env={"HOME": "/home/u", "CLAUDE_CONFIG_DIR": "/cc"})
+    )
+    assert (elsewhere.files[0].path, elsewhere.exports["ANTHROPIC_AUTH_TOKEN"]) == (
+        "/cc/settings.json",
+        "k",
+    )
     assert claude.CLIENT.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
 
 
@@ -70,8 +92,13 @@ def test_codex_gets_the_catalogue_by_url_or_file() -> None:
     assert provider["model_catalog_url"] == "http://host:1/codex/models.json"
     assert (provider["experimental_bearer_token"], provider["supports_websockets"]) == ("k", False)
     assert (settings.values["model"], settings.values["web_search"]) == ("acme/coder", "disabled")
-    models, settings = codex.CLIENT.plan(target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)).files
-    assert (models.path, models.values) == ("/home/u/.codex/turnwire-models.json", {"models": [{"slug": "x"}]})
+    models, settings = codex.CLIENT.plan(
+        target(catalogue_file=True, catalogue=[{"slug": "x"}], websockets=True)
+    ).files
+    assert (models.path, models.values) == (
+        "/home/u/.codex/turnwire-models.json",
+        {"models": [{"slug": "x"}]},
+    )
     assert settings.values["model_catalog_json"] == models.path
     provider = settings.values["model_providers"]["turnwire"]
     assert provider["supports_websockets"] is True
@@ -79,9 +106,14 @@ def test_codex_gets_the_catalogue_by_url_or_file() -> None:
 
 
 def test_codex_searches_if_the_server_does() -> None:
-    for hosted, setting, noted in (([], "disabled", True), (["web_search", "web_fetch"], "live", False)):
+    for hosted, setting, noted in (
+        ([], "disabled", True),
+        (["web_search", "web_fetch"], "live", False),
+    ):
         [entry, *_] = listing(names(CARDS), {}, hosted=hosted)["data"]
-        plan = codex.CLIENT.plan(target(ServedModel("acme/coder", 131_072, capabilities=entry["capabilities"])))
+        plan = codex.CLIENT.plan(
+            target(ServedModel("acme/coder", 131_072, capabilities=entry["capabilities"]))
+        )
         assert plan.files[0].values["web_search"] == setting
         assert (codex.NO_SEARCH in plan.notes) is noted
 
@@ -95,12 +127,19 @@ def test_codex_follows_default_and_folder() -> None:
     plan = codex.CLIENT.plan(target(default=True, folder="/x"))
     assert (plan.files[0].path, plan.start) == ("/x/config.toml", "codex")
     plan = codex.CLIENT.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
-    assert (plan.files[0].path, plan.start) == ("/c/turnwire.config.toml", "codex --profile turnwire")
+    assert (plan.files[0].path, plan.start) == (
+        "/c/turnwire.config.toml",
+        "codex --profile turnwire",
+    )
 
 
 @pytest.mark.parametrize(
     ("api", "package"),
-    [(None, "@ai-sdk/anthropic"), ("chat", "@ai-sdk/openai-compatible"), ("responses", "@ai-sdk/openai")],
+    [
+        (None, "@ai-sdk/anthropic"),
+        ("chat", "@ai-sdk/openai-compatible"),
+        ("responses", "@ai-sdk/openai"),
+    ],
 )
 def test_opencode_gets_a_provider(api: Any, package: str) -> None:
     [settings] = opencode.CLIENT.plan(target(api=api, others=[SMALL])).files
@@ -125,7 +164,11 @@ def test_qwen_code_gets_a_provider() -> None:
     [settings] = qwen.CLIENT.plan(target(key="k", others=[SMALL])).files
     assert settings.path == "/home/u/.qwen/settings.json"
     first, second = settings.values["modelProviders"]["turnwire"]
-    assert (first["id"], first["baseUrl"], second["id"]) == ("acme/coder", "http://host:1/v1", "small")
+    assert (first["id"], first["baseUrl"], second["id"]) == (
+        "acme/coder",
+        "http://host:1/v1",
+        "small",
+    )
     assert first["generationConfig"] == {"contextWindowSize": 131_072}
     assert settings.values["env"] == {first["envKey"]: "k"}
     assert settings.values["providerProtocol"] == {"turnwire": "openai"}
@@ -136,13 +179,20 @@ def test_qwen_code_gets_a_provider() -> None:
 
 @pytest.mark.parametrize(
     ("api", "spoken", "url"),
-    [(None, "anthropic-messages", "http://host:1"), ("chat", "openai-completions", "http://host:1/v1")],
+    [
+        (None, "anthropic-messages", "http://host:1"),
+        ("chat", "openai-completions", "http://host:1/v1"),
+    ],
 )
 def test_pi_gets_a_provider(api: Any, spoken: str, url: str) -> None:
     plan = pi.CLIENT.plan(target(api=api, others=[SMALL]))
     [settings] = plan.files
     provider = settings.values["providers"]["turnwire"]
-    assert (settings.path, provider["api"], provider["baseUrl"]) == ("/home/u/.pi/agent/models.json", spoken, url)
+    assert (settings.path, provider["api"], provider["baseUrl"]) == (
+        "/home/u/.pi/agent/models.json",
+        spoken,
+        url,
+    )
     assert [(m["id"], m["contextWindow"], m["maxTokens"]) for m in provider["models"]] == [
         ("acme/coder", 131_072, 32_000),
         ("small", 32_768, 4096),
@@ -175,16 +225,29 @@ def test_aider_has_files_beside_the_users_own() -> None:
     assert limits.values["openai/acme/coder"]["max_input_tokens"] == 131_072
     assert plan.start.endswith(settings.path)
     assert (
-        shlex.split(aider.CLIENT.plan(target(folder="/my folder")).start)[-1] == "/my folder/.aider.turnwire.conf.yml"
+        shlex.split(aider.CLIENT.plan(target(folder="/my folder")).start)[-1]
+        == "/my folder/.aider.turnwire.conf.yml"
     )
 
 
 @pytest.mark.parametrize(
     ("api", "variables"),
     [
-        (None, {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": "http://host:1"}),
-        ("responses", {"COPILOT_PROVIDER_TYPE": "openai", "COPILOT_PROVIDER_WIRE_API": "responses"}),
-        ("chat", {"COPILOT_PROVIDER_BASE_URL": "http://host:1/v1", "COPILOT_PROVIDER_WIRE_API": "completions"}),
+        (
+            None,
+            {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": "http://host:1"},
+        ),
+        (
+            "responses",
+            {"COPILOT_PROVIDER_TYPE": "openai", "COPILOT_PROVIDER_WIRE_API": "responses"},
+        ),
+        (
+            "chat",
+            {
+                "COPILOT_PROVIDER_BASE_URL": "http://host:1/v1",
+                "COPILOT_PROVIDER_WIRE_API": "completions",
+            },
+        ),
     ],
 )
 def test_copilot_gets_variables(api: Any, variables: dict[str, str]) -> None:
@@ -204,7 +267,10 @@ def test_copilot_gets_variables(api: Any, variables: dict[str, str]) -> None:
 def test_kimi_code_gets_a_provider(api: Any, spoken: str) -> None:
     plan = kimi.CLIENT.plan(target(api=api, others=[SMALL]))
     [settings] = plan.files
-    assert (settings.path, plan.start) == ("/home/u/.kimi-code/config.toml", "kimi -m turnwire/acme/coder")
+    assert (settings.path, plan.start) == (
+        "/home/u/.kimi-code/config.toml",
+        "kimi -m turnwire/acme/coder",
+    )
     assert settings.values["providers"]["turnwire"]["type"] == spoken
     models = settings.values["models"]
     assert [(name, model["max_context_size"]) for name, model in models.items()] == [
@@ -218,12 +284,24 @@ def test_kimi_code_gets_a_provider(api: Any, spoken: str) -> None:
 def test_hermes_gets_a_profile() -> None:
     plan = hermes.CLIENT.plan(target(others=[SMALL]))
     [settings] = plan.files
-    assert (settings.path, plan.start) == ("/home/u/.hermes/profiles/turnwire/config.yaml", "hermes -p turnwire")
+    assert (settings.path, plan.start) == (
+        "/home/u/.hermes/profiles/turnwire/config.yaml",
+        "hermes -p turnwire",
+    )
     provider = settings.values["providers"]["turnwire"]
     assert (provider["base_url"], provider["api_mode"]) == ("http://host:1/v1", "chat_completions")
-    assert provider["models"] == {"acme/coder": {"context_length": 131_072}, "small": {"context_length": 32_768}}
-    plan = hermes.CLIENT.plan(target(api="messages", default=True, env={"HOME": "/h", "HERMES_HOME": "/hermes"}))
-    assert (plan.files[0].path, plan.start, plan.notes) == ("/hermes/config.yaml", "hermes", [hermes.NEEDS_ANTHROPIC])
+    assert provider["models"] == {
+        "acme/coder": {"context_length": 131_072},
+        "small": {"context_length": 32_768},
+    }
+    plan = hermes.CLIENT.plan(
+        target(api="messages", default=True, env={"HOME": "/h", "HERMES_HOME": "/hermes"})
+    )
+    assert (plan.files[0].path, plan.start, plan.notes) == (
+        "/hermes/config.yaml",
+        "hermes",
+        [hermes.NEEDS_ANTHROPIC],
+    )
     assert plan.files[0].values["providers"]["turnwire"]["base_url"] == "http://host:1"
     with pytest.raises(BadRequest, match="uses messages or chat, not responses"):
         hermes.CLIENT.plan(target(api="responses"))
@@ -270,7 +348,9 @@ def test_openclaw_gets_a_provider(api: Any, spoken: str, url: str) -> None:
     assert settings.path == "/home/u/.openclaw/openclaw.json"
     provider = settings.values["models"]["providers"]["turnwire"]
     assert (provider["api"], provider["baseUrl"]) == (spoken, url)
-    assert [(model["id"], model["contextWindow"], model["maxTokens"]) for model in provider["models"]] == [
+    assert [
+        (model["id"], model["contextWindow"], model["maxTokens"]) for model in provider["models"]
+    ] == [
         ("acme/coder", 131_072, 32_000),
         ("small", 32_768, 4096),
     ]
@@ -305,7 +385,9 @@ def test_every_client_is_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("folder", ["mine", "./a b/c", "~/mine", "../x"])
-@pytest.mark.parametrize("name", sorted({*client_names()} - {"ai-sdk", "langchain", "litellm", "pydantic-ai"}))
+@pytest.mark.parametrize(
+    "name", sorted({*client_names()} - {"ai-sdk", "langchain", "litellm", "pydantic-ai"})
+)
 def test_files_have_absolute_paths(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings name other files, and the client starts in another folder."""
     monkeypatch.setenv("HOME", "/home/u")
@@ -313,7 +395,10 @@ def test_files_have_absolute_paths(name: str, folder: str, monkeypatch: pytest.M
         for catalogue_file in (False, True):
             plan = load_client(name).plan(target(catalogue_file=catalogue_file, **options))
             assert all(settings.path.startswith("/") for settings in plan.files)
-            assert all(settings.values.get("model_catalog_json", "/").startswith("/") for settings in plan.files)
+            assert all(
+                settings.values.get("model_catalog_json", "/").startswith("/")
+                for settings in plan.files
+            )
 
 
 @pytest.mark.parametrize("model", ["My Model", "it's", "a;b && c", "$HOME/`x`", "é*"])

@@ -1,5 +1,5 @@
-"""`turnwire connect --undo` restores every client's files, keeps what the user has changed, and no file with the key is
-readable for others at any time."""
+"""`turnwire connect --undo` restores every client's files, keeps what the user has changed, and no
+file with the key is readable for others at any time."""
 
 import contextlib
 import itertools
@@ -37,7 +37,9 @@ MODELS = [
 
 
 def all_plans(folder: str, **options: Any) -> dict[str, Plan]:
-    target = Target("http://host:1", MODELS[0], key=KEY, folder=folder, env={"HOME": folder}, **options)
+    target = Target(
+        "http://host:1", MODELS[0], key=KEY, folder=folder, env={"HOME": folder}, **options
+    )
     return {name: load_client(name).plan(target) for name in client_names()}
 
 
@@ -62,7 +64,9 @@ KEYS = st.sampled_from(
 DOCUMENTS = st.dictionaries(
     KEYS,
     st.recursive(
-        VALUES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+        VALUES,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3),
+        max_leaves=8,
     ),
     max_size=5,
 )
@@ -79,11 +83,17 @@ def without_null(value: Any) -> Any:
     return str(value) if isinstance(value, list) else value
 
 
-def text_of(kind: Kind, document: dict[str, Any], draw: Callable[[st.SearchStrategy[Any]], Any]) -> str:
+def text_of(
+    kind: Kind, document: dict[str, Any], draw: Callable[[st.SearchStrategy[Any]], Any]
+) -> str:
     """A user's file, in one of the layouts that users have."""
     text: str
     if kind == "json":
-        text = json.dumps(document, indent=draw(st.sampled_from([None, 0, 2, "\t"])), ensure_ascii=draw(st.booleans()))
+        text = json.dumps(
+            document,
+            indent=draw(st.sampled_from([None, 0, 2, "\t"])),
+            ensure_ascii=draw(st.booleans()),
+        )
         text += draw(st.sampled_from(["", "\n", "\r\n", "\n\n"]))
         return text
     if kind == "yaml":
@@ -92,13 +102,21 @@ def text_of(kind: Kind, document: dict[str, Any], draw: Callable[[st.SearchStrat
         text = draw(st.text("export A=b'#\n", max_size=20))
         return text
     comments = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))
-    text = comments + tomlkit.dumps(without_null(document)) + draw(st.sampled_from(["", "# end\n", "\n"]))
+    text = (
+        comments
+        + tomlkit.dumps(without_null(document))
+        + draw(st.sampled_from(["", "# end\n", "\n"]))
+    )
     return text
 
 
 def parsed(kind: Kind, text: str) -> Any:
     return (
-        yaml.safe_load(text) if kind == "yaml" else tomllib.loads(text) if kind == "toml" else json.loads(text)
+        yaml.safe_load(text)
+        if kind == "yaml"
+        else tomllib.loads(text)
+        if kind == "toml"
+        else json.loads(text)
     ) or {}
 
 
@@ -136,7 +154,10 @@ def plan_of(name: str, folder: Path, step: Step) -> list[Settings]:
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     """All files and folders, with modes and content."""
     return {
-        str(path.relative_to(folder)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.read_bytes() if path.is_file() else b"",
+        )
         for path in sorted(folder.rglob("*"))
     }
 
@@ -153,7 +174,10 @@ def undone(name: str, folder: Path) -> list[str]:
 
 def files_before(name: str, folder: Path, data: st.DataObject) -> None:
     """Writes the user's own files where the client's settings are."""
-    for step in (Step({"default": default, "catalogue_file": True}, "u", MODELS[0]) for default in (False, True)):
+    for step in (
+        Step({"default": default, "catalogue_file": True}, "u", MODELS[0])
+        for default in (False, True)
+    ):
         for settings in plan_of(name, folder, step):
             path = Path(settings.path)
             if not path.exists() and data.draw(st.booleans()):
@@ -186,8 +210,12 @@ def edit(document: dict[str, Any], table: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize("options", [{}, {"default": True}, {"catalogue_file": True, "default": True}])
-def test_undo_removes_folders_that_write_has_made(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"default": True}, {"catalogue_file": True, "default": True}]
+)
+def test_undo_removes_folders_that_write_has_made(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
     folder = tmp_path / "new" / "deep"
     for settings in plan_of(name, folder, Step(options, "http://host:1", MODELS[0])):
         write(settings)
@@ -208,9 +236,14 @@ def test_changes_of_the_user_stay(name: str, data: st.DataObject) -> None:
         expected = parsed(kind, path.read_text()) if path.exists() else {}
         write(settings[0])
         table = data.draw(
-            st.sampled_from([key for key, value in settings[0].values.items() if isinstance(value, dict)] or ["t"])
+            st.sampled_from(
+                [key for key, value in settings[0].values.items() if isinstance(value, dict)]
+                or ["t"]
+            )
         )
-        document: Any = tomlkit.parse(path.read_text()) if kind == "toml" else parsed(kind, path.read_text())
+        document: Any = (
+            tomlkit.parse(path.read_text()) if kind == "toml" else parsed(kind, path.read_text())
+        )
         edit(document, table)
         edit(expected, table)
         path.write_text(
@@ -223,7 +256,11 @@ def test_changes_of_the_user_stay(name: str, data: st.DataObject) -> None:
         mode = data.draw(st.sampled_from([0o600, 0o640]))
         path.chmod(mode)
         if data.draw(st.booleans()):
-            write(plan_of(name, folder, step._replace(url="http://host:3"))[-1 if kind == "toml" else 0])
+            write(
+                plan_of(name, folder, step._replace(url="http://host:3"))[
+                    -1 if kind == "toml" else 0
+                ]
+            )
         assert undone(name, folder)
         assert parsed(kind, path.read_text()) == expected
         assert KEY not in path.read_text()
@@ -236,7 +273,9 @@ def test_no_other_user_can_read_the_key(name: str, data: st.DataObject) -> None:
     opened: list[int] = []
     open_file = os.open
 
-    def open_and_check(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def open_and_check(
+        path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
         descriptor = open_file(path, flags, mode, dir_fd=dir_fd)
         if flags & os.O_CREAT:
             opened.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
@@ -256,14 +295,21 @@ def test_no_other_user_can_read_the_key(name: str, data: st.DataObject) -> None:
                 undone(name, folder)
             assert opened
             assert set(opened) == {0o600}
-            assert not [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+            assert not [
+                path
+                for path in folder.rglob("*")
+                if path.is_file() and KEY.encode() in path.read_bytes()
+            ]
     finally:
         os.umask(umask)
 
 
 @given(depth=st.integers(0, 3), at=st.integers(0, 3), change=st.sampled_from(["folder", "file"]))
-def test_link_that_appears_after_the_check_is_not_followed(depth: int, at: int, change: str) -> None:
-    """Another user replaces a folder on the way, or the file, between the check of the path and its use."""
+def test_link_that_appears_after_the_check_is_not_followed(
+    depth: int, at: int, change: str
+) -> None:
+    """Another user replaces a folder on the way, or the file, between the check of the path and its
+    use."""
     with new_folder() as folder:
         theirs = folder / "theirs"
         for part in ("", *(str(n) for n in range(depth))):
@@ -273,7 +319,11 @@ def test_link_that_appears_after_the_check_is_not_followed(depth: int, at: int, 
         path = folder.joinpath("ours", *(str(n) for n in range(depth)), "s.json")
         path.parent.mkdir(parents=True)
         path.write_text('{"a": 1}')
-        swapped = path if change == "file" else folder.joinpath(*path.relative_to(folder).parts[: min(at, depth) + 1])
+        swapped = (
+            path
+            if change == "file"
+            else folder.joinpath(*path.relative_to(folder).parts[: min(at, depth) + 1])
+        )
         before = tree(folder / "theirs")
         resolve = os.path.realpath
 
@@ -325,7 +375,9 @@ def test_link_to_a_file_stays_after_undo(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "dotfiles")) == ["s.json"]
 
 
-def test_link_that_was_removed_is_named_as_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_link_that_was_removed_is_named_as_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "dotfiles").mkdir()
     link = tmp_path / "config.toml"
     link.symlink_to(tmp_path / "dotfiles" / "config.toml")
@@ -363,7 +415,9 @@ def test_removed_file_stays_removed_and_its_old_text_is_kept(tmp_path: Path) -> 
 
 def test_value_that_the_user_has_changed_stays(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
-    settings = Settings(str(path), "json", {"model": "ours", "provider": {"turnwire": {"url": "u", "flag": True}}})
+    settings = Settings(
+        str(path), "json", {"model": "ours", "provider": {"turnwire": {"url": "u", "flag": True}}}
+    )
     write(settings)
     path.write_text('{"provider": {"turnwire": {"url": "u", "flag": 1}}, "model": "mine"}')
     assert undo(settings) == [f"{path}: without our settings; your changes stay"]
@@ -373,14 +427,20 @@ def test_value_that_the_user_has_changed_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "why"),
     [
-        ("toml", lambda text: text + "# why I use it\n", "your line '# why I use it' within our settings"),
+        (
+            "toml",
+            lambda text: text + "# why I use it\n",
+            "your line '# why I use it' within our settings",
+        ),
         ("toml", lambda text: text + "broken", "is not TOML"),
         ("json", lambda text: "// mine\n" + text, "perhaps because of comments"),
         ("yaml", lambda text: "# mine\n" + text, "it has comments"),
         ("env", lambda text: text + "echo mine\n", "not a list of variables"),
     ],
 )
-def test_undo_that_would_lose_an_edit_is_refused(tmp_path: Path, kind: Kind, change: Any, why: str) -> None:
+def test_undo_that_would_lose_an_edit_is_refused(
+    tmp_path: Path, kind: Kind, change: Any, why: str
+) -> None:
     path = tmp_path / "settings"
     values = {"A": "b"} if kind == "env" else {"p": {"turnwire": {"url": "u"}}}
     settings = Settings(str(path), kind, values)
@@ -460,7 +520,9 @@ def test_text_of_yaml_with_comments_is_not_merged(tmp_path: Path) -> None:
         ("json", '{"mine": 1e999}'),
     ],
 )
-def test_value_that_cannot_be_written_back_is_refused(tmp_path: Path, kind: Kind, text: str) -> None:
+def test_value_that_cannot_be_written_back_is_refused(
+    tmp_path: Path, kind: Kind, text: str
+) -> None:
     path = tmp_path / "settings"
     settings = Settings(str(path), kind, {"a": {"z": 1}})
     path.write_text(text)
@@ -475,12 +537,18 @@ def test_value_that_cannot_be_written_back_is_refused(tmp_path: Path, kind: Kind
     assert path.read_text() == text
 
 
-@given(document=st.dictionaries(YAML_KEYS, st.dictionaries(YAML_KEYS, VALUES, max_size=3) | VALUES, max_size=4))
+@given(
+    document=st.dictionaries(
+        YAML_KEYS, st.dictionaries(YAML_KEYS, VALUES, max_size=3) | VALUES, max_size=4
+    )
+)
 def test_yaml_with_keys_of_any_type_is_merged_and_restored(document: dict[Any, Any]) -> None:
     with new_folder() as folder:
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False))
-        settings = Settings(str(path), "yaml", {"model": "m", "providers": {"turnwire": {"url": "u"}}})
+        settings = Settings(
+            str(path), "yaml", {"model": "m", "providers": {"turnwire": {"url": "u"}}}
+        )
         write(settings)
         path.write_text(path.read_text() + "zz-mine: 1\n")
         undo(settings)
@@ -496,7 +564,10 @@ def test_undo_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ):
         write(settings)
     assert main([*arguments, "--undo"]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}/turnwire-models.json: removed\n{tmp_path}/config.toml: removed\n"
+    assert (
+        capsys.readouterr().out
+        == f"{tmp_path}/turnwire-models.json: removed\n{tmp_path}/config.toml: removed\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -561,7 +632,13 @@ def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: lis
             write(Settings(str(path), "json", {"key": KEY + value}))
         calls = itertools.count()
 
-        def call(name: str, *arguments: Any, calls: Iterator[int] = calls, last: int = last, **options: Any) -> Any:
+        def call(
+            name: str,
+            *arguments: Any,
+            calls: Iterator[int] = calls,
+            last: int = last,
+            **options: Any,
+        ) -> Any:
             if next(calls) == last:
                 raise Killed
             return real[name](*arguments, **options)

@@ -31,7 +31,9 @@ def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
     return {finding.about: finding for finding in findings}
 
 
-async def test_bus_and_its_worker_are_found(own_nats: NatsServer, make_process: MakeProcess) -> None:
+async def test_bus_and_its_worker_are_found(
+    own_nats: NatsServer, make_process: MakeProcess
+) -> None:
     """On a server of its own, since other tests have processes on the shared one."""
     worker = await make_process("worker", "w", url=own_nats.url)
     worker.serve(Reported(ModelCard("m", max_model_len=4096), load=Load(running=1, slots=8)))
@@ -42,11 +44,16 @@ async def test_bus_and_its_worker_are_found(own_nats: NatsServer, make_process: 
     found = by_name(await check)
     assert found["bus"].status == "ok"
     assert "8,388,608 bytes a message" in found["bus"].text
-    assert (found["worker"].status, found["worker"].text) == ("ok", f"{worker.id} m (4096), 1 running of 8")
+    assert (found["worker"].status, found["worker"].text) == (
+        "ok",
+        f"{worker.id} m (4096), 1 running of 8",
+    )
     assert (found["parser"].status, found["parser"].text) == ("warn", "none")
 
 
-async def test_processes_of_another_protocol_are_named(own_nats: NatsServer, make_process: MakeProcess) -> None:
+async def test_processes_of_another_protocol_are_named(
+    own_nats: NatsServer, make_process: MakeProcess
+) -> None:
     sender = await make_process("worker", "w", url=own_nats.url)
     check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
@@ -77,7 +84,8 @@ def test_images_are_explained(demo: str, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"vision_config": {}}')
     found = [
-        doctor_model.check_images(PreprocessorConfig(model=str(model))) for model in (demo, vision, tmp_path / "broken")
+        doctor_model.check_images(PreprocessorConfig(model=str(model)))
+        for model in (demo, vision, tmp_path / "broken")
     ]
     assert [one.status for one in found] == ["note", "ok", "warn"]
     assert "a line in the prompt names each" in found[0].text
@@ -95,7 +103,11 @@ def test_features_of_the_script_engine_are_listed() -> None:
 
 def test_missing_features_of_tensorrt_llm_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.worker.engines.trtllm.engine.version", lambda _name: "1.3.0rc15")
-    config = WorkerConfig(model=None, engine="trtllm", engine_args={"guided_decoding_backend": None})  # type: ignore[arg-type]
+    config = WorkerConfig(
+        model=None,  # type: ignore[arg-type]
+        engine="trtllm",
+        engine_args={"guided_decoding_backend": None},
+    )
     found = by_name(list(doctor_machine.check_engine(config)))
     assert found["engine"].text.startswith("trtllm 1.3.0rc15: kv_events, logit_bias, ")
     assert found["no min_p"].text == "TensorRT-LLM 1.3.0rc15 accepts and ignores min_p"
@@ -111,7 +123,9 @@ def test_missing_engine_is_a_failure() -> None:
 
 
 def test_complete_model_is_ok(demo: str) -> None:
-    found = by_name(list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo))))
+    found = by_name(
+        list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo)))
+    )
     assert {name: finding.status for name, finding in found.items()} == {
         "tokenizer": "ok",
         "template": "ok",
@@ -131,7 +145,11 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
     worker = WorkerConfig(model=demo, engine="transformers", max_model_len=1_000_000)
     preprocessor = PreprocessorConfig(model=demo, chat_template=str(template))
     found = by_name(list(doctor_model.check(worker, preprocessor)))
-    assert (found["template"].status, found["context"].status, found["weights"].status) == ("warn", "warn", "fail")
+    assert (found["template"].status, found["context"].status, found["weights"].status) == (
+        "warn",
+        "warn",
+        "fail",
+    )
     template.write_text("{% if %}")
     (broken,) = doctor_model.check(worker, preprocessor)
     assert (broken.status, broken.about) == ("fail", "model")
@@ -140,12 +158,18 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
 @pytest.mark.parametrize(("engine", "status"), [("script", "note"), ("vllm", "warn")])
 def test_missing_model_name_is_reported(engine: str, status: str) -> None:
     flags = {"engine": engine, "connect_timeout_s": "0.2"}
-    found = list(doctor.findings(Sources(flags={name: [Token(value=value)] for name, value in flags.items()}), 0))
+    found = list(
+        doctor.findings(
+            Sources(flags={name: [Token(value=value)] for name, value in flags.items()}), 0
+        )
+    )
     assert (found[-1].status, found[-1].about) == (status, "model")
 
 
 def test_missing_model_is_a_failure(tmp_path: Path) -> None:
-    (found,) = doctor_model.check(WorkerConfig(model=str(tmp_path)), PreprocessorConfig(model=str(tmp_path)))
+    (found,) = doctor_model.check(
+        WorkerConfig(model=str(tmp_path)), PreprocessorConfig(model=str(tmp_path))
+    )
     assert (found.status, found.about) == ("fail", "model")
     assert "\n" not in found.text
 
@@ -157,13 +181,20 @@ def test_few_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_port_in_use_is_reported(nats: NatsServer) -> None:
     finding = doctor_machine.check_port(FrontendConfig(port=nats.port))
-    assert (finding.status, f"port {nats.port} on 127.0.0.1 is in use" in finding.text) == ("note", True)
+    assert (finding.status, f"port {nats.port} on 127.0.0.1 is in use" in finding.text) == (
+        "note",
+        True,
+    )
     assert doctor_machine.check_port(FrontendConfig(port=0)).status == "ok"
 
 
 def test_wrong_settings_end_the_examination() -> None:
-    found = list(doctor.findings(Sources(flags={"slots": [Token(keyword="--slots", value="x")]}), 0))
-    assert found[-1] == Finding("fail", "settings", 'Invalid value for --slots: "x" is not a whole number')
+    found = list(
+        doctor.findings(Sources(flags={"slots": [Token(keyword="--slots", value="x")]}), 0)
+    )
+    assert found[-1] == Finding(
+        "fail", "settings", 'Invalid value for --slots: "x" is not a whole number'
+    )
 
 
 @pytest.mark.slow
@@ -171,17 +202,33 @@ def test_only_the_findings_report_a_missing_torch(demo: str) -> None:
     """transformers prints a notice of its own."""
     find = "lambda name, *more: None if name == 'torch' else found(name, *more)"
     without = f"import importlib.util; found = importlib.util.find_spec; importlib.util.find_spec = {find}"
-    command = f"{without}; import sys; from services.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = (
+        f"{without}; import sys; from services.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
     options = ["doctor", "--model", demo, "--listen-s", "0", "--connect-timeout-s", "0.2"]
-    done = subprocess.run([sys.executable, "-c", command, *options], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", command, *options], capture_output=True, text=True, check=False
+    )
     assert "ok   tokenizer" in done.stdout
     assert done.stderr == ""
 
 
 def test_report_has_no_secrets_and_no_colours(demo: str) -> None:
-    command = [sys.executable, "-m", "services.cli.main", "doctor", "--model", demo, "--connect-timeout-s", "0.2"]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "doctor",
+        "--model",
+        demo,
+        "--connect-timeout-s",
+        "0.2",
+    ]
     done = subprocess.run(
-        [*command, "--nats-url", "nats://me:secret@127.0.0.1:1"], capture_output=True, text=True, check=False
+        [*command, "--nats-url", "nats://me:secret@127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert "secret" not in done.stdout

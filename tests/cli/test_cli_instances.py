@@ -74,7 +74,9 @@ def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> No
 
 def test_state_directory_follows_xdg() -> None:
     assert default_state_dir({"XDG_STATE_HOME": "/x"}) == Path("/x/turnwire")
-    assert default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
+    assert (
+        default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
+    )
 
 
 def test_program_is_called_by_name_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

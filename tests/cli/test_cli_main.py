@@ -29,7 +29,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"turnwire {command}" in capsys.readouterr().out
 
 
-def test_help_of_up_fits_two_screens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_up_fits_two_screens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def help_of(*topic: str) -> str:
         assert main(["up", "--help", *topic]) == 0
         return capsys.readouterr().out
@@ -41,15 +43,23 @@ def test_help_of_up_fits_two_screens(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert len(short.splitlines()) <= 100
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")
-    groups = [help_of(group) for group in ("up", "frontend", "worker", "preprocessor", "parser", "bus")]
+    groups = [
+        help_of(group) for group in ("up", "frontend", "worker", "preprocessor", "parser", "bus")
+    ]
     flags = {
-        option.name for config in UP.settings for option in options(config) if option.field_info.name not in UP.without
+        option.name
+        for config in UP.settings
+        for option in options(config)
+        if option.field_info.name not in UP.without
     }
     assert all(flag in every and any(flag in group for group in groups) for flag in flags)
     assert all(f"--{name.replace('_', '-')} " in short for name in UP.essential)
     with pytest.raises(SystemExit):
         main(["up", "--help", "wroker"])
-    assert capsys.readouterr().err == 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
+    assert (
+        capsys.readouterr().err
+        == 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
+    )
 
 
 def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,14 +83,26 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "praser"], 'did you mean "parser"?'),
         (["config", "nobody"], 'Invalid value "nobody" for STAGE. Choose from: "frontend"'),
         (["up", "--prot", "1"], "Unknown option: --prot. Did you mean --port?"),
-        (["serve", "worker", "--script-mode", "x"], 'Invalid value "x" for --script-mode. Choose from: "agent"'),
-        (["health", "worker", "--model", "m"], "no port for the request: give the worker a --metrics-port"),
+        (
+            ["serve", "worker", "--script-mode", "x"],
+            'Invalid value "x" for --script-mode. Choose from: "agent"',
+        ),
+        (
+            ["health", "worker", "--model", "m"],
+            "no port for the request: give the worker a --metrics-port",
+        ),
         (["up", "worker", "parser"], "turnwire up: unexpected argument: worker parser\n"),
-        (["parse", "--family", "hermes", "--chunk", "0"], 'Invalid value "0" for --chunk. Must be >= 1.'),
+        (
+            ["parse", "--family", "hermes", "--chunk", "0"],
+            'Invalid value "0" for --chunk. Must be >= 1.',
+        ),
         (["health", "--timeout-s", "-1"], 'Invalid value "-1.0" for --timeout-s. Must be > 0.'),
         (["inspect", "--port", "70000"], 'Invalid value "70000" for --port. Must be <= 65535.'),
         (["replay", "f", "--speed", "0"], 'Invalid value "0.0" for --speed. Must be > 0.'),
-        (["replay", "f", "--api", "x"], 'Invalid value "x" for --api. Choose from: "messages", "responses", "chat"'),
+        (
+            ["replay", "f", "--api", "x"],
+            'Invalid value "x" for --api. Choose from: "messages", "responses", "chat"',
+        ),
         (["replay", "f", "--speed", "inf"], 'Invalid value "inf" for --speed. Must be < inf.'),
         (["trajectories", "--idle-s", "-1"], 'Invalid value "-1.0" for --idle-s. Must be >= 0.'),
         (["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
@@ -92,7 +114,9 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["trajectories", __file__], ":1: not a line of `turnwire tap --json`: "),
     ],
 )
-def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_has_status_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         status = main(argv)
     except SystemExit as end:
@@ -104,14 +128,22 @@ def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["connect", "claude", "--url", "http://[::1"], "http://[::1 is not an http address: Invalid IPv6 URL"),
-        (["connect", "claude", "--url", "http://127.0.0.1:x"], "no Turnwire server answers at http://127.0.0.1:x"),
+        (
+            ["connect", "claude", "--url", "http://[::1"],
+            "http://[::1 is not an http address: Invalid IPv6 URL",
+        ),
+        (
+            ["connect", "claude", "--url", "http://127.0.0.1:x"],
+            "no Turnwire server answers at http://127.0.0.1:x",
+        ),
         (["trajectories", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["inspect", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["catalog", "codex", "--model-dir", "/nowhere"], "there is no directory /nowhere"),
     ],
 )
-def test_user_error_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_error_is_one_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
@@ -140,7 +172,10 @@ def test_config_shows_every_value_with_its_origin(
     assert shown["frontend"]["port"] == {"value": 9000, "origin": "--http-port"}
     assert shown["worker"]["slots"] == {"value": 4, "origin": "TURNWIRE_WORKER_SLOTS"}
     assert shown["parser"]["log_level"] == {"value": "debug", "origin": "t.toml log_level"}
-    assert shown["worker"]["bus.nats_url"] == {"value": "nats://127.0.0.1:4222", "origin": "default"}
+    assert shown["worker"]["bus.nats_url"] == {
+        "value": "nats://127.0.0.1:4222",
+        "origin": "default",
+    }
     assert main(["config", "frontend"]) == 0
     table = capsys.readouterr().out
     assert "accept_timeout_s" in table
@@ -148,7 +183,9 @@ def test_config_shows_every_value_with_its_origin(
     assert "slots" not in table
 
 
-def test_config_reports_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_reports_a_problem_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TURNWIRE_DEAD_AFTER_S", "soon")
     with pytest.raises(SystemExit) as end:
         main(["config"])
@@ -158,7 +195,9 @@ def test_config_reports_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: 
     )
 
 
-async def test_health_checks_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_health_checks_a_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     reasons: list[str | None] = [None, "draining"]
     server = HealthServer(CollectorRegistry(), lambda: reasons.pop(0))
     monkeypatch.setenv("TURNWIRE_MODEL", "m")
@@ -174,7 +213,13 @@ async def test_health_checks_a_process(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("::1", "[::1]"),
+        ("", "127.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+    ],
 )
 def test_listener_url_has_a_reachable_host(host: str, expected: str) -> None:
     assert common.reachable_host(host) == expected
@@ -200,6 +245,11 @@ def test_service_that_fails_without_a_reader_of_its_log_has_status_1(arguments: 
     os.close(reader)
     command = [sys.executable, "-m", "services.cli.main", "serve", *arguments]
     try:
-        assert subprocess.run(command, stdout=writer, stderr=writer, timeout=60, check=False).returncode == 1
+        assert (
+            subprocess.run(
+                command, stdout=writer, stderr=writer, timeout=60, check=False
+            ).returncode
+            == 1
+        )
     finally:
         os.close(writer)

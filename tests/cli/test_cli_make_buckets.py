@@ -1,4 +1,5 @@
-"""`turnwire buckets`: creates and updates buckets on a real server, waits for it, and fails with one line."""
+"""`turnwire buckets`: creates and updates buckets on a real server, waits for it, and fails with
+one line."""
 
 import asyncio
 import subprocess
@@ -26,21 +27,36 @@ def streams(url: str) -> dict[str, Any]:
 
     async def read() -> dict[str, Any]:
         client = await nats_py.connect(url)
-        found = {str(info.config.name): info.config for info in await client.jetstream().streams_info()}
+        found = {
+            str(info.config.name): info.config for info in await client.jetstream().streams_info()
+        }
         await client.close()
         return found
 
     return asyncio.run(read())
 
 
-def test_buckets_are_created_updated_or_unchanged(own_nats: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_buckets_are_created_updated_or_unchanged(
+    own_nats: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     for _ in range(2):
         assert run(own_nats.url, "--ledger-store-mb", "64") == 0
         made = streams(own_nats.url)
         assert set(made) == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
         assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (64 << 20, 86_400)
     ledger, images = ("--ledger-store-mb", "32", "--ledger-ttl-s", "60"), ("--image-store-mb", "64")
-    assert run(own_nats.url, *ledger, *images, "--image-ttl-s", "30", "--response-store-bytes", "100MiB") == 0
+    assert (
+        run(
+            own_nats.url,
+            *ledger,
+            *images,
+            "--image-ttl-s",
+            "30",
+            "--response-store-bytes",
+            "100MiB",
+        )
+        == 0
+    )
     made = streams(own_nats.url)
     assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (32 << 20, 60)
     assert made["KV_tw_responses"].max_bytes == 100 << 20
@@ -79,7 +95,10 @@ def test_command_waits_for_the_server(nats_binary: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "wanted"),
     [
-        (["--ledger-store-mb", "10000000"], "bucket tw_ledger: insufficient storage resources available"),
+        (
+            ["--ledger-store-mb", "10000000"],
+            "bucket tw_ledger: insufficient storage resources available",
+        ),
         (["--connect-timeout-s", "0.3"], "no NATS server at nats://127.0.0.1:"),
     ],
 )
@@ -139,7 +158,16 @@ async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
 
 
 def test_command_makes_lost_buckets_again_until_a_signal(own_nats: NatsServer) -> None:
-    command = [sys.executable, "-m", "services.cli.main", "buckets", "--nats-url", own_nats.url, "--every-s", "0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "buckets",
+        "--nats-url",
+        own_nats.url,
+        "--every-s",
+        "0.1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -26,7 +26,11 @@ def test_key_file_is_private(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     one, other = find_key(known, first), find_key(known, second)
     assert one is not None
     assert other is not None
-    assert (one.name, one.limits, one.models) == ("ci", Limits(requests_per_minute=60), ("small-*", "coder"))
+    assert (one.name, one.limits, one.models) == (
+        "ci",
+        Limits(requests_per_minute=60),
+        ("small-*", "coder"),
+    )
     assert other.name == "ops"
     assert first != second
     assert len(first) > 40
@@ -54,7 +58,9 @@ def test_invalid_option_changes_nothing(
     assert not path.exists()
 
 
-def test_other_limits_for_one_holder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_limits_for_one_holder_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "keys"
     made(capsys, "ci", "rpm=60", "--file", str(path))
     before = path.read_text()

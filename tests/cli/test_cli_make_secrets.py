@@ -19,7 +19,11 @@ def made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def files(directory: Path) -> dict[str, str]:
-    return {str(file.relative_to(directory)): file.read_text() for file in directory.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(directory)): file.read_text()
+        for file in directory.rglob("*")
+        if file.is_file()
+    }
 
 
 def test_every_service_has_its_own_secrets(made: Path) -> None:
@@ -36,7 +40,15 @@ def test_every_service_has_its_own_secrets(made: Path) -> None:
         *(f"{stage}/heartbeat.key" for stage in STAGES),
         "nats/passwords.conf",
     }
-    assert len({(made / stage / "seal.key").read_text() for stage in ("frontend", "parser", "preprocessor")}) == 1
+    assert (
+        len(
+            {
+                (made / stage / "seal.key").read_text()
+                for stage in ("frontend", "parser", "preprocessor")
+            }
+        )
+        == 1
+    )
     assert len({(made / stage / "heartbeat.key").read_text() for stage in STAGES}) == 1
     assert (made / "parser/heartbeat.key").read_text() != (made / "parser/seal.key").read_text()
     passwords = [text for name, text in files(made).items() if name.endswith(".password")]

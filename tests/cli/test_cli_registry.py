@@ -1,4 +1,5 @@
-"""Commands and engines by name: another package's, and all of this one's in a clone that was never installed."""
+"""Commands and engines by name: another package's, and all of this one's in a clone that was never
+installed."""
 
 import asyncio
 import os
@@ -69,14 +70,29 @@ async def turnwire(*argv: str, env: dict[str, str]) -> tuple[int | None, str]:
     return process.returncode, output.decode()
 
 
-async def test_another_package_adds_a_command(nats: NatsServer, make_process: MakeProcess, tmp_path: Path) -> None:
+async def test_another_package_adds_a_command(
+    nats: NatsServer, make_process: MakeProcess, tmp_path: Path
+) -> None:
     env = install(tmp_path, COUNT, "count = count_command:COMMAND")
-    assert "  count         Counts the heartbeats on the bus.\n" in (await turnwire("--help", env=env))[1]
+    assert (
+        "  count         Counts the heartbeats on the bus.\n"
+        in (await turnwire("--help", env=env))[1]
+    )
     _, text = await turnwire("count", "--help", env=env)
     assert all(flag in text for flag in ("--fewest", "--nats-url", "--connect-timeout-s"))
 
     sender = await make_process("parser", "p1")
-    command = [sys.executable, "-m", "services.cli.main", "count", "parser", "--nats-url", nats.url, "--fewest", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "count",
+        "parser",
+        "--nats-url",
+        nats.url,
+        "--fewest",
+        "2",
+    ]
     process = await asyncio.create_subprocess_exec(*command, env=env, stdout=PIPE, stderr=STDOUT)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"listening\n"
@@ -90,11 +106,19 @@ async def test_another_package_adds_a_command(nats: NatsServer, make_process: Ma
     ("entry_point", "message"),
     [
         ("count = nowhere:COMMAND", "cannot be imported: No module named 'nowhere'"),
-        ("count = count_command:NONE", "cannot be imported: module 'count_command' has no attribute 'NONE'"),
-        ("count = count_command:count", "count_command:count is not a services.cli.registry.Command"),
+        (
+            "count = count_command:NONE",
+            "cannot be imported: module 'count_command' has no attribute 'NONE'",
+        ),
+        (
+            "count = count_command:count",
+            "count_command:count is not a services.cli.registry.Command",
+        ),
     ],
 )
-async def test_command_that_cannot_be_used_is_one_line(entry_point: str, message: str, tmp_path: Path) -> None:
+async def test_command_that_cannot_be_used_is_one_line(
+    entry_point: str, message: str, tmp_path: Path
+) -> None:
     env = install(tmp_path, COUNT, entry_point)
     assert await turnwire("count", env=env) == (1, f"turnwire count: {message}\n")
     assert message in (await turnwire("--help", env=env))[1]
@@ -106,7 +130,9 @@ async def test_no_package_replaces_a_command(tmp_path: Path) -> None:
 
 
 def test_entry_points_of_this_package_are_in_the_tables() -> None:
-    declared = msgspec.toml.decode((REPOSITORY / "pyproject.toml").read_bytes())["project"]["entry-points"]
+    declared = msgspec.toml.decode((REPOSITORY / "pyproject.toml").read_bytes())["project"][
+        "entry-points"
+    ]
     assert declared[GROUP].items() <= {name: path for name, (path, _) in BUILT_IN.items()}.items()
     assert declared[engines.GROUP] == engines.BUILT_IN
     tools = {name for name, (path, _) in BUILT_IN.items() if path.startswith("turnwire_tools.")}
@@ -125,7 +151,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a clone that was never installed."""
     directory = tmp_path_factory.mktemp("clone")
     for package in ("schemas", "services", "turnwire_tools"):
-        shutil.copytree(REPOSITORY / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / package, directory / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     (directory / "sitecustomize.py").write_text(NOT_INSTALLED)
     return {**os.environ, "PYTHONPATH": str(directory), "PWD": str(directory)}
 
@@ -160,4 +188,7 @@ async def test_clone_has_the_script_engine(clone: dict[str, str], demo_dir: Path
         "0.2",
     ]
     status, text = await run(clone, *worker, "--nats-url", "nats://127.0.0.1:1")
-    assert (status, text.splitlines()[-1]) == (1, "turnwire serve worker: no NATS server at nats://127.0.0.1:1")
+    assert (status, text.splitlines()[-1]) == (
+        1,
+        "turnwire serve worker: no NATS server at nats://127.0.0.1:1",
+    )

@@ -1,4 +1,5 @@
-"""After a command, no other user can read a file with a secret: not even one that was there before, for everybody."""
+"""After a command, no other user can read a file with a secret: not even one that was there before,
+for everybody."""
 
 import os
 import stat
@@ -17,7 +18,11 @@ from services.cli.up.plan import prepare_state
 from tests.cli.test_cli_up_plan import plan
 
 KEY = "tw-geheim-0123456789"
-CLIENTS = [name for name in client_names() if not load_client(name).plan(Target("http://h", ServedModel("m"))).code]
+CLIENTS = [
+    name
+    for name in client_names()
+    if not load_client(name).plan(Target("http://h", ServedModel("m"))).code
+]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +49,9 @@ def readable_by_others(directory: Path, *texts: str) -> list[str]:
 
 
 def files_with(directory: Path, text: str) -> int:
-    return sum(text.encode() in path.read_bytes() for path in directory.rglob("*") if path.is_file())
+    return sum(
+        text.encode() in path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -125,9 +132,14 @@ def settings(path: Path) -> Settings:
     return Settings(str(path), "json", {"key": KEY})
 
 
-@pytest.mark.parametrize("links", [{"s.json": "s.json"}, {"s.json": "b", "b": "s.json"}, {"d": "d", "s.json": "d/x"}])
+@pytest.mark.parametrize(
+    "links", [{"s.json": "s.json"}, {"s.json": "b", "b": "s.json"}, {"d": "d", "s.json": "d/x"}]
+)
 def test_loop_of_links_is_one_line(
-    tmp_path: Path, links: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    links: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, target in links.items():
         (tmp_path / name).symlink_to(target)
@@ -136,7 +148,9 @@ def test_loop_of_links_is_one_line(
     assert all((tmp_path / name).is_symlink() for name in links)
 
 
-def test_link_into_a_folder_of_another_user_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_into_a_folder_of_another_user_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "theirs").mkdir()
     link = tmp_path / "s.json"
     link.symlink_to(tmp_path / "theirs" / "s.json")

@@ -46,7 +46,9 @@ def test_other_values_stay_and_a_copy_is_kept(tmp_path: Path) -> None:
     copied = f"{path}: written; the copy of the old file is {backup}"
     assert lines == [copied, '  env.A: was "old"', "  env.X_TOKEN"]
     assert backup.read_text() == before
-    assert path.stat().st_mode & 0o777 == backup.stat().st_mode & 0o777 == 0o600, "there may be a key in them"
+    assert path.stat().st_mode & 0o777 == backup.stat().st_mode & 0o777 == 0o600, (
+        "there may be a key in them"
+    )
 
 
 def test_unchanged_file_is_not_written(tmp_path: Path) -> None:
@@ -63,13 +65,21 @@ def test_no_copy_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     for number in range(4):
         write(as_json(path, {"a": number}))
-    assert [json.loads(copy.read_text())["a"] for copy in sorted(backups(path), key=os.path.getctime)] == [0, 1, 2]
+    assert [
+        json.loads(copy.read_text())["a"] for copy in sorted(backups(path), key=os.path.getctime)
+    ] == [0, 1, 2]
 
 
 def test_choices_of_the_user_stay(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"model": "mine", "agents": {"defaults": {"x": 1}}}')
-    write(as_json(path, {}, if_absent={"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}}))
+    write(
+        as_json(
+            path,
+            {},
+            if_absent={"model": "ours", "small": "s", "agents": {"defaults": {"model": "m"}}},
+        )
+    )
     assert json.loads(path.read_text()) == {
         "model": "mine",
         "agents": {"defaults": {"x": 1, "model": "m"}},
@@ -79,7 +89,9 @@ def test_choices_of_the_user_stay(tmp_path: Path) -> None:
 
 def test_comments_and_order_of_toml_stay(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text('# first\nmodel = "a" # why\n\n[analytics]\nenabled = false\n\n[p.other]\nx = 1 # keep\n')
+    path.write_text(
+        '# first\nmodel = "a" # why\n\n[analytics]\nenabled = false\n\n[p.other]\nx = 1 # keep\n'
+    )
     lines = write(as_toml(path, {"model": "b", "web": "off", "p": {"ours": {"y": True}}}))
     text = path.read_text()
     assert tomllib.loads(text) == {
@@ -96,7 +108,18 @@ def test_comments_and_order_of_toml_stay(tmp_path: Path) -> None:
 def test_values_of_other_options_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('file = "ours"\nother = "theirs"\n[p.t]\nurl = "u"\nkeep = 1\n')
-    write(as_toml(path, {}, remove={"file": "ours", "other": "ours", "p": {"t": {"url": None}}, "absent": {"a": None}}))
+    write(
+        as_toml(
+            path,
+            {},
+            remove={
+                "file": "ours",
+                "other": "ours",
+                "p": {"t": {"url": None}},
+                "absent": {"a": None},
+            },
+        )
+    )
     assert tomllib.loads(path.read_text()) == {"other": "theirs", "p": {"t": {"keep": 1}}}
 
 
@@ -109,7 +132,9 @@ def test_values_of_other_options_are_removed(tmp_path: Path) -> None:
         ("toml", "a = ", "not TOML"),
     ],
 )
-def test_file_that_cannot_be_parsed_is_unchanged(tmp_path: Path, kind: Any, content: str, why: str) -> None:
+def test_file_that_cannot_be_parsed_is_unchanged(
+    tmp_path: Path, kind: Any, content: str, why: str
+) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(UnreadableFile, match=why):
@@ -139,5 +164,8 @@ def test_whole_file_is_replaced(tmp_path: Path) -> None:
 
 def test_text_of_settings_is_a_complete_file(tmp_path: Path) -> None:
     values = {"a": "x", "t": {"b": 1}}
-    assert tomllib.loads(text_of(as_toml(tmp_path, values, if_absent={"c": 2}))) == {**values, "c": 2}
+    assert tomllib.loads(text_of(as_toml(tmp_path, values, if_absent={"c": 2}))) == {
+        **values,
+        "c": 2,
+    }
     assert json.loads(text_of(as_json(tmp_path, values, if_absent={"a": "y"}))) == values

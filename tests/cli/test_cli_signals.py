@@ -1,6 +1,7 @@
 """SIGINT and SIGTERM end a command wherever it waits, with its status and without a traceback.
 
-It takes a second; the tests wait longer, for loaded machines. Without the signal, every wait here lasts ten minutes.
+It takes a second; the tests wait longer, for loaded machines. Without the signal, every wait here
+lasts ten minutes.
 """
 
 import asyncio
@@ -66,7 +67,11 @@ MAIN = ("-m", "services.cli.main")
 
 
 async def start(
-    argv: Sequence[str], silent: SilentServer, directory: Path, *shell: str, program: Sequence[str] = MAIN
+    argv: Sequence[str],
+    silent: SilentServer,
+    directory: Path,
+    *shell: str,
+    program: Sequence[str] = MAIN,
 ) -> Process:
     file = directory / "replay.jsonl"
     file.write_text(FILE)
@@ -77,7 +82,9 @@ async def start(
     def default() -> None:  # a shell that runs the tests in the background ignores SIGINT
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    return await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, preexec_fn=default)
+    return await asyncio.create_subprocess_exec(
+        *command, stdout=PIPE, stderr=PIPE, preexec_fn=default
+    )
 
 
 async def end(process: Process, signum: int) -> tuple[int | None, bytes]:
@@ -129,8 +136,11 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("name", ["connect", "replay"])
-async def test_command_ends_while_no_name_server_answers(name: str, silent: SilentServer, tmp_path: Path) -> None:
-    """The system's `getaddrinfo` ignores signals: in the main thread no handler runs, another thread does not end."""
+async def test_command_ends_while_no_name_server_answers(
+    name: str, silent: SilentServer, tmp_path: Path
+) -> None:
+    """The system's `getaddrinfo` ignores signals: in the main thread no handler runs, another
+    thread does not end."""
     argv = [part.replace("{address}", "somewhere") for part in COMMANDS[name]]
     process = await start(argv, silent, tmp_path, program=["-c", HANGS])
     assert process.stderr is not None

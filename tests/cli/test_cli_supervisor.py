@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.up.supervisor import ChildFailed, Spec, Supervisor, describe_status, quiet_variables
+from services.cli.up.supervisor import (
+    ChildFailed,
+    Spec,
+    Supervisor,
+    describe_status,
+    quiet_variables,
+)
 
 
 class Watched:
@@ -21,7 +27,9 @@ class Watched:
         self.reports: list[str] = []
         self._news = asyncio.Event()
         self.states: list[tuple[str, str]] = []
-        self.supervisor = Supervisor(self._relay, self._say, lambda name, text: self.states.append((name, text)))
+        self.supervisor = Supervisor(
+            self._relay, self._say, lambda name, text: self.states.append((name, text))
+        )
 
     def _relay(self, name: str, line: str) -> None:
         self.lines.append((name, line))
@@ -78,7 +86,9 @@ async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
 
 
 async def test_environment_is_extended(watched: Watched) -> None:
-    code = "import os; print(os.environ['EXTRA'], 'PATH' in os.environ); __import__('signal').pause()"
+    code = (
+        "import os; print(os.environ['EXTRA'], 'PATH' in os.environ); __import__('signal').pause()"
+    )
     await watched.supervisor.start(Spec("a", python(code), {"EXTRA": "1"}))
     await watched.until(1)
     assert watched.lines == [("a", "1 True")]
@@ -96,7 +106,9 @@ async def test_child_that_dies_is_started_again(watched: Watched) -> None:
     assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"]
 
 
-async def test_child_that_does_not_start_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_that_does_not_start_is_reported(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
@@ -104,7 +116,9 @@ async def test_child_that_does_not_start_is_reported(watched: Watched, monkeypat
     assert len(watched.reports) == 2
 
 
-async def test_child_that_ran_is_restarted_fast_every_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_that_ran_is_restarted_fast_every_time(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python(SLEEPER)))
@@ -117,7 +131,9 @@ async def test_child_that_ran_is_restarted_fast_every_time(watched: Watched, mon
     assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"] * 3
 
 
-async def test_slow_failed_start_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_failed_start_is_reported(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
@@ -127,7 +143,9 @@ async def test_slow_failed_start_is_reported(watched: Watched, monkeypatch: pyte
 
 async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     watched.supervisor.ready = True
-    await watched.supervisor.start(Spec("a", python("print('begin'); print('no key'); raise SystemExit(2)")))
+    await watched.supervisor.start(
+        Spec("a", python("print('begin'); print('no key'); raise SystemExit(2)"))
+    )
     with pytest.raises(ChildFailed, match="a does not run: status 2: no key"):
         await watched.supervisor.failed()
     assert watched.reports == []
@@ -212,12 +230,15 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(0, "status 0"), (3, "status 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")]
+    ("status", "words"),
+    [(0, "status 0"), (3, "status 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")],
 )
 def test_status_is_described(status: int, words: str) -> None:
     assert describe_status(status) == words
 
 
 def test_threads_are_limited_unless_they_are_set() -> None:
-    assert set(quiet_variables({"OMP_NUM_THREADS": "8"})) == set(quiet_variables({})) - {"OMP_NUM_THREADS"}
+    assert set(quiet_variables({"OMP_NUM_THREADS": "8"})) == set(quiet_variables({})) - {
+        "OMP_NUM_THREADS"
+    }
     assert set(quiet_variables({}).values()) == {"1"}

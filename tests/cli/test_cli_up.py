@@ -1,4 +1,5 @@
-"""`turnwire up` with real processes and real HTTP: it serves, restarts, drains, and leaves nothing behind."""
+"""`turnwire up` with real processes and real HTTP: it serves, restarts, drains, and leaves nothing
+behind."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,11 @@ from tests.described_model import describe_model
 
 START_S = 90.0
 """Generous: six processes start at once."""
-BODY = {"model": "turnwire-demo", "max_tokens": 400, "messages": [{"role": "user", "content": "Say something."}]}
+BODY = {
+    "model": "turnwire-demo",
+    "max_tokens": 400,
+    "messages": [{"role": "user", "content": "Say something."}],
+}
 
 
 @pytest.fixture(scope="session")
@@ -68,11 +73,17 @@ class Up:
 
     def children(self) -> dict[int, str]:
         """Its child processes and their command lines."""
-        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return {int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids}
+        pids = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
+        return {
+            int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids
+        }
 
     def child(self, stage: str) -> int:
-        return next(pid for pid, command in self.children().items() if f" serve {stage} " in command)
+        return next(
+            pid for pid, command in self.children().items() if f" serve {stage} " in command
+        )
 
     async def end(self, *signals: signal.Signals) -> int:
         for signum in signals:
@@ -82,7 +93,9 @@ class Up:
 
 
 @asynccontextmanager
-async def up(state: Path, tmp_path: Path, *argv: str, ignored: Sequence[signal.Signals] = ()) -> AsyncIterator[Up]:
+async def up(
+    state: Path, tmp_path: Path, *argv: str, ignored: Sequence[signal.Signals] = ()
+) -> AsyncIterator[Up]:
     """`ignored`: signals that the parent ignores, as shells ignore SIGINT for background jobs."""
     ready_file = tmp_path / "ready.json"
     command = [
@@ -143,7 +156,9 @@ async def answer(url: str, *, patient: bool = False) -> str:
 
 
 async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_path: Path) -> None:
-    async with up(state, tmp_path, "--parsers", "2", "--token-delay-ms", "20", "--metrics-port", "0") as running:
+    async with up(
+        state, tmp_path, "--parsers", "2", "--token-delay-ms", "20", "--metrics-port", "0"
+    ) as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
         assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
@@ -156,7 +171,11 @@ async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_pat
         assert sum(" serve parser " in command for command in commands) == 2
         bus = await connect(ready["nats_url"])
         streams = await bus.jetstream().streams_info()
-        assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
+        assert {stream.config.name for stream in streams} == {
+            "KV_tw_ledger",
+            "KV_tw_responses",
+            "KV_tw_media",
+        }
         await bus.close()
 
         await running.printed("Metrics of all processes:")
@@ -195,7 +214,10 @@ async def test_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--token-delay-ms", "1000") as running:
         url, pids = (await running.ready())["url"], [*running.children()]
         streaming = {**BODY, "stream": True}
-        async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/messages", json=streaming) as turn:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/v1/messages", json=streaming) as turn,
+        ):
             await turn.content.readuntil(b"\n\n")
             running.process.send_signal(signal.SIGTERM)
             await running.printed("a second Ctrl-C ends at once")
@@ -219,20 +241,34 @@ async def test_nothing_starts_if_the_port_is_in_use(state: Path, tmp_path: Path)
         taken.listen()
         port = taken.getsockname()[1]
         async with up(state, tmp_path, "--port", str(port)) as running:
-            await running.printed(f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port")
+            await running.printed(
+                f"turnwire up: port {port} on 127.0.0.1 is in use; choose another with --port"
+            )
             assert await running.end() == 1
             assert not any("ready" in line for line in running.lines)
 
 
 async def test_frontend_without_its_port_is_not_started_again(nats: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-m", "services.cli.main", "serve", "frontend", "--nats-url", nats.url]
+        command = [
+            sys.executable,
+            "-m",
+            "services.cli.main",
+            "serve",
+            "frontend",
+            "--nats-url",
+            nats.url,
+        ]
         port = str(taken.getsockname()[1])
-        process = await asyncio.create_subprocess_exec(*command, "--port", port, stdout=PIPE, stderr=STDOUT)
+        process = await asyncio.create_subprocess_exec(
+            *command, "--port", port, stdout=PIPE, stderr=STDOUT
+        )
         async with asyncio.timeout(START_S):
             output, _ = await process.communicate()
     assert process.returncode == 2  # with which `up` ends
-    assert "address already in use; choose another address with --host and --port" in output.decode()
+    assert (
+        "address already in use; choose another address with --host and --port" in output.decode()
+    )
 
 
 @pytest.mark.slow
@@ -248,8 +284,16 @@ async def test_failed_start_of_a_stage_ends_up_with_its_reason(state: Path, tmp_
 @pytest.mark.parametrize(
     ("flags", "reason", "status"),
     [
-        (["--nats-url", "nats://127.0.0.1:1"], "no NATS server at nats://127.0.0.1:1 (--nats-url)", 1),
-        (["--api-keys-file", "/nowhere"], 'Invalid value for --api-keys-file: there is no file "/nowhere"', 2),
+        (
+            ["--nats-url", "nats://127.0.0.1:1"],
+            "no NATS server at nats://127.0.0.1:1 (--nats-url)",
+            1,
+        ),
+        (
+            ["--api-keys-file", "/nowhere"],
+            'Invalid value for --api-keys-file: there is no file "/nowhere"',
+            2,
+        ),
     ],
 )
 async def test_wrong_configuration_is_one_line(
@@ -263,15 +307,21 @@ async def test_wrong_configuration_is_one_line(
 
 async def test_nothing_starts_without_the_model(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--model", str(tmp_path / "nowhere")) as running:
-        await running.printed(f"turnwire up: Invalid value for --model: there is no directory {tmp_path / 'nowhere'}")
+        await running.printed(
+            f"turnwire up: Invalid value for --model: there is no directory {tmp_path / 'nowhere'}"
+        )
         assert await running.end() == 2
         assert len(running.lines) == 1
 
 
-async def test_nothing_starts_with_a_model_that_no_stage_can_load(state: Path, tmp_path: Path) -> None:
+async def test_nothing_starts_with_a_model_that_no_stage_can_load(
+    state: Path, tmp_path: Path
+) -> None:
     model = describe_model(tmp_path / "model")
     file = model / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"response_template": {"fields": {}}}))
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"response_template": {"fields": {}}})
+    )
     async with up(state, tmp_path, "--model", str(model)) as running:
         assert await running.end() == 1
         await running.printed("turnwire up: model: response_template: ")
@@ -283,7 +333,9 @@ async def test_ctrl_c_ends_the_search_for_the_model(
     ignored: Sequence[signal.Signals], state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asyncio.Event()
-    hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)  # never answers
+    hub = await asyncio.start_server(
+        lambda _reader, _writer: asked.set(), "127.0.0.1", 0
+    )  # never answers
     monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -298,11 +350,15 @@ async def test_ctrl_c_ends_the_search_for_the_model(
 async def test_wrong_flags_end_with_status_2(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--workers", "none") as running:
         assert await running.end() == 2
-        await running.printed('turnwire up: Invalid value for --workers: "none" is not a whole number')
+        await running.printed(
+            'turnwire up: Invalid value for --workers: "none" is not a whole number'
+        )
 
 
 @pytest.mark.slow
-async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(state: Path, tmp_path: Path) -> None:
+async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(
+    state: Path, tmp_path: Path
+) -> None:
     own = tmp_path / "state"
     shutil.copytree(state / "demo-model", own / "demo-model")
     async with up(own, tmp_path, "--frontends", "2") as running, aiohttp.ClientSession() as http:
@@ -317,7 +373,10 @@ async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(state: P
                 return response.status == 200
 
         await until(shared)
-        os.kill(next(pid for pid, command in running.children().items() if "nats-server" in command), signal.SIGKILL)
+        os.kill(
+            next(pid for pid, command in running.children().items() if "nats-server" in command),
+            signal.SIGKILL,
+        )
         shutil.rmtree(own / "jetstream")
         await running.printed("starting it again in 0.5 s")
         await until(shared, 30.0)

@@ -1,4 +1,5 @@
-"""The metrics of several processes are joined: one family for each name, each sample with its process."""
+"""The metrics of several processes are joined: one family for each name, each sample with its
+process."""
 
 import errno
 import socket
@@ -10,7 +11,9 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.exposition import generate_latest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.common import reachable_host
@@ -74,7 +77,9 @@ def test_processes_that_hang_take_the_time_of_one(monkeypatch: pytest.MonkeyPatc
     """A scraper waits for ten seconds by default, and would lose the metrics of all."""
     monkeypatch.setattr("services.cli.up.metrics.TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        urls = {f"worker-{n}": f"http://127.0.0.1:{silent.getsockname()[1]}/metrics" for n in range(40)}
+        urls = {
+            f"worker-{n}": f"http://127.0.0.1:{silent.getsockname()[1]}/metrics" for n in range(40)
+        }
         started = time.monotonic()
         (up,) = ProcessMetrics(urls).collect()
         assert time.monotonic() - started < 10
@@ -82,7 +87,9 @@ def test_processes_that_hang_take_the_time_of_one(monkeypatch: pytest.MonkeyPatc
 
 
 def test_process_that_answers_an_error_costs_no_metrics_of_others() -> None:
-    failing = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # status 501 for every request
+    failing = ThreadingHTTPServer(
+        ("127.0.0.1", 0), BaseHTTPRequestHandler
+    )  # status 501 for every request
     threading.Thread(target=failing.serve_forever, daemon=True).start()
     urls = {"worker-1": process(3), "worker-2": f"http://127.0.0.1:{failing.server_port}/metrics"}
     lines = generate_latest(ProcessMetrics(urls)).decode().splitlines()

@@ -20,14 +20,29 @@ from services.cli.up.plan import (
     prepare_state,
 )
 from services.cli.up.readiness import problem_of
-from services.cli.up.screen import Screen, ServedModelNotes, instructions, log_line, log_text, shorten
-from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
+from services.cli.up.screen import (
+    Screen,
+    ServedModelNotes,
+    instructions,
+    log_line,
+    log_text,
+    shorten,
+)
+from services.runtime.config import (
+    Config,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    WorkerConfig,
+)
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
 from tests.described_model import DESCRIPTION
 
 
-def sources_of(argv: Sequence[str], *configs: type[Config], env: dict[str, str] | None = None) -> Sources:
+def sources_of(
+    argv: Sequence[str], *configs: type[Config], env: dict[str, str] | None = None
+) -> Sources:
     """What a command with these flags and this environment gets."""
     seen: list[Sources] = []
 
@@ -43,9 +58,15 @@ def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/sta
     return make_plan(sources_of([f"--state-dir={state}", *argv], *COMMAND.settings, env=env))
 
 
-def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0) -> Config:
+def child(
+    made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0
+) -> Config:
     """The configuration that a child makes of its command line and environment."""
-    of_stage = [spec for spec in make_specs(made, "nats://n:1", [81, 82, 83], {}) if spec.name.startswith(stage)]
+    of_stage = [
+        spec
+        for spec in make_specs(made, "nats://n:1", [81, 82, 83], {})
+        if spec.name.startswith(stage)
+    ]
     return sources_of(of_stage[number].command[5:], config, env=env).load(config).config
 
 
@@ -54,7 +75,11 @@ def test_demo_needs_nothing() -> None:
     assert (made.demo, made.embedded_nats, made.model) == (True, True, DEMO_MODEL)
     worker = child(made, "worker", WorkerConfig)
     assert isinstance(worker, WorkerConfig)
-    assert (worker.model, worker.served_model_name, worker.engine) == ("/state/demo-model", DEMO_MODEL, "script")
+    assert (worker.model, worker.served_model_name, worker.engine) == (
+        "/state/demo-model",
+        DEMO_MODEL,
+        "script",
+    )
     assert (worker.id, worker.bus.nats_url, worker.log_format) == ("worker-1", "nats://n:1", "json")
     frontend = child(made, "frontend", FrontendConfig)
     assert isinstance(frontend, FrontendConfig)
@@ -63,7 +88,10 @@ def test_demo_needs_nothing() -> None:
 
 def test_preprocessor_and_parser_seal_with_the_same_key(tmp_path: Path) -> None:
     made = plan()
-    preprocessor, parser = child(made, "preprocessor", PreprocessorConfig), child(made, "parser", ParserConfig)
+    preprocessor, parser = (
+        child(made, "preprocessor", PreprocessorConfig),
+        child(made, "parser", ParserConfig),
+    )
     assert isinstance(preprocessor, PreprocessorConfig)
     assert isinstance(parser, ParserConfig)
     assert preprocessor.seal_key_file == parser.seal_key_file == "/state/seal.key"
@@ -75,7 +103,14 @@ def test_preprocessor_and_parser_seal_with_the_same_key(tmp_path: Path) -> None:
 
 def test_users_model_is_served_under_its_name() -> None:
     made = plan(
-        "--model", "acme/m", "--engine", "transformers", "--tool-call-parser", "hermes", "--max-model-len", "32k"
+        "--model",
+        "acme/m",
+        "--engine",
+        "transformers",
+        "--tool-call-parser",
+        "hermes",
+        "--max-model-len",
+        "32k",
     )
     assert (made.demo, made.model) == (False, "acme/m")
     preprocessor = child(made, "preprocessor", PreprocessorConfig)
@@ -85,7 +120,11 @@ def test_users_model_is_served_under_its_name() -> None:
 
 
 def test_environment_is_not_passed_as_flags() -> None:
-    env = {"TURNWIRE_MODEL": "acme/m", "TURNWIRE_NATS_URL": "nats://bus:4222", "TURNWIRE_WORKER_SLOTS": "3"}
+    env = {
+        "TURNWIRE_MODEL": "acme/m",
+        "TURNWIRE_NATS_URL": "nats://bus:4222",
+        "TURNWIRE_WORKER_SLOTS": "3",
+    }
     made = plan(env=env)
     assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
     (worker,) = [spec for spec in make_specs(made, None, [81], {}) if spec.name == "worker-1"]
@@ -120,7 +159,9 @@ def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(up_check, "engine_problem", lambda engine: None)
     for engine in ("trtllm", "vllm"):
         own = plan("--engine", engine, "--model", "m")
-        assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(own, None, [81], {})} == {None}
+        assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(own, None, [81], {})} == {
+            None
+        }
 
 
 @pytest.mark.parametrize(
@@ -138,8 +179,12 @@ def test_wrong_settings_are_found_before_anything_starts(argv: list[str], proble
     assert any(problem in one for one in caught.value.problems)
 
 
-def test_engine_of_another_package_can_serve_the_demo_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.worker.engines.registry.installed_engines", lambda: {"counting": None})
+def test_engine_of_another_package_can_serve_the_demo_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "services.worker.engines.registry.installed_engines", lambda: {"counting": None}
+    )
     assert plan("--engine", "counting").demo
 
 
@@ -159,7 +204,9 @@ def test_ports_are_free_and_reserved() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
+        with pytest.raises(
+            OSError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"
+        ):
             reserve_ports("127.0.0.1", port, 1)
     found = reserve_ports("127.0.0.1", 0, 3)
     assert len(set(found)) == 3
@@ -204,7 +251,9 @@ def test_engine_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError) as caught:
         plan("--engine", "trtllm", "--model", "m")
     (problem,) = caught.value.problems
-    assert problem.startswith("Invalid value for --engine: trtllm needs tensorrt_llm, which is not installed; ")
+    assert problem.startswith(
+        "Invalid value for --engine: trtllm needs tensorrt_llm, which is not installed; "
+    )
     assert problem.endswith(" -m pip install -e '.[trtllm]'")
 
 
@@ -221,18 +270,24 @@ def test_tracing_without_its_packages_has_a_problem(monkeypatch: pytest.MonkeyPa
 
 
 def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up_check, "find_file", lambda model, name: tmp_path if model == "acme/m" else None)
+    monkeypatch.setattr(
+        up_check, "find_file", lambda model, name: tmp_path if model == "acme/m" else None
+    )
     plan("--model", "acme/none")
     require_hub_model("acme/m")
     require_hub_model(str(tmp_path))
-    with pytest.raises(OSError, match="there is no directory acme/none here, and the hub has no such model"):
+    with pytest.raises(
+        OSError, match="there is no directory acme/none here, and the hub has no such model"
+    ):
         require_hub_model("acme/none")
 
 
 def test_instructions_are_shell_lines(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"me:{'0' * 64}\n")
-    text = instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(32768), 3.21, ".venv/bin/turnwire")
+    text = instructions(
+        plan(), ["http://127.0.0.1:81"], ServedModelNotes(32768), 3.21, ".venv/bin/turnwire"
+    )
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
@@ -245,13 +300,22 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
         "Watch the turns:  .venv/bin/turnwire tap",
     ):
         assert line in text.splitlines()
-    large = instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire")
+    large = instructions(
+        plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire"
+    )
     assert "MAX_OUTPUT_TOKENS" not in large
     own = instructions(
-        plan("--model", "a b", "--api-keys-file", str(keys)), ["http://h:1"], ServedModelNotes(0), 1, "turnwire"
+        plan("--model", "a b", "--api-keys-file", str(keys)),
+        ["http://h:1"],
+        ServedModelNotes(0),
+        1,
+        "turnwire",
     )
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
-    assert '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in ' + str(keys) in own.splitlines()
+    assert (
+        '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in ' + str(keys)
+        in own.splitlines()
+    )
     assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
     hint = "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  turnwire connect claude"
     assert hint in own.splitlines()
@@ -267,20 +331,29 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
         (ServedModelNotes(262144, tools=False), "requests with tools get status 400"),
     ],
 )
-def test_clients_that_cannot_work_are_not_recommended(model: ServedModelNotes, warning: str) -> None:
+def test_clients_that_cannot_work_are_not_recommended(
+    model: ServedModelNotes, warning: str
+) -> None:
     text = instructions(plan(), ["http://127.0.0.1:81"], model, 3.21, "turnwire")
     assert warning in text
     assert not any(word in text for word in ("export", "connect", "Point Claude Code"))
     assert "is served at http://127.0.0.1:81" in text
-    assert warning not in instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire")
+    assert warning not in instructions(
+        plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire"
+    )
 
 
 def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
-    screen.child("preprocessor-1", '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}')
+    screen.child(
+        "preprocessor-1",
+        '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}',
+    )
     screen.child("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
     capsys.readouterr()
-    text = instructions(plan(), ["http://h:1"], ServedModelNotes(parser=screen.parser), 1, "turnwire")
+    text = instructions(
+        plan(), ["http://h:1"], ServedModelNotes(parser=screen.parser), 1, "turnwire"
+    )
     assert "Parser of its output: hermes; it reads <x>; so" in text.splitlines()
 
 
@@ -288,7 +361,10 @@ def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFix
     ("body", "reason"),
     [
         (b'{"ready":false,"bus":false,"stages":{}}', "the frontend is connecting to the bus"),
-        (b'{"bus":true,"stages":{"worker":[],"parser":[{}],"preprocessor":[]}}', "waiting for worker and preprocessor"),
+        (
+            b'{"bus":true,"stages":{"worker":[],"parser":[{}],"preprocessor":[]}}',
+            "waiting for worker and preprocessor",
+        ),
         (b'{"bus":true,"stages":{"worker":[{}]}}', "not ready yet"),
         (b"not json", "not ready yet"),
         (b"[]", "not ready yet"),

@@ -1,5 +1,5 @@
-"""A setting that cannot work ends a command before any process starts: in one line with the flag, the value, and the
-nearest one that would do."""
+"""A setting that cannot work ends a command before any process starts: in one line with the flag,
+the value, and the nearest one that would do."""
 
 import random
 import re
@@ -21,7 +21,15 @@ from services.runtime.config.loader import ConfigError, Sources, options
 PLACES = ("chat_template", "response_template", "script_dir")
 FREE = frozenset(
     (
-        *("id", "nats_user", "served_model_name", "default_model", "web_search_tool", "web_fetch_tool", "aliases"),
+        *(
+            "id",
+            "nats_user",
+            "served_model_name",
+            "default_model",
+            "web_search_tool",
+            "web_fetch_tool",
+            "aliases",
+        ),
         *("host", "metrics_host"),  # listening tries them
     )
 )
@@ -45,13 +53,21 @@ WRONG = {
     "state_dir": ("/dev/null/x", *IN_PROC),
     "ready_file": ("/dev/null/x", "/dev", *IN_PROC),
 }
-NEEDS = {"tls_key_file": ["--tls-cert-file"], "tls_client_ca_file": ["--tls-cert-file"], "nats_key_file": []}
+NEEDS = {
+    "tls_key_file": ["--tls-cert-file"],
+    "tls_client_ca_file": ["--tls-cert-file"],
+    "nats_key_file": [],
+}
 
 
 def wrong_values(option: Argument, chance: random.Random, folder: Path) -> Iterator[str]:
     """Values that an option cannot have; files get names near to existing ones."""
     name, hint = option.field_info.name, option.hint
-    kinds = [kind for kind in (*get_args(hint), hint) if kind is not type(None)] if get_origin(hint) is not dict else []
+    kinds = (
+        [kind for kind in (*get_args(hint), hint) if kind is not type(None)]
+        if get_origin(hint) is not dict
+        else []
+    )
     if name in WRONG:
         yield from WRONG[name]
     elif name.endswith("_file") or name in PLACES:
@@ -79,11 +95,14 @@ def wrong_values(option: Argument, chance: random.Random, folder: Path) -> Itera
 
 
 def tokens_of(flags: list[str]) -> Sources:
-    """The sources that these flags, each `--name=value`, make. Parsing a command line takes fifty times as long."""
+    """The sources that these flags, each `--name=value`, make. Parsing a command line takes fifty
+    times as long."""
     tokens: dict[str, list[Token]] = {}
     for flag in flags:
         name, _, value = flag.partition("=")
-        tokens.setdefault(name.removeprefix("--").replace("-", "_"), []).append(Token(keyword=name, value=value))
+        tokens.setdefault(name.removeprefix("--").replace("-", "_"), []).append(
+            Token(keyword=name, value=value)
+        )
     return Sources(tokens)
 
 
@@ -107,7 +126,11 @@ def problems_of_up(flags: list[str]) -> list[str]:
 
 def states(problem: str, flag: str, value: str) -> bool:
     """Whether the line has the flag and the value."""
-    return "\n" not in problem and flag in problem and (value in problem or re.sub(r"\.0$", "", value) in problem)
+    return (
+        "\n" not in problem
+        and flag in problem
+        and (value in problem or re.sub(r"\.0$", "", value) in problem)
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -123,10 +146,17 @@ def test_wrong_value_of_any_flag_is_one_line(stage: str, tmp_path: Path) -> None
                 needed = [f"--nats-cert-file={value}"]
             flags = [f"{option.name}={value}", *needed]
             problems = problems_of(stage, [*model, *flags])
-            assert any(states(problem, option.name, value) for problem in problems), (flags, problems)
+            assert any(states(problem, option.name, value) for problem in problems), (
+                flags,
+                problems,
+            )
             if name not in COMMAND.without:
                 problems = problems_of_up([*model, *flags])
-                assert any(states(problem, option.name, value) for problem in problems), ("up", flags, problems)
+                assert any(states(problem, option.name, value) for problem in problems), (
+                    "up",
+                    flags,
+                    problems,
+                )
             tried += 1
     assert tried > 40
 
@@ -141,7 +171,10 @@ def test_wrong_value_of_a_flag_of_up_is_one_line(option: Argument, tmp_path: Pat
     assert values
     for value in values:
         problems = problems_of_up([f"{option.name}={value}"])
-        assert [states(problem, option.name, value) for problem in problems] == [True], (value, problems)
+        assert [states(problem, option.name, value) for problem in problems] == [True], (
+            value,
+            problems,
+        )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +197,9 @@ def test_wrong_value_of_a_flag_of_up_is_one_line(option: Argument, tmp_path: Pat
         ("--engine-args", b"{", "flow node"),
     ],
 )
-def test_file_with_wrong_content_is_one_line(flag: str, content: bytes, reason: str, tmp_path: Path) -> None:
+def test_file_with_wrong_content_is_one_line(
+    flag: str, content: bytes, reason: str, tmp_path: Path
+) -> None:
     file = tmp_path / "file.json"
     file.write_bytes(content)
     (problem,) = problems_of_up([f"{flag}={file}", "--model=acme/m"])
@@ -175,7 +210,10 @@ def test_file_with_wrong_content_is_one_line(flag: str, content: bytes, reason: 
 @pytest.mark.parametrize(
     ("argv", "hint"),
     [
-        (["--effort-budgets==5"], 'Invalid value for --effort-budgets: "" is not a level of effort; there are'),
+        (
+            ["--effort-budgets==5"],
+            'Invalid value for --effort-budgets: "" is not a level of effort; there are',
+        ),
         (["--effort-budgets=lw=5"], 'did you mean "low"?'),
         (["--engine=vlm"], 'did you mean "vllm"?'),
         (["--device=cuad:1"], 'did you mean "cuda"?'),
@@ -194,8 +232,12 @@ def test_engine_of_another_package_has_devices_and_types_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine-1.dist-info").mkdir()
-    (tmp_path / "mine-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
-    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text("[turnwire.engines]\nmine = mine:Engine\n")
+    (tmp_path / "mine-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: mine\nVersion: 1\n"
+    )
+    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text(
+        "[turnwire.engines]\nmine = mine:Engine\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     flags = ["--model=acme/m", "--device=tpu:1", "--dtype=int4"]
     assert problems_of("worker", ["--engine=mine", *flags]) == []
@@ -223,7 +265,9 @@ def test_path_itself_is_not_proposed(tmp_path: Path) -> None:
     assert "did you mean" not in problem
 
 
-def test_path_in_the_home_folder_is_read_as_the_stage_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_in_the_home_folder_is_read_as_the_stage_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "form.json").write_text('{"response_template": {"fields": {}}}')
     problems = problems_of("preprocessor", ["--model=acme/m", "--response-template=~/form.json"])
@@ -253,7 +297,9 @@ def test_one_port_for_the_frontend_and_the_metrics_is_refused(tmp_path: Path) ->
 def test_variable_with_a_state_directory_that_cannot_be_made_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         make_plan(Sources({}, {"TURNWIRE_STATE_DIR": "/dev/null/x"}))
-    assert caught.value.problems[0].startswith('Invalid value for TURNWIRE_STATE_DIR: "/dev/null/x"')
+    assert caught.value.problems[0].startswith(
+        'Invalid value for TURNWIRE_STATE_DIR: "/dev/null/x"'
+    )
 
 
 def test_password_in_a_wrong_url_is_masked() -> None:
@@ -275,19 +321,27 @@ def test_stage_does_not_start_with_a_wrong_setting(capsys: pytest.CaptureFixture
         main(["serve", "parser", "--model", "acme/m", "--seal-key-file", "/nowhere/key"])
     assert ended.value.code == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ['turnwire serve parser: Invalid value for --seal-key-file: there is no file "/nowhere/key"']
+    assert lines == [
+        'turnwire serve parser: Invalid value for --seal-key-file: there is no file "/nowhere/key"'
+    ]
 
 
 @pytest.mark.parametrize(
-    "flag", ["--workers=x", "--tracing=maybe", "--port=99999", "--seal-key-file=/nowhere", "--prot=1"]
+    "flag",
+    ["--workers=x", "--tracing=maybe", "--port=99999", "--seal-key-file=/nowhere", "--prot=1"],
 )
-def test_command_line_of_up_is_refused_in_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_of_up_is_refused_in_one_line(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["up", flag])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("turnwire up: ")
-    assert states(line, flag.partition("=")[0], flag.partition("=")[2]) or "did you mean --port" in line.lower()
+    assert (
+        states(line, flag.partition("=")[0], flag.partition("=")[2])
+        or "did you mean --port" in line.lower()
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
@@ -298,7 +352,9 @@ def test_model_directory_without_a_file_is_reported(name: str, tmp_path: Path) -
     assert problem == f"Invalid value for --model: {tmp_path} has no {name}"
 
 
-@pytest.mark.parametrize(("script", "text"), [("kill -9 $$", "killed by SIGKILL"), ("exit 3", "status 3")])
+@pytest.mark.parametrize(
+    ("script", "text"), [("kill -9 $$", "killed by SIGKILL"), ("exit 3", "status 3")]
+)
 def test_check_that_ends_without_a_reason_is_reported(
     script: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,9 @@ class BusTurns:
     async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
         """Waits for the end of a turn; returns it."""
         async with asyncio.timeout(timeout_s):
-            while turn not in self.turns or not self.turns[turn].reason:  # the answer may overtake the bus
+            while (
+                turn not in self.turns or not self.turns[turn].reason
+            ):  # the answer may overtake the bus
                 await self._bus.flush()
         return self.turns[turn]
 
@@ -76,9 +78,13 @@ class BusTurns:
 
 
 def prefix_break(earlier: DecodedTurn, later: DecodedTurn) -> str | None:
-    """Where the later prompt differs from the earlier prompt and output; None: it begins with all of their tokens."""
+    """Where the later prompt differs from the earlier prompt and output; None: it begins with all
+    of their tokens."""
     known = earlier.prompt + earlier.output
-    at = next((n for n, pair in enumerate(zip(known, later.prompt, strict=False)) if pair[0] != pair[1]), None)
+    at = next(
+        (n for n, pair in enumerate(zip(known, later.prompt, strict=False)) if pair[0] != pair[1]),
+        None,
+    )
     if at is None and len(later.prompt) >= len(known):
         return None
     at = min(len(known), len(later.prompt)) if at is None else at
@@ -89,4 +95,7 @@ def prefix_break(earlier: DecodedTurn, later: DecodedTurn) -> str | None:
 def contains(prompt: list[int], output: list[int]) -> bool:
     """Whether a prompt contains these tokens as one run."""
     first = output[0]
-    return any(token == first and prompt[at : at + len(output)] == output for at, token in enumerate(prompt))
+    return any(
+        token == first and prompt[at : at + len(output)] == output
+        for at, token in enumerate(prompt)
+    )

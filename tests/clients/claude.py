@@ -20,7 +20,8 @@ QUIET = {
 NOTICES = (
     # For every model that is not Anthropic's; it has no other effect.
     "[claude-code:unrecognized_model]",
-    # Sessions that start at once in one home replace ~/.claude.json under each other (2.1.328); one that finds none goes on.
+    # Sessions that start at once in one home replace ~/.claude.json under each other (2.1.328); one
+    # that finds none goes on.
     "Claude configuration file not found at:",
     "A backup file exists at:",
     "You can manually restore it by running:",
@@ -69,7 +70,11 @@ class ClaudeCode:
             assert process.stdin is not None
             process.stdin.close()
             _, err = await asyncio.wait_for(process.communicate(), ANSWER_S)
-            checked(Result(process.returncode or 0, "\n".join(map(json.dumps, dialog.lines)), err.decode()).ok())
+            checked(
+                Result(
+                    process.returncode or 0, "\n".join(map(json.dumps, dialog.lines)), err.decode()
+                ).ok()
+            )
         finally:
             if process.returncode is None:
                 process.kill()
@@ -99,8 +104,9 @@ class Dialog:
 
 
 def normalized(piece: Piece) -> Piece:
-    """The changes that the client (2.1.328) makes to a call's input when it sends the call back: it fills in defaults, removes
-    `cd` into the working directory from a command, and trailing white space from lines that it wrote."""
+    """The changes that the client (2.1.328) makes to a call's input when it sends the call back: it
+    fills in defaults, removes `cd` into the working directory from a command, and trailing white
+    space from lines that it wrote."""
     if piece[0] != "call":
         return piece
     _, call_id, name, spelled = piece
@@ -118,7 +124,9 @@ def normalized(piece: Piece) -> Piece:
 
 def checked(ran: Result) -> Result:
     """Raises AssertionError where the client complains on stderr or in its report, or retries."""
-    complaints = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(NOTICES)]
+    complaints = [
+        line for line in ran.err.splitlines() if line.strip() and not line.startswith(NOTICES)
+    ]
     assert not complaints, complaints
     for line in ran.lines:
         assert not (line["type"] == "system" and "retry" in str(line.get("subtype"))), line
@@ -129,7 +137,10 @@ def checked(ran: Result) -> Result:
 def blocks(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """(type, text or command) of the assistant's output, as the client reports it."""
     return [
-        (block["type"], (block.get("thinking") or block.get("text") or json.dumps(block.get("input"))).strip())
+        (
+            block["type"],
+            (block.get("thinking") or block.get("text") or json.dumps(block.get("input"))).strip(),
+        )
         for line in lines
         if line["type"] == "assistant"
         for block in line["message"]["content"]

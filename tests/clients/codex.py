@@ -28,7 +28,9 @@ class CodexCli:
     async def built_in(self, url: str, model: str) -> "CodexCli":
         """OpenAI's own provider, which tries a WebSocket first and compacts remotely."""
         catalogue = await self._catalogue(url)
-        self._configure(f'model = "{model}"\nopenai_base_url = "{url}/v1"\nmodel_catalog_json = "{catalogue}"\n')
+        self._configure(
+            f'model = "{model}"\nopenai_base_url = "{url}/v1"\nmodel_catalog_json = "{catalogue}"\n'
+        )
         return self
 
     async def named_openai(self, url: str, model: str) -> "CodexCli":
@@ -44,16 +46,23 @@ class CodexCli:
     async def plain(self, url: str, model: str, catalogue: Path | None = None) -> "CodexCli":
         """A provider of its own over HTTP, without Turnwire's catalogue: none, or that of a file."""
         line = f'model_catalog_json = "{catalogue}"\n' if catalogue else ""
-        provider = f'[model_providers.x]\nname = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
-        self._configure(f'model = "{model}"\nmodel_provider = "x"\n{line}{provider}wire_api = "responses"\n')
+        provider = (
+            f'[model_providers.x]\nname = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'
+        )
+        self._configure(
+            f'model = "{model}"\nmodel_provider = "x"\n{line}{provider}wire_api = "responses"\n'
+        )
         return self
 
     async def own_profiles(self, url: str) -> Path:
         """A catalogue with Codex' own profile for each name that is served."""
         return await self._catalogue(url, "--from", str(self.binary))
 
-    async def ask(self, prompt: str, *options: str, resume: bool = False, allowed: str = "") -> Result:
-        """Runs `codex exec`. Raises AssertionError where the client complained of anything but `allowed`."""
+    async def ask(
+        self, prompt: str, *options: str, resume: bool = False, allowed: str = ""
+    ) -> Result:
+        """Runs `codex exec`. Raises AssertionError where the client complained of anything but
+        `allowed`."""
         command = [*self.command(), *options, *(["resume", "--last"] if resume else []), prompt]
         return checked((await self.machine.run(*command)).ok(), allowed)
 
@@ -64,7 +73,17 @@ class CodexCli:
 
     async def _catalogue(self, url: str, *options: str) -> Path:
         file = self.folder / "models.json"
-        command = [sys.executable, "-m", "services.cli.main", "catalog", "codex", "--url", url, "-o", str(file)]
+        command = [
+            sys.executable,
+            "-m",
+            "services.cli.main",
+            "catalog",
+            "codex",
+            "--url",
+            url,
+            "-o",
+            str(file),
+        ]
         command += options
         (await self.machine.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok()
         return file
@@ -75,7 +94,9 @@ class CodexCli:
 
 def checked(ran: Result, allowed: str = "") -> Result:
     """Raises AssertionError on a fallback profile, a retry, a failed turn or output on stderr."""
-    complaints = [line for line in ran.err.splitlines() if line.strip() and not line.startswith(HARMLESS)]
+    complaints = [
+        line for line in ran.err.splitlines() if line.strip() and not line.startswith(HARMLESS)
+    ]
     complaints = [line for line in complaints if not allowed or allowed not in line]
     assert not complaints, complaints
     kinds = [line["type"] for line in ran.lines]

@@ -54,8 +54,8 @@ def start(
     frontend: dict[str, Any] | None = None,
     worker: dict[str, Any] | None = None,
 ) -> tuple[NatsServer, Stack]:
-    """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts as the scripted
-    agent. `frontend`, `worker`: their further options."""
+    """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts
+    as the scripted agent. `frontend`, `worker`: their further options."""
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()
     stack = Stack(server, demo_model, factory.mktemp("stack"))
@@ -67,7 +67,9 @@ def start(
 
 
 @pytest.fixture(scope="session")
-def stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(
+    nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """Two parsers and two preprocessors."""
     server, running = start(nats_binary, demo_model, tmp_path_factory, COUNTS)
     yield running
@@ -76,7 +78,9 @@ def stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
-def small_stack(nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def small_stack(
+    nats_binary: str, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """One with a window that a client can fill."""
     server, running = start(nats_binary, demo_model, tmp_path_factory, {}, SMALL_WINDOW)
     yield running

@@ -62,7 +62,8 @@ class Machine:
         env: Mapping[str, str] | None = None,
         timeout_s: float = RUN_S,
     ) -> Result:
-        """Runs a program in the project; `text` is its input. One that takes too long is killed, with its children."""
+        """Runs a program in the project; `text` is its input. One that takes too long is killed,
+        with its children."""
         process = await asyncio.create_subprocess_exec(
             *map(str, command),
             cwd=self.project,
@@ -73,12 +74,16 @@ class Machine:
             start_new_session=True,
         )
         try:
-            out, err = await asyncio.wait_for(process.communicate(None if text is None else text.encode()), timeout_s)
+            out, err = await asyncio.wait_for(
+                process.communicate(None if text is None else text.encode()), timeout_s
+            )
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        return Result(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+        return Result(
+            process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+        )
 
     async def connect(self, client: str, url: str, *options: str) -> None:
         """Configures a client with `turnwire connect CLIENT --write`."""
@@ -86,8 +91,19 @@ class Machine:
 
     async def print_settings(self, client: str, url: str, *options: str) -> str:
         """The output of `turnwire connect CLIENT`."""
-        command = [sys.executable, "-m", "services.cli.main", "connect", client, "--url", url, *options]
-        return (await self.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok().out
+        command = [
+            sys.executable,
+            "-m",
+            "services.cli.main",
+            "connect",
+            client,
+            "--url",
+            url,
+            *options,
+        ]
+        return (
+            (await self.run(*command, env={"PYTHONPATH": str(Path(__file__).parents[2])})).ok().out
+        )
 
     def file(self, name: str) -> str:
         """A file of the project."""

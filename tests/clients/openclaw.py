@@ -17,12 +17,17 @@ class OpenClaw:
         self.machine = machine
         self.node, self.program = NODE.find(), OPENCLAW.find()
         self.settings = machine.home / ".openclaw" / "openclaw.json"
-        machine.environment |= {"DO_NOT_TRACK": "1", "PATH": f"{self.node.parent}:{machine.environment['PATH']}"}
+        machine.environment |= {
+            "DO_NOT_TRACK": "1",
+            "PATH": f"{self.node.parent}:{machine.environment['PATH']}",
+        }
 
     async def connect(self, url: str, api: str) -> "OpenClaw":
         self.settings.parent.mkdir(exist_ok=True)
         workspace = {"defaults": {"workspace": str(self.machine.project)}}
-        self.settings.write_text(json.dumps({"update": {"checkOnStart": False}, "agents": workspace}))
+        self.settings.write_text(
+            json.dumps({"update": {"checkOnStart": False}, "agents": workspace})
+        )
         await self.machine.connect("openclaw", url, "--api", api)
         return self
 
@@ -34,7 +39,8 @@ class OpenClaw:
         self.settings.write_text(json.dumps(settings))
 
     async def ask(self, prompt: str) -> dict[str, Any]:
-        """The next turn of the one session, embedded; returns its report. Raises AssertionError if it failed."""
+        """The next turn of the one session, embedded; returns its report. Raises AssertionError if
+        it failed."""
         command: list[str | Path] = [
             self.node,
             self.program,
@@ -56,12 +62,18 @@ class OpenClaw:
 
 
 def normalized(piece: Piece) -> Piece:
-    """The client re-encodes arguments. Over Responses it gives calls its own ids, which contain ours."""
+    """The client re-encodes arguments. Over Responses it gives calls its own ids, which contain
+    ours."""
     if piece[0] != "call":
         return piece
     _, call_id, name, arguments = piece
     found = re.search(r"toolu_\w{24}", call_id)
-    return ("call", found[0] if found else call_id, name, json.dumps(json.loads(arguments), sort_keys=True))
+    return (
+        "call",
+        found[0] if found else call_id,
+        name,
+        json.dumps(json.loads(arguments), sort_keys=True),
+    )
 
 
 def normalized_in_responses(piece: Piece) -> Piece:

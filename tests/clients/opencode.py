@@ -8,7 +8,11 @@ from tests.clients.machine import Machine, Result
 from tests.clients.packages import OPENCODE
 from tests.clients.pieces import Piece
 
-QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_SHARE": "1"}
+QUIET = {
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "OPENCODE_DISABLE_SHARE": "1",
+}
 
 
 class Opencode:
@@ -27,7 +31,10 @@ class Opencode:
     def limit(self, model: str, context: int, output: int) -> None:
         """Configures a smaller context window of the model."""
         settings = json.loads(self.settings.read_text())
-        settings["provider"]["turnwire"]["models"][model]["limit"] = {"context": context, "output": output}
+        settings["provider"]["turnwire"]["models"][model]["limit"] = {
+            "context": context,
+            "output": output,
+        }
         self.settings.write_text(json.dumps(settings))
 
     def send_header(self, name: str, value: str) -> None:
@@ -53,7 +60,8 @@ class Opencode:
 
 
 def normalized_in_responses(piece: Piece) -> Piece:
-    """Over Responses the client requests no summaries, sends reasoning back as its seal only, and re-encodes arguments."""
+    """Over Responses the client requests no summaries, sends reasoning back as its seal only, and
+    re-encodes arguments."""
     if piece[0] == "reasoning":
         return ("reasoning", "", piece[2])
     if piece[0] == "call":

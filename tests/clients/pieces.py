@@ -1,7 +1,8 @@
-"""The assistant's output in pieces, in one form for all three APIs, from answers and from the history of later requests.
+"""The assistant's output in pieces, in one form for all three APIs, from answers and from the
+history of later requests.
 
-Nothing is normalized that a client or Turnwire could have changed, except the spelling of arguments, which every client
-but Codex decodes."""
+Nothing is normalized that a client or Turnwire could have changed, except the spelling of
+arguments, which every client but Codex decodes."""
 
 import json
 from typing import Any
@@ -15,9 +16,15 @@ Piece = tuple[Any, ...]
 def answer_pieces(exchange: Exchange) -> list[Piece]:
     """The pieces of an answer."""
     if exchange.path.endswith("/messages"):
-        return _blocks(_messages_stream(exchange.events) if exchange.events else exchange.document["content"])
+        return _blocks(
+            _messages_stream(exchange.events) if exchange.events else exchange.document["content"]
+        )
     if exchange.path.endswith("/responses"):
-        done = [data["item"] for name, data in exchange.events if data and data["type"] == "response.output_item.done"]
+        done = [
+            data["item"]
+            for name, data in exchange.events
+            if data and data["type"] == "response.output_item.done"
+        ]
         return _items(done)
     return _choice(exchange.events)
 
@@ -32,7 +39,9 @@ def history(exchange: Exchange) -> list[Piece]:
         if message["role"] == "assistant":
             content = message.get("content") or ""
             if exchange.path.endswith("/messages"):
-                found += _blocks([{"type": "text", "text": content}] if isinstance(content, str) else content)
+                found += _blocks(
+                    [{"type": "text", "text": content}] if isinstance(content, str) else content
+                )
             else:
                 found += _message(message)
     return found
@@ -51,7 +60,11 @@ def usage(exchange: Exchange) -> dict[str, int]:
     for _, data in exchange.events:
         if not data:
             continue
-        reported = data.get("usage") or (data.get("message") or data.get("response") or {}).get("usage") or {}
+        reported = (
+            data.get("usage")
+            or (data.get("message") or data.get("response") or {}).get("usage")
+            or {}
+        )
         found.update(reported)
     if "prompt_tokens" in found:
         return {
@@ -120,14 +133,24 @@ def _items(items: list[Any]) -> list[Piece]:
     for item in items:
         match item.get("type", "message"):
             case "reasoning":
-                text = "".join(part["text"] for part in item.get("content") or item.get("summary") or [])
+                text = "".join(
+                    part["text"] for part in item.get("content") or item.get("summary") or []
+                )
                 found.append(("reasoning", text, item.get("encrypted_content")))
             case "message" if item["role"] == "assistant":
                 content = item["content"]
-                text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+                text = (
+                    content
+                    if isinstance(content, str)
+                    else "".join(part["text"] for part in content)
+                )
                 found.append(("text", text))
             case "function_call" | "custom_tool_call" | "tool_search_call" as kind:
-                name = f"{item['namespace']}__{item['name']}" if item.get("namespace") else item.get("name", kind)
+                name = (
+                    f"{item['namespace']}__{item['name']}"
+                    if item.get("namespace")
+                    else item.get("name", kind)
+                )
                 arguments = item["input"] if kind == "custom_tool_call" else item["arguments"]
                 found.append(("call", item["call_id"], name, arguments))
             case "compaction":
@@ -144,7 +167,9 @@ def _choice(events: list[tuple[str, Any]]) -> list[Piece]:
             message["content"] += delta.get("content") or ""
             for call in delta.get("tool_calls") or []:
                 if call["index"] == len(message["tool_calls"]):
-                    message["tool_calls"].append({"id": call["id"], "function": {"name": "", "arguments": ""}})
+                    message["tool_calls"].append(
+                        {"id": call["id"], "function": {"name": "", "arguments": ""}}
+                    )
                 function = message["tool_calls"][call["index"]]["function"]
                 function["name"] += call["function"].get("name") or ""
                 function["arguments"] += call["function"].get("arguments") or ""
@@ -163,7 +188,9 @@ def _message(message: dict[str, Any]) -> list[Piece]:
         function = call["function"]
         # OpenClaw removes underscores from ids.
         call_id = call["id"].replace("_", "")
-        found.append(("call", call_id, function["name"], _spelled(json.loads(function["arguments"]))))
+        found.append(
+            ("call", call_id, function["name"], _spelled(json.loads(function["arguments"])))
+        )
     return found
 
 

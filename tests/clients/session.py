@@ -1,5 +1,6 @@
-"""Checks that hold for a session of any client over any API: each request succeeds at the first try, the client sends back
-exactly what it received, all token counts agree, and each prompt begins with the tokens of the one before."""
+"""Checks that hold for a session of any client over any API: each request succeeds at the first
+try, the client sends back exactly what it received, all token counts agree, and each prompt begins
+with the tokens of the one before."""
 
 import asyncio
 import json
@@ -33,7 +34,8 @@ class Session:
 
     @property
     def main(self) -> list[Exchange]:
-        """The requests of the conversation itself: what has tools. Titles and local compactions have none."""
+        """The requests of the conversation itself: what has tools. Titles and local compactions
+        have none."""
         return [one for one in self.wire.turns if one.body.get("tools") and not is_warm_up(one)]
 
     def check_served(self) -> None:
@@ -44,11 +46,16 @@ class Session:
             assert not [data for name, data in one.events if name in ("error", "response.failed")]
             assert one.headers.get("x-stainless-retry-count", "0") == "0"
         bodies = [one.body for one in self.wire.turns]
-        assert all(body not in bodies[:n] for n, body in enumerate(bodies)), "a request was made twice"
+        assert all(body not in bodies[:n] for n, body in enumerate(bodies)), (
+            "a request was made twice"
+        )
 
-    def check_history(self, exchanges: Sequence[Exchange], normalized: Callable[[Piece], Piece] = unchanged) -> None:
-        """Each request contains all pieces of the one before and then those of its answer, in order. `normalized`: applies the
-        changes that the client is known to make to a piece; it is idempotent."""
+    def check_history(
+        self, exchanges: Sequence[Exchange], normalized: Callable[[Piece], Piece] = unchanged
+    ) -> None:
+        """Each request contains all pieces of the one before and then those of its answer, in
+        order. `normalized`: applies the changes that the client is known to make to a piece; it is
+        idempotent."""
         for earlier, later in pairwise(exchanges):
             expected = [normalized(piece) for piece in history(earlier) + answer_pieces(earlier)]
             after = [normalized(piece) for piece in history(later)]
@@ -78,7 +85,11 @@ class Session:
         body = one.body
         if one.path == "/v1/messages":
             body = {name: value for name, value in body.items() if name not in NOT_COUNTED}
-        headers = {k: v for k, v in one.headers.items() if k.lower() in ("anthropic-beta", "anthropic-version")}
+        headers = {
+            k: v
+            for k, v in one.headers.items()
+            if k.lower() in ("anthropic-beta", "anthropic-version")
+        }
         async with http.post(self.wire.upstream + path, json=body, headers=headers) as answer:
             document: Any = await answer.json()
             assert answer.status == 200, document
@@ -112,7 +123,8 @@ def is_warm_up(exchange: Exchange) -> bool:
 
 
 def continued(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """Complete requests: `previous_response_id`, which Codex sends over a WebSocket, is replaced by its items."""
+    """Complete requests: `previous_response_id`, which Codex sends over a WebSocket, is replaced by
+    its items."""
     known: dict[str, list[Any]] = {}
     found = []
     for one in exchanges:
@@ -124,13 +136,18 @@ def continued(exchanges: Sequence[Exchange]) -> list[Exchange]:
         done = [data["item"] for data in events if data["type"] == "response.output_item.done"]
         response = next(data["response"] for data in events if data["type"] == "response.created")
         known[response["id"]] = [*body["input"], *done]
-        found.append(Exchange(one.method, one.path, one.headers, body, one.status, one.events, None, one.whole))
+        found.append(
+            Exchange(
+                one.method, one.path, one.headers, body, one.status, one.events, None, one.whole
+            )
+        )
     return found
 
 
 def difference(wanted: Sequence[Any], got: Sequence[Any]) -> str:
     """Describes the first piece that differs."""
     at = next(
-        (n for n, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]), min(len(wanted), len(got))
+        (n for n, pair in enumerate(zip(wanted, got, strict=False)) if pair[0] != pair[1]),
+        min(len(wanted), len(got)),
     )
     return f"piece {at} of {len(wanted)} (sent back: {len(got)}): expected {wanted[at : at + 1]}, sent back {got[at : at + 1]}"

@@ -1,4 +1,5 @@
-"""Which agent each request of a real client is taken to come from, with helpers that the client starts."""
+"""Which agent each request of a real client is taken to come from, with helpers that the client
+starts."""
 
 import asyncio
 import json
@@ -32,8 +33,15 @@ async def logged(session: Session, timeout_s: float = 60) -> list[dict[str, Any]
     async with asyncio.timeout(timeout_s):
         while True:
             texts = [child.text() for child in session.stack.children if child.stage == "frontend"]
-            lines = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
-            found = [line for line in lines if line.get("request") in turns and "output_tokens" in line]
+            lines = [
+                json.loads(line)
+                for text in texts
+                for line in text.splitlines()
+                if line.startswith("{")
+            ]
+            found = [
+                line for line in lines if line.get("request") in turns and "output_tokens" in line
+            ]
             if len(found) == len(turns):
                 return found
             await asyncio.sleep(0.05)
@@ -53,7 +61,12 @@ def check_family(lines: list[dict[str, Any]], *, titles: int = 0) -> None:
 
 async def test_claude_codes_helpers_name_their_session(machine: Machine, session: Session) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
-    agent = {"description": "look", "prompt": TASK, "subagent_type": "general-purpose", "run_in_background": "false"}
+    agent = {
+        "description": "look",
+        "prompt": TASK,
+        "subagent_type": "general-purpose",
+        "run_in_background": "false",
+    }
     await claude.ask(request([starting("Agent", **agent), OVER]))
     check_family(await logged(session))
     kinds = {one.headers.get("x-claude-code-request-class") for one in session.wire.turns}
@@ -69,7 +82,9 @@ async def test_codexs_helpers_name_their_thread(machine: Machine, session: Sessi
 
 
 @pytest.mark.parametrize("api", ["messages", "responses", "chat"])
-async def test_opencodes_helpers_name_their_session(machine: Machine, session: Session, api: str) -> None:
+async def test_opencodes_helpers_name_their_session(
+    machine: Machine, session: Session, api: str
+) -> None:
     opencode = await Opencode(machine).connect(session.wire.url, api)
     task = {"description": "look", "prompt": TASK, "subagent_type": "general"}
     await opencode.ask(request([starting("task", **task), OVER]))

@@ -1,5 +1,5 @@
-"""Sessions of more than twenty turns in which each request is compared with the one before: no comparison finds a change,
-and none is impossible, though two preprocessors share the turns."""
+"""Sessions of more than twenty turns in which each request is compared with the one before: no
+comparison finds a change, and none is impossible, though two preprocessors share the turns."""
 
 from typing import Any
 
@@ -59,6 +59,6 @@ async def test_codex_changes_nothing(machine: Machine, session: Session) -> None
         await codex.ask(request(outputs), resume=n > 0)
     answers = answered(session)
     assert len(answers) == sum(map(len, CODEX)) >= 20
-    assert [answer["prompt_cache_diagnostics"] for answer in answers[1:]] == [{"type": "cache_hit"}] * (
-        len(answers) - 1
-    )
+    assert [answer["prompt_cache_diagnostics"] for answer in answers[1:]] == [
+        {"type": "cache_hit"}
+    ] * (len(answers) - 1)

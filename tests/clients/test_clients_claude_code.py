@@ -26,7 +26,9 @@ async def test_a_session_in_one_process_is_served(machine: Machine, session: Ses
         result = await dialog.ask(PARALLEL)
         assert result["result"] == "DONE"
         kinds = [kind for kind, _ in blocks(dialog.lines)]
-        assert kinds == ["thinking", "tool_use"] * 2 + ["thinking", "text"] + ["thinking"] + ["tool_use"] * 3 + [
+        assert kinds == ["thinking", "tool_use"] * 2 + ["thinking", "text"] + ["thinking"] + [
+            "tool_use"
+        ] * 3 + [
             "thinking",
             "text",
         ]
@@ -43,11 +45,16 @@ async def test_a_session_in_one_process_is_served(machine: Machine, session: Ses
     counts = [usage(one) for one in session.main[-2:]]
     shown = resumed.lines[-1]["usage"]
     assert shown["output_tokens"] == sum(one["output"] for one in counts)
-    assert shown["input_tokens"] + shown["cache_read_input_tokens"] == sum(one["prompt"] for one in counts)
+    assert shown["input_tokens"] + shown["cache_read_input_tokens"] == sum(
+        one["prompt"] for one in counts
+    )
     compacted = await claude.ask("/compact", "--continue")
-    assert [line["subtype"] for line in compacted.lines if line.get("subtype") == "compact_boundary"]
+    assert [
+        line["subtype"] for line in compacted.lines if line.get("subtype") == "compact_boundary"
+    ]
     after = await claude.ask(
-        "Run exactly this command: `echo on > on.txt`. Then answer with the single word ON.", "--continue"
+        "Run exactly this command: `echo on > on.txt`. Then answer with the single word ON.",
+        "--continue",
     )
     assert (after.lines[-1]["result"], machine.file("on.txt")) == ("ON", "on\n")
     session.check_served()
@@ -72,13 +79,19 @@ async def test_thoughts_between_calls_keep_their_order(machine: Machine, session
     assert kinds[:6] == ["thinking", "text", "tool_use", "thinking", "tool_use", "text"]
     assert machine.file("order.txt") == "a\nb\n"
     session.check_served()
-    # Where text follows a call, the client sends calls back after everything else. The prompt has the original order.
+    # Where text follows a call, the client sends calls back after everything else. The prompt has
+    # the original order.
     sent, back = answer_pieces(session.main[0]), history(session.main[1])
-    assert back == [*(one for one in sent if one[0] != "call"), *(one for one in sent if one[0] == "call")]
+    assert back == [
+        *(one for one in sent if one[0] != "call"),
+        *(one for one in sent if one[0] == "call"),
+    ]
     assert await session.prefix_breaks(session.main) == []
 
 
-async def test_a_session_beyond_the_window_is_compacted(machine: Machine, small_session: Session) -> None:
+async def test_a_session_beyond_the_window_is_compacted(
+    machine: Machine, small_session: Session
+) -> None:
     """Without settings the client assumes a million tokens; only the 400 of the server corrects it."""
     session = small_session
     claude = await ClaudeCode(machine).connect(session.wire.url)
@@ -94,7 +107,8 @@ async def test_a_session_beyond_the_window_is_compacted(machine: Machine, small_
         body = {"model": MODEL, "prompt": f"100\t{line}\n"}
         async with http.post(f"{session.wire.upstream}/v1/tokenize", json=body) as answer:
             cost = (await answer.json())["count"]
-    # A little more than the window: the client must be able to send all but the beginning for its summary.
+    # A little more than the window: the client must be able to send all but the beginning for its
+    # summary.
     machine.write("big.txt", "\n".join([line] * ((SMALL_WINDOW - prompt) // cost)))
     ran = await claude.ask("Read the file `big.txt`, then answer with the single word DONE.")
     bounds = [at for at, line in enumerate(ran.lines) if line.get("subtype") == "compact_boundary"]

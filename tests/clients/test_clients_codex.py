@@ -23,7 +23,9 @@ async def work(codex: CodexCli) -> list[dict[str, int]]:
     first = await codex.ask(EDIT)
     assert machine.file("notes.txt") == "beta one\n"
     changes = [item for item in items(first) if item["type"] == "file_change"]
-    assert [(item["status"], item["changes"][0]["kind"]) for item in changes] == [("completed", "update")]
+    assert [(item["status"], item["changes"][0]["kind"]) for item in changes] == [
+        ("completed", "update")
+    ]
     assert items(first)[-1]["text"] == "EDITED"
     second = await codex.ask(PARALLEL, resume=True)
     assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
@@ -49,7 +51,9 @@ async def test_codex_works_with_its_own_provider(machine: Machine, session: Sess
     shown = await work(codex)
     main = session.main
     assert len(main) == 7
-    assert [one.path for one in session.wire.exchanges if one.method == "GET"][-1] == "/codex/models.json"
+    assert [one.path for one in session.wire.exchanges if one.method == "GET"][
+        -1
+    ] == "/codex/models.json"
     session.check_served()
     session.check_history(main)
     await session.check_counts(main)
@@ -97,7 +101,9 @@ async def test_a_session_is_compacted(machine: Machine, session: Session, kind: 
     compactions = local if kind == "local" else remote
     assert len(compactions) == 1
     if kind != "local":
-        assert [[piece[0] for piece in answer_pieces(one)] for one in remote] == [["compaction"]] * len(remote)
+        assert [[piece[0] for piece in answer_pieces(one)] for one in remote] == [
+            ["compaction"]
+        ] * len(remote)
         assert any(item["type"] == "compaction" for item in turns[-1].body["input"])
     # Compacted before it begins, and again between the call and the answer.
     again = await codex.ask(
@@ -109,12 +115,19 @@ async def test_a_session_is_compacted(machine: Machine, session: Session, kind: 
 
 
 async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: Session) -> None:
-    """Namespaces are deferred in our profile: Codex runs the search and sends the result as an item."""
+    """Namespaces are deferred in our profile: Codex runs the search and sends the result as an
+    item."""
     search = call("tool_search", query="spawn agents", limit="3")
     closed = call("multi_agent_v1__close_agent", target="nobody")
-    outputs = [f"Look.\n</think>\n\n{search}", f"There.\n</think>\n\n{closed}", "Over.\n</think>\n\nDone."]
+    outputs = [
+        f"Look.\n</think>\n\n{search}",
+        f"There.\n</think>\n\n{closed}",
+        "Over.\n</think>\n\nDone.",
+    ]
     codex = await CodexCli(machine).connect(session.wire.url)
-    await codex.ask(request(outputs), allowed="codex_core::tools::router: error=invalid agent id nobody")
+    await codex.ask(
+        request(outputs), allowed="codex_core::tools::router: error=invalid agent id nobody"
+    )
     main = session.main
     session.check_served()
     session.check_history(main)
@@ -123,21 +136,28 @@ async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: S
     assert [tool["name"] for item in found for tool in item["tools"]] == ["multi_agent_v1"]
     called = [piece[2] for one in main for piece in answer_pieces(one) if piece[0] == "call"]
     assert called == ["tool_search_call", "multi_agent_v1__close_agent"]
-    assert main[2].body["input"][-1]["output"].startswith("invalid agent id nobody")  # Codex found the tool
+    assert (
+        main[2].body["input"][-1]["output"].startswith("invalid agent id nobody")
+    )  # Codex found the tool
     assert await session.prefix_breaks(main) == []
 
 
 def profile(exchange: Exchange) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """The tools by name, the base instructions and the other settings that a request has of its profile."""
+    """The tools by name, the base instructions and the other settings that a request has of its
+    profile."""
     body = exchange.body
     tools = {tool.get("name", tool["type"]): tool for tool in body["tools"]}
     instructions = "".join(part["text"] for part in body["input"][0]["content"])
-    return tools, instructions, {name: body.get(name) for name in ("reasoning", "text", "parallel_tool_calls")}
+    return (
+        tools,
+        instructions,
+        {name: body.get(name) for name in ("reasoning", "text", "parallel_tool_calls")},
+    )
 
 
 async def test_profiles_match_the_served_name(machine: Machine, session: Session) -> None:
-    """Without a catalogue Codex falls back; an alias has the profile that Codex gives to gpt-5.5; ours has its own
-    instructions."""
+    """Without a catalogue Codex falls back; an alias has the profile that Codex gives to gpt-5.5;
+    ours has its own instructions."""
     url, asked, found = session.wire.url, "Answer with the single word HERE.", {}
     codex = CodexCli(machine)
     own = await codex.own_profiles(url)
@@ -162,10 +182,13 @@ async def test_profiles_match_the_served_name(machine: Machine, session: Session
     assert {"apply_patch", "tool_search", "exec_command"} <= tools["alias"]
     assert (found["alias"][0], found["alias"][2]) == (found["own"][0], found["own"][2])
     # Codex itself adds a line on task lists to the instructions where the catalogue is a file.
-    added = [line for line in found["own"][1].splitlines() if line not in found["alias"][1].splitlines()]
+    added = [
+        line for line in found["own"][1].splitlines() if line not in found["alias"][1].splitlines()
+    ]
     assert len(added) == 1
     assert found["own"][1].replace(f"{added[0]}\n", "") == found["alias"][1]
-    # `connect` switches off the search that OpenAI hosts; nothing else differs but the instructions.
+    # `connect` switches off the search that OpenAI hosts; nothing else differs but the
+    # instructions.
     tools_alone = {name: tool for name, tool in found["alias"][0].items() if name != "web_search"}
     assert found["ours"][0] == tools_alone
     assert found["ours"][2] == found["alias"][2] != found["fallback"][2]

@@ -1,5 +1,5 @@
-"""Faults between a client and the server: each client goes on, no call runs twice or is lost, and the prompts after
-the fault are exact again."""
+"""Faults between a client and the server: each client goes on, no call runs twice or is lost, and
+the prompts after the fault are exact again."""
 
 from collections import Counter
 from itertools import pairwise
@@ -17,7 +17,11 @@ from tests.clients.wire import Exchange, Fault
 
 pytestmark = pytest.mark.timeout(900)
 
-TOOLS = {"claude": ("Bash", "command"), "codex": ("exec_command", "cmd"), "opencode": ("bash", "command")}
+TOOLS = {
+    "claude": ("Bash", "command"),
+    "codex": ("exec_command", "cmd"),
+    "opencode": ("bash", "command"),
+}
 STATUS = {
     "429": Fault(429),
     "429 with retry-after": Fault(429, {"retry-after": "1"}),
@@ -30,13 +34,13 @@ def outputs(client: str) -> list[str]:
     """Thought, text and call; then the answer. Fillers keep the marks apart in the stream."""
     tool, argument = TOOLS[client]
     shell = call(tool, **{argument: "echo Mark-C >> log.txt", "description": "x"})
-    first = (
-        f"[[fill 20]] Mark-T [[fill 40]]\n</think>\n\n[[fill 20]] Mark-X [[fill 40]]\n\n{shell}\n\nMark-B [[fill 40]]"
-    )
+    first = f"[[fill 20]] Mark-T [[fill 40]]\n</think>\n\n[[fill 20]] Mark-X [[fill 40]]\n\n{shell}\n\nMark-B [[fill 40]]"
     return [first, "So.\n</think>\n\nDONE"]
 
 
-async def ask(client: str, machine: Machine, session: Session, prompt: str, *, fails: bool = False) -> str:
+async def ask(
+    client: str, machine: Machine, session: Session, prompt: str, *, fails: bool = False
+) -> str:
     """Runs the client once; returns its output."""
     url = session.wire.url
     if client == "claude":
@@ -53,7 +57,9 @@ async def ask(client: str, machine: Machine, session: Session, prompt: str, *, f
 
 @pytest.mark.parametrize("client", list(TOOLS))
 @pytest.mark.parametrize("fault", list(STATUS))
-async def test_an_error_status_is_retried(machine: Machine, session: Session, client: str, fault: str) -> None:
+async def test_an_error_status_is_retried(
+    machine: Machine, session: Session, client: str, fault: str
+) -> None:
     """The request is made again. Codex gives up at a 429 that does not name a time."""
     fatal = (client, fault) == ("codex", "429")
     session.wire.faults = [STATUS[fault]]
@@ -71,10 +77,13 @@ async def test_an_error_status_is_retried(machine: Machine, session: Session, cl
 
 @pytest.mark.parametrize("client", list(TOOLS))
 @pytest.mark.parametrize("place", list(PLACES))
-async def test_a_stream_that_is_cut_is_retried(machine: Machine, session: Session, client: str, place: str) -> None:
+async def test_a_stream_that_is_cut_is_retried(
+    machine: Machine, session: Session, client: str, place: str
+) -> None:
     """The client requests the turn again, or goes on from the call that it has run already.
 
-    How much of the answer it had read before the cut, and what it keeps of that, depends on the client and on time.
+    How much of the answer it had read before the cut, and what it keeps of that, depends on the
+    client and on time.
     """
     session.wire.faults = [Fault(cut_at=PLACES[place])]
     first, last = outputs(client)
@@ -86,7 +95,8 @@ async def test_a_stream_that_is_cut_is_retried(machine: Machine, session: Sessio
     served, lost = sum(map(calls, whole)), calls(cut)
     assert served <= runs(machine) <= served + lost
     for earlier, later in pairwise(whole):
-        # A client that repeats pieces of the lost answer within the next one has changed that, and nothing before it.
+        # A client that repeats pieces of the lost answer within the next one has changed that, and
+        # nothing before it.
         kept = Counter(history(later)) - Counter(history(earlier) + answer_pieces(earlier))
         breaks = await session.prefix_breaks([earlier, later])
         assert not breaks or (kept and breaks[0].endswith("in its output")), (breaks, kept)

@@ -28,12 +28,16 @@ async def check(machine: Machine, session: Session, *command: str | Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("langchain", LANGCHAIN), ("litellm", LITELLM), ("pydantic-ai", PYDANTIC_AI)]
+    ("name", "package"),
+    [("langchain", LANGCHAIN), ("litellm", LITELLM), ("pydantic-ai", PYDANTIC_AI)],
 )
 async def test_python_libraries_read_every_answer(
     machine: Machine, session: Session, name: str, package: PythonPackage
 ) -> None:
-    machine.environment |= {"PYTHONPATH": str(package.find()), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    machine.environment |= {
+        "PYTHONPATH": str(package.find()),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
     machine.write("agent.py", await machine.print_settings(name, session.wire.url))
     await check(machine, session, sys.executable, "agent.py")
 

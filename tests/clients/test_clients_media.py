@@ -1,4 +1,5 @@
-"""Images and PDFs from real clients: the user learns that an image was not seen, and each prompt extends the one before."""
+"""Images and PDFs from real clients: the user learns that an image was not seen, and each prompt
+extends the one before."""
 
 import base64
 import re
@@ -34,9 +35,17 @@ async def test_claude_code_reads_an_image_and_a_pdf(machine: Machine, session: S
     results = []
     async with claude.dialog() as dialog:
         for name in ("shot.png", "plan.pdf", "shot.png"):
-            read = "I read.\n</think>\n\nReading.\n\n" + call("Read", file_path=str(machine.project / name))
-            results.append((await dialog.ask(request([read, "Hm.\n</think>\n\nI have read it. "])))["result"])
-    assert [result.strip() for result in results] == ["I have read it. " + NOTE, "I have read it.", "I have read it."]
+            read = "I read.\n</think>\n\nReading.\n\n" + call(
+                "Read", file_path=str(machine.project / name)
+            )
+            results.append(
+                (await dialog.ask(request([read, "Hm.\n</think>\n\nI have read it. "])))["result"]
+            )
+    assert [result.strip() for result in results] == [
+        "I have read it. " + NOTE,
+        "I have read it.",
+        "I have read it.",
+    ]
     shown = [text for kind, text in blocks(dialog.lines) if kind == "text"]
     assert [text.count("Note from the server") for text in shown] == [0, 1, 0, 0, 0, 0]
     sent = str([one.body["messages"] for one in session.main[-1:]])
@@ -47,14 +56,20 @@ async def test_claude_code_reads_an_image_and_a_pdf(machine: Machine, session: S
     assert await session.prefix_breaks(session.main) == []
 
 
-async def test_codex_shows_that_an_attached_image_was_not_seen(machine: Machine, session: Session) -> None:
-    """Codex itself leaves out the image, without a word to the user: the model's profile has only text."""
+async def test_codex_shows_that_an_attached_image_was_not_seen(
+    machine: Machine, session: Session
+) -> None:
+    """Codex itself leaves out the image, without a word to the user: the model's profile has only
+    text."""
     codex = await CodexCli(machine).connect(session.wire.url)
     (machine.project / "shot.png").write_bytes(PNG)
     answer = request(["Hm.\n</think>\n\nI have looked."])
     first = await codex.ask(answer, "-i", "shot.png", "--")
     second = await codex.ask(answer, resume=True)
-    assert [items(ran)[-1]["text"] for ran in (first, second)] == ["I have looked." + NOTE, "I have looked."]
+    assert [items(ran)[-1]["text"] for ran in (first, second)] == [
+        "I have looked." + NOTE,
+        "I have looked.",
+    ]
     session.check_served()
     session.check_history(session.main)
     await session.check_counts(session.main)
@@ -63,7 +78,9 @@ async def test_codex_shows_that_an_attached_image_was_not_seen(machine: Machine,
 
 @pytest.fixture(scope="module")
 def vision_stack(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    model = built_once(tmp_path_factory, "vision", lambda path: build_vision_model(path, window=WINDOW))
+    model = built_once(
+        tmp_path_factory, "vision", lambda path: build_vision_model(path, window=WINDOW)
+    )
     server, running = start(nats_binary, model, tmp_path_factory, {"worker": 2, "preprocessor": 2})
     yield running
     running.stop()
@@ -83,7 +100,8 @@ def sent_hashes(body: dict[str, Any]) -> list[str]:
 
 
 async def check_images(session: Session, expected: int) -> None:
-    """The worker got the images that the client sent, in order, and each prompt extends the one before."""
+    """The worker got the images that the client sent, in order, and each prompt extends the one
+    before."""
     session.check_served()
     last = session.main[-1]
     assert len(sent_hashes(last.body)) == expected
@@ -95,20 +113,26 @@ async def check_images(session: Session, expected: int) -> None:
     assert "Note from the server" not in str([one.body for one in session.main])
 
 
-async def test_claude_code_shows_screenshots_to_a_vision_model(machine: Machine, vision_session: Session) -> None:
+async def test_claude_code_shows_screenshots_to_a_vision_model(
+    machine: Machine, vision_session: Session
+) -> None:
     claude = await ClaudeCode(machine).connect(vision_session.wire.url)
     for number, name in enumerate(("one.png", "two.png")):
         (machine.project / name).write_bytes(png(320, 200, number))
     async with claude.dialog() as dialog:
         for name in ("one.png", "two.png", "one.png"):
-            read = "I read.\n</think>\n\nReading.\n\n" + call("Read", file_path=str(machine.project / name))
+            read = "I read.\n</think>\n\nReading.\n\n" + call(
+                "Read", file_path=str(machine.project / name)
+            )
             answer = await dialog.ask(request([read, "Hm.\n</think>\n\nI have read it."]))
             assert answer["result"].strip() == "I have read it."
     vision_session.check_history(vision_session.main, normalized)
     await check_images(vision_session, 3)
 
 
-async def test_codex_shows_a_screenshot_to_a_vision_model(machine: Machine, vision_session: Session) -> None:
+async def test_codex_shows_a_screenshot_to_a_vision_model(
+    machine: Machine, vision_session: Session
+) -> None:
     codex = await CodexCli(machine).connect(vision_session.wire.url)
     (machine.project / "shot.png").write_bytes(png(320, 200, 5))
     look = request(["Hm.\n</think>\n\nI have looked."])

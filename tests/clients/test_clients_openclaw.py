@@ -1,7 +1,8 @@
 """Sessions of OpenClaw over each of the three APIs.
 
-OpenClaw adds a message after the user's request and removes it from later requests, so that no prompt begins with the
-whole one before. The output of the model still comes back as its original tokens.
+OpenClaw adds a message after the user's request and removes it from later requests, so that no
+prompt begins with the whole one before. The output of the model still comes back as its original
+tokens.
 """
 
 from itertools import pairwise
@@ -54,7 +55,9 @@ async def test_a_session_is_served(machine: Machine, session: Session, api: str)
     await check_original_tokens(session)
     counts = [usage(one) for one in session.main[-2:]]
     shown = report["meta"]["agentMeta"]["usage"]
-    assert shown["input"] + shown["cacheRead"] + shown["cacheWrite"] == sum(one["prompt"] for one in counts)
+    assert shown["input"] + shown["cacheRead"] + shown["cacheWrite"] == sum(
+        one["prompt"] for one in counts
+    )
     assert shown["output"] == sum(one["output"] for one in counts)
 
 

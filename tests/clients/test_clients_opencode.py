@@ -52,7 +52,8 @@ async def test_a_session_is_compacted(machine: Machine, session: Session, api: s
     after = session.wire.turns[before:]
     assert [len(one.body.get("tools") or []) > 0 for one in after] == [False, True]
     assert usage(after[1])["prompt"] < filled["prompt"]
-    # The request is in the summary, which the scripted agent ignores. The session continues from it.
+    # The request is in the summary, which the scripted agent ignores. The session continues from
+    # it.
     ran = await opencode.ask(ON, resume=True)
     assert (text(ran), machine.file("on.txt")) == ("ON", "on\n")
     goes_on = session.main[-3:]

@@ -1,11 +1,22 @@
-"""Copilot CLI, kimi-code, Hermes, Kilo, qwen-code, pi, Cline and aider: from one `turnwire connect` command to files that their tools have changed."""
+"""Copilot CLI, kimi-code, Hermes, Kilo, qwen-code, pi, Cline and aider: from one `turnwire connect`
+command to files that their tools have changed."""
 
 from itertools import pairwise
 
 import pytest
 
 from tests.clients.machine import Machine
-from tests.clients.other_agents import Agent, Aider, Cline, Copilot, Hermes, Kilo, KimiCode, Pi, QwenCode
+from tests.clients.other_agents import (
+    Agent,
+    Aider,
+    Cline,
+    Copilot,
+    Hermes,
+    Kilo,
+    KimiCode,
+    Pi,
+    QwenCode,
+)
 from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 
@@ -23,8 +34,9 @@ PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/
 async def test_a_session_is_served(
     machine: Machine, session: Session, kind: type[QwenCode | Pi | Cline], api: str
 ) -> None:
-    """Three user turns, each in a process of its own. Cline begins a new conversation with each; qwen-code lists the
-    project's files in the first message again, so that only pi continues its prompt from process to process."""
+    """Three user turns, each in a process of its own. Cline begins a new conversation with each;
+    qwen-code lists the project's files in the first message again, so that only pi continues its
+    prompt from process to process."""
     agent = kind(machine)
     await agent.connect(session.wire.url, "--api", api)
     machine.write("notes.txt", "alpha one\n")
@@ -33,12 +45,19 @@ async def test_a_session_is_served(
     await agent.ask(PARALLEL, resume=True)
     assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
     ends.append(len(session.main))
-    assert (await agent.ask(FOLLOW, resume=True), machine.file("both.txt")) == ("JOINED", "1\nbeta one\n")
+    assert (await agent.ask(FOLLOW, resume=True), machine.file("both.txt")) == (
+        "JOINED",
+        "1\nbeta one\n",
+    )
     assert {one.path for one in session.wire.turns} == {PATHS[api]}
     session.check_served()
     await session.check_counts(session.main)
-    runs = [slice(None)] if kind is Pi else [slice(*bounds) for bounds in pairwise([0, *ends, None])]
-    assert [broken for run in runs for broken in await session.prefix_breaks(session.main[run])] == []
+    runs = (
+        [slice(None)] if kind is Pi else [slice(*bounds) for bounds in pairwise([0, *ends, None])]
+    )
+    assert [
+        broken for run in runs for broken in await session.prefix_breaks(session.main[run])
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -52,7 +71,8 @@ async def test_a_session_is_served(
 async def test_a_session_of_another_agent_is_served(
     machine: Machine, session: Session, kind: type[Agent], api: str
 ) -> None:
-    """Three user turns, each in a process of its own. Copilot over Responses sends reasoning back as text, too."""
+    """Three user turns, each in a process of its own. Copilot over Responses sends reasoning back
+    as text, too."""
     agent = kind(machine)
     await agent.connect(session.wire.url, "--api", api)
     machine.write("notes.txt", "alpha one\n")
@@ -66,7 +86,9 @@ async def test_a_session_of_another_agent_is_served(
     session.wire.exchanges = [one for one in session.wire.exchanges if one.path not in PROBES]
     session.check_served()
     await session.check_counts(session.main)
-    assert bool(await session.prefix_breaks(session.main)) is ((kind, api) == (Copilot, "responses"))
+    assert bool(await session.prefix_breaks(session.main)) is (
+        (kind, api) == (Copilot, "responses")
+    )
 
 
 async def test_a_prompt_without_work_ends(machine: Machine, session: Session) -> None:

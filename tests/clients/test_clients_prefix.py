@@ -1,5 +1,5 @@
-"""Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output before it, also where
-stages are killed between turns, and after a restart of everything."""
+"""Sessions of more than twenty turns: each prompt begins with all tokens of the prompt and output
+before it, also where stages are killed between turns, and after a restart of everything."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,9 @@ async def test_claude_code_is_served(machine: Machine, session: Session) -> None
     assert len(main) == sum(map(len, asked))
     assert machine.file("made.txt") == "one\ntwo\n"
     assert await session.prefix_breaks(main) == []
-    assert sorted(machine.file("log.txt").splitlines()) == sorted(LOG)  # calls of one turn run at once
+    assert sorted(machine.file("log.txt").splitlines()) == sorted(
+        LOG
+    )  # calls of one turn run at once
     session.check_served()
     session.check_history(main, normalized_by_claude)
     await session.check_counts(main)
@@ -47,7 +49,12 @@ def tidied(machine: Machine) -> list[str]:
     calls = [
         call("Write", file_path=made, content="zero  \ntwo\n"),
         call("Edit", file_path=made, old_string="zero", new_string="one \t"),
-        call("Bash", command=f"cd {machine.project} && cat made.txt", timeout="5000.0", description="it"),
+        call(
+            "Bash",
+            command=f"cd {machine.project} && cat made.txt",
+            timeout="5000.0",
+            description="it",
+        ),
     ]
     return [f"So.\n</think>\n\n{made}" for made in calls] + ["It is there.\n</think>\n\nDone."]
 
@@ -59,7 +66,9 @@ async def test_codex_is_served(machine: Machine, session: Session) -> None:
     main = session.main
     assert len(main) == sum(map(len, CODEX))
     assert await session.prefix_breaks(main) == []
-    assert sorted(machine.file("log.txt").splitlines()) == sorted(LOG)  # calls of one turn run at once
+    assert sorted(machine.file("log.txt").splitlines()) == sorted(
+        LOG
+    )  # calls of one turn run at once
     session.check_served()
     session.check_history(main)
     await session.check_counts(main)
@@ -76,7 +85,9 @@ def fragile(
     server.kill()
 
 
-async def test_every_stage_dies_once_and_then_all_of_them(machine: Machine, fragile: tuple[NatsServer, Stack]) -> None:
+async def test_every_stage_dies_once_and_then_all_of_them(
+    machine: Machine, fragile: tuple[NatsServer, Stack]
+) -> None:
     """Each stage is killed and replaced between two requests, finally all of them and nats-server."""
     server, stack = fragile
     async with Recorder(stack.url) as wire:

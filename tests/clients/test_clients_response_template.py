@@ -1,5 +1,5 @@
-"""Sessions of Claude Code and Codex with a model that only its own `response_template` describes: scripted, and decoded
-from weights by the transformers engine."""
+"""Sessions of Claude Code and Codex with a model that only its own `response_template` describes:
+scripted, and decoded from weights by the transformers engine."""
 
 import asyncio
 import importlib.util
@@ -28,8 +28,12 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def described(nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    model = describe_model(shutil.copytree(demo_dir, tmp_path_factory.mktemp("described") / "model"))
+def described(
+    nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    model = describe_model(
+        shutil.copytree(demo_dir, tmp_path_factory.mktemp("described") / "model")
+    )
     server, running = start(nats_binary, model, tmp_path_factory, COUNTS)
     yield running
     running.stop()
@@ -75,7 +79,9 @@ def looping(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     model = build_looping_model(tmp_path_factory.mktemp("looping") / "model")
-    server, running = start(nats_binary, model, tmp_path_factory, COUNTS, worker={"engine": "transformers"})
+    server, running = start(
+        nats_binary, model, tmp_path_factory, COUNTS, worker={"engine": "transformers"}
+    )
     yield running
     running.stop()
     server.kill()
@@ -93,16 +99,21 @@ def check_files(machine: Machine) -> None:
     assert machine.file("both.txt") == "beta one\né 東\n"
 
 
-async def check_loop(session: Session, shell: str, normalized: Callable[[Piece], Piece] = unchanged) -> None:
-    """Every answer has its blocks in order and was asked for once, and each prompt begins with the prompt and the output
-    before it, which are in the KV cache."""
+async def check_loop(
+    session: Session, shell: str, normalized: Callable[[Piece], Piece] = unchanged
+) -> None:
+    """Every answer has its blocks in order and was asked for once, and each prompt begins with the
+    prompt and the output before it, which are in the KV cache."""
     session.check_served()
     assert stories(session) == loop_answers(shell)
     session.check_history(session.main, normalized)
     await session.check_counts(session.main)
     assert await session.prefix_breaks(session.main) == []
     turns = [await session.bus.ended(turn_id(one)) for one in session.main]
-    assert all((later.cached or 0) > len(earlier.prompt + earlier.output) - 64 for earlier, later in pairwise(turns))
+    assert all(
+        (later.cached or 0) > len(earlier.prompt + earlier.output) - 64
+        for earlier, later in pairwise(turns)
+    )
     assert not any(turn.retries for turn in turns)
 
 
@@ -119,7 +130,9 @@ def story_block(piece: Piece) -> tuple[Kind, str]:
     return kind, rest[0].strip()
 
 
-async def test_claude_code_runs_a_loop_of_real_weights(machine: Machine, looping_session: Session) -> None:
+async def test_claude_code_runs_a_loop_of_real_weights(
+    machine: Machine, looping_session: Session
+) -> None:
     claude = await ClaudeCode(machine).connect(looping_session.wire.url)
     machine.write("notes.txt", "alpha one\n")
     async with claude.dialog() as dialog:
@@ -128,11 +141,15 @@ async def test_claude_code_runs_a_loop_of_real_weights(machine: Machine, looping
         found = blocks(dialog.lines)
     check_files(machine)
     kinds = {"reasoning": "thinking", "text": "text", "call": "tool_use"}
-    assert [kind for kind, _ in found] == [kinds[kind] for answer in loop_answers("Bash") for kind, _ in answer]
+    assert [kind for kind, _ in found] == [
+        kinds[kind] for answer in loop_answers("Bash") for kind, _ in answer
+    ]
     await check_loop(looping_session, "Bash", normalized)
 
 
-async def test_codex_runs_a_loop_of_real_weights(machine: Machine, looping_session: Session) -> None:
+async def test_codex_runs_a_loop_of_real_weights(
+    machine: Machine, looping_session: Session
+) -> None:
     codex = await CodexCli(machine).connect(looping_session.wire.url)
     machine.write("notes.txt", "alpha one\n")
     first = items(await codex.ask("Edit the notes."))
@@ -155,7 +172,9 @@ async def test_loop_goes_on_when_its_worker_is_killed(
     machine.write("notes.txt", "alpha one\n")
     (worker,) = looping.of("worker")
     running = asyncio.create_task(claude.ask("Edit the notes."))
-    await session.wire.until(lambda: any("content_block_delta" in dict(one.events) for one in session.main))
+    await session.wire.until(
+        lambda: any("content_block_delta" in dict(one.events) for one in session.main)
+    )
     worker.kill()
     worker.start()
     ran = await running

@@ -1,7 +1,8 @@
 """Runs the SDKs' own resource tests and the TypeScript stream helpers against Turnwire.
 
-The resource tests are in the source distributions, which are kept in `AGENT_CLIENTS_DIR`; they are skipped with the reason
-where no package index is reachable. Each runs with loose and strict clients, sync, async and over aiohttp.
+The resource tests are in the source distributions, which are kept in `AGENT_CLIENTS_DIR`; they are
+skipped with the reason where no package index is reachable. Each runs with loose and strict
+clients, sync, async and over aiohttp.
 """
 
 import json
@@ -40,7 +41,9 @@ def sources(spec: str, folder: Path) -> Path:
     needs = [*pip, "install", "--target", str(folder / "needs"), *NEEDS]
     for command in (fetch, needs):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=INSTALL_S, check=False
+            )
         except subprocess.TimeoutExpired:
             pytest.skip(f"the package index did not answer within {INSTALL_S} s")
         if done.returncode:
@@ -57,23 +60,42 @@ def sources(spec: str, folder: Path) -> Path:
 
 def resources(tree: Path, url: str, *arguments: str) -> str:
     """Runs them; returns pytest's last line. Raises AssertionError where one fails."""
-    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-q", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-o",
+        "addopts=",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        *arguments,
+    ]
     paths = map(str, (tree, tree / "needs", PLUGINS))
     environment = {**os.environ, "TEST_API_BASE_URL": url, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False
+        command,
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     return done.stdout.strip().rpartition("\n")[2]
 
 
 def test_anthropics_sdk_reads_every_answer(stack: Stack, tmp_path: Path) -> None:
-    """Beta's create with all parameters asks for a thread, which a server without threads must refuse."""
+    """Beta's create with all parameters asks for a thread, which a server without threads must
+    refuse."""
     tree = sources("anthropic==2.14.0", tmp_path)
     files = [f"tests/api_resources/{name}" for name in ("test_messages.py", "test_models.py")]
     assert resources(tree, stack.url, *files).startswith("110 passed")
     beta = [f"tests/api_resources/beta/{name}" for name in ("test_messages.py", "test_models.py")]
-    assert resources(tree, stack.url, "-k", "not create_with_all_params", *beta).startswith("95 passed")
+    assert resources(tree, stack.url, "-k", "not create_with_all_params", *beta).startswith(
+        "95 passed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,8 +107,11 @@ def test_anthropics_sdk_reads_every_answer(stack: Stack, tmp_path: Path) -> None
     ],
     ids=["completions and models", "chat", "responses"],
 )
-def test_openais_sdk_reads_every_answer(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
-    """All but the deletion of models and stored chat completions, which are not served; see also `openai_seed`."""
+def test_openais_sdk_reads_every_answer(
+    stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]
+) -> None:
+    """All but the deletion of models and stored chat completions, which are not served; see also
+    `openai_seed`."""
     tree = sources("openai==3.57.0", tmp_path)
     assert resources(tree, f"{stack.url}/v1", *arguments).startswith(passed)
 
@@ -100,8 +125,13 @@ def test_typescript_stream_helpers_read_every_answer(stack: Stack) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr.strip(), done.stderr
     result = json.loads(done.stdout)
-    blocks = [(b["type"], b.get("thinking") or b.get("text") or b.get("input")) for b in result["message"]["content"]]
-    assert [(kind, value.strip() if isinstance(value, str) else value) for kind, value in blocks] == [
+    blocks = [
+        (b["type"], b.get("thinking") or b.get("text") or b.get("input"))
+        for b in result["message"]["content"]
+    ]
+    assert [
+        (kind, value.strip() if isinstance(value, str) else value) for kind, value in blocks
+    ] == [
         ("thinking", "One."),
         ("text", "First."),
         ("tool_use", {"command": "ls"}),
@@ -112,19 +142,31 @@ def test_typescript_stream_helpers_read_every_answer(stack: Stack) -> None:
     output = result["response"]["output"]
     kinds = ["reasoning", "message", "function_call", "reasoning", "function_call", "message"]
     assert [item["type"] for item in output] == kinds
-    assert [item["summary"][0]["text"].strip() for item in output if item["type"] == "reasoning"] == ["One.", "Two."]
-    assert [json.loads(item["arguments"]) for item in output if item["type"] == "function_call"] == [
+    assert [
+        item["summary"][0]["text"].strip() for item in output if item["type"] == "reasoning"
+    ] == ["One.", "Two."]
+    assert [
+        json.loads(item["arguments"]) for item in output if item["type"] == "function_call"
+    ] == [
         {"command": "ls"},
         {"command": "pwd"},
     ]
     message = result["completion"]["choices"][0]["message"]
-    assert [json.loads(one["function"]["arguments"])["command"] for one in message["tool_calls"]] == ["ls", "pwd"]
+    assert [
+        json.loads(one["function"]["arguments"])["command"] for one in message["tool_calls"]
+    ] == ["ls", "pwd"]
     assert result["completion"]["choices"][0]["finish_reason"] == "tool_calls"
     counted = result["counted"]
     assert counted["messages"]["contentBlock"] == 6
     assert counted["messages"]["signature"] == 2
     assert counted["responses"]["response.output_item.done"] == 6
     assert counted["chat"]["tool_calls.function.arguments.done"] == 2
-    prompts = {result["message"]["usage"]["input_tokens"] + result["message"]["usage"]["cache_read_input_tokens"]}
-    prompts |= {result["response"]["usage"]["input_tokens"], result["completion"]["usage"]["prompt_tokens"]}
+    prompts = {
+        result["message"]["usage"]["input_tokens"]
+        + result["message"]["usage"]["cache_read_input_tokens"]
+    }
+    prompts |= {
+        result["response"]["usage"]["input_tokens"],
+        result["completion"]["usage"]["prompt_tokens"],
+    }
     assert len(prompts) <= 2, prompts

@@ -1,5 +1,5 @@
-"""Claude Code over `turnwire up --engine vllm`, vLLM itself on a CPU (`make test-vllm`): a random model, forced to write
-what the scripted agent would answer."""
+"""Claude Code over `turnwire up --engine vllm`, vLLM itself on a CPU (`make test-vllm`): a random
+model, forced to write what the scripted agent would answer."""
 
 import asyncio
 import importlib.util
@@ -21,7 +21,9 @@ from tests.pipeline.stack import Stack
 
 pytestmark = [
     pytest.mark.timeout(3 * LIMIT_S),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
+    ),
 ]
 
 
@@ -41,7 +43,9 @@ async def session(vllm_stack: Stack) -> AsyncIterator[Session]:
         yield Session(wire, bus, vllm_stack)
 
 
-async def test_its_loops_are_closed_and_exact(machine: Machine, session: Session, vllm_stack: Stack) -> None:
+async def test_its_loops_are_closed_and_exact(
+    machine: Machine, session: Session, vllm_stack: Stack
+) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
     machine.write("notes.txt", "alpha one\n")
     async with claude.dialog() as dialog:

@@ -17,7 +17,15 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from turnwire_tools.clients.shared import SseParser
 
 TURNS = ("/v1/messages", "/v1/responses", "/v1/chat/completions")
-_HOP = ("host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade", "accept-encoding")
+_HOP = (
+    "host",
+    "connection",
+    "transfer-encoding",
+    "content-length",
+    "keep-alive",
+    "upgrade",
+    "accept-encoding",
+)
 
 
 @dataclass
@@ -85,7 +93,9 @@ class Recorder:
 
     async def __aenter__(self) -> "Recorder":
         self._http = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0), auto_decompress=False
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(limit=0),
+            auto_decompress=False,
         )
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -114,7 +124,10 @@ class Recorder:
         fault = self.faults.pop(0) if self.faults and has_tools else Fault()
         if fault.status:
             exchange.status = fault.status
-            error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+            error = {
+                "type": "error",
+                "error": {"type": "overloaded_error", "message": "Overloaded"},
+            }
             return web.json_response(error, status=fault.status, headers=fault.headers)
         async with self._http.request(
             request.method, self.upstream + request.path_qs, data=data or None, headers=headers
@@ -149,7 +162,9 @@ class Recorder:
         for name in [name for name in headers if name.lower().startswith("sec-websocket")]:
             headers.popall(name, None)
         try:
-            upstream = await self._http.ws_connect(self.upstream + request.path_qs, headers=headers, max_msg_size=0)
+            upstream = await self._http.ws_connect(
+                self.upstream + request.path_qs, headers=headers, max_msg_size=0
+            )
         except aiohttp.WSServerHandshakeError as error:
             self._add(Exchange("GET", request.path, request.headers, None, status=error.status))
             return web.Response(status=error.status)
@@ -174,7 +189,11 @@ class Recorder:
         async for message in client:
             if message.type is not WSMsgType.TEXT:
                 break
-            current.append(self._add(Exchange("POST", request.path, request.headers, json.loads(message.data), 101)))
+            current.append(
+                self._add(
+                    Exchange("POST", request.path, request.headers, json.loads(message.data), 101)
+                )
+            )
             await upstream.send_str(message.data)
         await upstream.close()
         await reading
@@ -190,7 +209,9 @@ def _written(events: list[tuple[str, Any]]) -> str:
     """All that the model has written, of the deltas of any API."""
     deltas = [data["delta"] for _, data in events if data and "delta" in data]
     return "".join(
-        delta if isinstance(delta, str) else "".join(delta.get(name, "") for name in ("thinking", "text"))
+        delta
+        if isinstance(delta, str)
+        else "".join(delta.get(name, "") for name in ("thinking", "text"))
         for delta in deltas
     )
 

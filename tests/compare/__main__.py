@@ -28,11 +28,21 @@ def arguments() -> argparse.ArgumentParser:
     both.add_argument("base", help="the commit")
     for command in (one, both):
         command.add_argument("--requests", type=int, default=10_000, metavar="N")
-        command.add_argument("--bus-sessions", type=int, default=210, metavar="N", help="record their bus messages")
+        command.add_argument(
+            "--bus-sessions", type=int, default=210, metavar="N", help="record their bus messages"
+        )
         command.add_argument("--seed", type=int, default=1, metavar="S")
     for command in (two, both):
-        command.add_argument("--declared", type=Path, default=DECLARED, metavar="FILE", help="the intended differences")
-        command.add_argument("--show", type=int, default=30, metavar="N", help="at most so many places")
+        command.add_argument(
+            "--declared",
+            type=Path,
+            default=DECLARED,
+            metavar="FILE",
+            help="the intended differences",
+        )
+        command.add_argument(
+            "--show", type=int, default=30, metavar="N", help="at most so many places"
+        )
     return parser
 
 
@@ -46,7 +56,10 @@ def main() -> int:
         return _diff(asked, asked.base, asked.now)
     with tempfile.TemporaryDirectory(prefix="turnwire-compare-") as name:
         folder = Path(name)
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder / "tree", asked.base], check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", folder / "tree", asked.base],
+            check=True,
+        )
         try:
             _record(asked, folder / "tree", folder / "base")
         finally:
@@ -58,7 +71,9 @@ def main() -> int:
 def _record(asked: argparse.Namespace, tree: Path, folder: Path) -> None:
     started, captures = time.monotonic(), Path(os.environ.get("AGENT_CAPTURES_DIR", "no captures"))
     work = record(tree.resolve(), folder, asked.seed, asked.requests, asked.bus_sessions, captures)
-    print(f"{asyncio.run(work)} requests in {time.monotonic() - started:.0f} s: {folder}", flush=True)
+    print(
+        f"{asyncio.run(work)} requests in {time.monotonic() - started:.0f} s: {folder}", flush=True
+    )
 
 
 def _diff(asked: argparse.Namespace, base: Path, now: Path) -> int:

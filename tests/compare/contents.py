@@ -1,4 +1,5 @@
-"""Draws what agents and models write: texts, tools, calls, and the script of a model's turn. Pure but for its table."""
+"""Draws what agents and models write: texts, tools, calls, and the script of a model's turn. Pure
+but for its table."""
 
 import json
 from functools import cache
@@ -48,19 +49,36 @@ def value(rng: Random, schema: Json) -> Any:
         return [value(rng, schema.get("items", {})) for _ in range(rng.randint(0, 3))]
     if kind == "object":
         return arguments(rng, schema)
-    simple = {"string": words(rng, 0, 6), "number": rng.choice([1, 2.5, -3e9]), "boolean": rng.random() < 0.5}
-    return simple.get(kind if isinstance(kind, str) else "", rng.randint(-5, 10 ** rng.randint(1, 12)))
+    simple = {
+        "string": words(rng, 0, 6),
+        "number": rng.choice([1, 2.5, -3e9]),
+        "boolean": rng.random() < 0.5,
+    }
+    return simple.get(
+        kind if isinstance(kind, str) else "", rng.randint(-5, 10 ** rng.randint(1, 12))
+    )
 
 
 def arguments(rng: Random, schema: Json) -> Json:
     """Arguments of a call."""
-    return {name: value(rng, kind) for name, kind in schema.get("properties", {}).items() if rng.random() < 0.8}
+    return {
+        name: value(rng, kind)
+        for name, kind in schema.get("properties", {}).items()
+        if rng.random() < 0.8
+    }
 
 
 def ask(rng: Random, tools: list[Tool], turns: int) -> str:
     """A user's text that scripts the next turns; rarely one for the rule-based agent."""
     if rng.random() < 0.1:
-        return rng.choice(["Run `ls -la` please.", "Read the file src/a.py", "Answer with the word: BLUE", "Hello?"])
+        return rng.choice(
+            [
+                "Run `ls -la` please.",
+                "Read the file src/a.py",
+                "Answer with the word: BLUE",
+                "Hello?",
+            ]
+        )
     scripts = (_script(rng, tools if n < turns - 1 else []) for n in range(turns))
     return words(rng, 0, 12) + "".join(f"[[say]]{script}[[/say]]" for script in scripts)
 
@@ -83,7 +101,9 @@ def _script(rng: Random, tools: list[Tool]) -> str:
 
 def _call(rng: Random, name: str, values: Json) -> str:
     """A call as the demo model writes it; one of twelve is cut off."""
-    texts = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in values.items()}
+    texts = {
+        k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in values.items()
+    }
     parameters = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in texts.items())
     call = f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
     return call[: rng.randint(5, len(call))] if rng.random() < 0.08 else call

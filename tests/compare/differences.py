@@ -1,4 +1,5 @@
-"""Compares two recordings, and sorts out the differences that a file declares. Pure but for the files it reads."""
+"""Compares two recordings, and sorts out the differences that a file declares. Pure but for the
+files it reads."""
 
 import contextlib
 import json
@@ -19,8 +20,8 @@ Json = Any
 MISSING = "(missing)"
 _AROUND = 60
 _CACHED = (".cached_tokens", ".cache_read_input_tokens")
-"""Counts that depend on what the cache has at that moment: on other sessions, and on what the engine wrote after a turn
-that its parser ended."""
+"""Counts that depend on what the cache has at that moment: on other sessions, and on what the
+engine wrote after a turn that its parser ended."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Declared:
         return found
 
     def has(self, one: Difference) -> bool:
-        """Whether an entry matches: patterns of label, path and request, expressions in what it was and is."""
+        """Whether an entry matches: patterns of label, path and request, expressions in what it was
+        and is."""
         for number, entry in enumerate(self.entries):
             if (
                 fnmatchcase(one.path, entry["path"])
@@ -73,7 +75,9 @@ class Declared:
             *steps, old = entry["from"].split(".")
             for node in _nodes(message, steps):
                 if isinstance(node, dict) and old in node:
-                    items = [(entry["to"] if key == old else key, value) for key, value in node.items()]
+                    items = [
+                        (entry["to"] if key == old else key, value) for key, value in node.items()
+                    ]
                     node.clear()
                     node.update(items)
         return message
@@ -89,8 +93,11 @@ def _nodes(node: Json, steps: list[str]) -> Iterator[Json]:
         yield from _nodes(node.get(steps[0]), steps[1:])
 
 
-def compare(base: Path, now: Path, declared: Declared) -> tuple[dict[str, list[int]], list[Difference]]:
-    """Counts of requests compared and of requests that differ, by label; and the differences that are not declared."""
+def compare(
+    base: Path, now: Path, declared: Declared
+) -> tuple[dict[str, list[int]], list[Difference]]:
+    """Counts of requests compared and of requests that differ, by label; and the differences that
+    are not declared."""
     counts: dict[str, list[int]] = {}
     found: list[Difference] = []
     for kind, name in ((_http, "http.jsonl.gz"), (_bus, "bus.jsonl.gz")):
@@ -108,7 +115,10 @@ def compare(base: Path, now: Path, declared: Declared) -> tuple[dict[str, list[i
             count[0] += 1
             count[1] += bool(left)
             found += left
-        found += [Difference(row.get("label", "bus"), id, "request", MISSING, "sent") for id, row in rows.items()]
+        found += [
+            Difference(row.get("label", "bus"), id, "request", MISSING, "sent")
+            for id, row in rows.items()
+        ]
     return counts, found
 
 
@@ -120,7 +130,9 @@ def _http(old: Json, new: Json, _: Declared) -> Iterator[tuple[str, str, str]]:
         yield from _texts("request", requests[0], requests[1])
         return
     yield from _trees("status", old["status"], new["status"])
-    yield from _trees("headers", *(dict(sorted(headers(row["headers"], name).items())) for row, name in sides))
+    yield from _trees(
+        "headers", *(dict(sorted(headers(row["headers"], name).items())) for row, name in sides)
+    )
     if _is_stream(old) and _is_stream(new):
         events = [stream_events(row["answer"], name) for row, name in sides]
         yield from _streams(events[0], events[1])
@@ -130,7 +142,9 @@ def _http(old: Json, new: Json, _: Declared) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_stream(row: Json) -> bool:
-    return any(name.lower() == "content-type" and "event-stream" in value for name, value in row["headers"])
+    return any(
+        name.lower() == "content-type" and "event-stream" in value for name, value in row["headers"]
+    )
 
 
 def _streams(old: list[Event], new: list[Event]) -> Iterator[tuple[str, str, str]]:
@@ -146,12 +160,16 @@ def _streams(old: list[Event], new: list[Event]) -> Iterator[tuple[str, str, str
                 yield from _texts(path, left.data, right.data)
             else:
                 name = (left or right).name
-                yield f"events.{name}", left.data if left else MISSING, right.data if right else MISSING
+                yield (
+                    f"events.{name}",
+                    left.data if left else MISSING,
+                    right.data if right else MISSING,
+                )
 
 
 def _texts(path: str, old: str, new: str) -> Iterator[tuple[str, str, str]]:
-    """The differences of two texts: of their members, if both are JSON; else, or if only the spelling differs, the text
-    around the first different character."""
+    """The differences of two texts: of their members, if both are JSON; else, or if only the
+    spelling differs, the text around the first different character."""
     if old == new:
         return
     with contextlib.suppress(ValueError, RecursionError):
@@ -160,7 +178,10 @@ def _texts(path: str, old: str, new: str) -> Iterator[tuple[str, str, str]]:
         if found or trees[0] != trees[1]:  # otherwise only the spelling differs
             yield from found
             return
-    at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    at = next(
+        (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        min(len(old), len(new)),
+    )
     start = max(0, at - _AROUND)
     yield f"{path}.text", old[start : at + _AROUND], new[start : at + _AROUND]
 
@@ -178,7 +199,10 @@ def _trees(path: str, old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
             yield f"{path}.order", _shown(common[0]), _shown(common[1])
     elif isinstance(old, list) and isinstance(new, list):
         if all(isinstance(item, int) for item in [*old, *new]) and old != new:
-            at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+            at = next(
+                (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+                min(len(old), len(new)),
+            )
             parts = [f"{len(side)} numbers, from {at}: {side[at : at + 12]}" for side in (old, new)]
             yield path, parts[0], parts[1]
             return
@@ -206,19 +230,30 @@ def _session(row: Json) -> list[Json]:
     names, found = Renamer(), []
     for turn in row["turns"]:
         generate = [
-            {**bus_message(text, names), "attempt": 1, **({"prompt": token_ids(ids)} if ids else {})}
+            {
+                **bus_message(text, names),
+                "attempt": 1,
+                **({"prompt": token_ids(ids)} if ids else {}),
+            }
             for text, ids in turn["generate"][:1]
         ]
-        messages = {"turn": turn["turn"][:1], "ledger": turn["ledger"]}  # a busy machine has more attempts
+        messages = {
+            "turn": turn["turn"][:1],
+            "ledger": turn["ledger"],
+        }  # a busy machine has more attempts
         found.append(
-            {k: [bus_message(text, names) for text in v] for k, v in messages.items()} | {"generate": generate}
+            {k: [bus_message(text, names) for text in v] for k, v in messages.items()}
+            | {"generate": generate}
         )
     return found
 
 
 def summary(counts: dict[str, list[int]], found: Iterable[Difference], shown: int) -> str:
     """A line for each label, and the first differences, one for each place."""
-    lines = [f"{label:24} {total:6} compared {different:6} differ" for label, (total, different) in counts.items()]
+    lines = [
+        f"{label:24} {total:6} compared {different:6} differ"
+        for label, (total, different) in counts.items()
+    ]
     places: dict[tuple[str, str], list[Difference]] = {}
     for one in found:
         places.setdefault((one.label, re.sub(r"\.\d+(?=\.|$)", ".*", one.path)), []).append(one)

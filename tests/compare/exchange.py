@@ -28,7 +28,10 @@ class Answer:
 
     @property
     def is_stream(self) -> bool:
-        return any(name.lower() == "content-type" and "event-stream" in value for name, value in self.headers)
+        return any(
+            name.lower() == "content-type" and "event-stream" in value
+            for name, value in self.headers
+        )
 
     @property
     def document(self) -> Any:

@@ -1,7 +1,7 @@
 """Replaces what is random or depends on time in answers and bus messages by stable names. Pure.
 
-Answers stay text: what is left is compared byte for byte. Ids get numbers in the order of their first appearance, so
-that two places with the same id still have the same name.
+Answers stay text: what is left is compared byte for byte. Ids get numbers in the order of their
+first appearance, so that two places with the same id still have the same name.
 """
 
 import base64
@@ -28,11 +28,23 @@ _TIMES = re.compile(
     r"(\d{9,10})(\.\d+)?(?=[,}])"
 )
 _ISO = re.compile(r'"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"')
-_INPUT = re.compile(r'"input_tokens":(\d+)(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)(\d+)')
+_INPUT = re.compile(
+    r'"input_tokens":(\d+)(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)(\d+)'
+)
 """How much of a prompt is cached may differ a little, its length not."""
 _SEQUENCE = re.compile(r'"sequence_number":(\d+)')
 _JOINED_TEXTS = frozenset(
-    {"text", "thinking", "partial_json", "content", "reasoning_content", "reasoning", "arguments", "delta", "input"}
+    {
+        "text",
+        "thinking",
+        "partial_json",
+        "content",
+        "reasoning_content",
+        "reasoning",
+        "arguments",
+        "delta",
+        "input",
+    }
 )
 _IGNORED_HEADERS = frozenset({"date", "content-length", "connection", "keep-alive"})
 _PROCESS = re.compile(r"\b[\w.-]+-[0-9a-f]{6}\b")
@@ -54,8 +66,13 @@ class Renamer:
         """The text with ids, sealed texts and times replaced."""
         text = _SEAL.sub("<sealed>", text)
         text = _ID.sub(lambda found: self.name("", found[0]), text)
-        text = _TIMES.sub(lambda found: f'"{found[1]}":"<time{" float" if found[3] else ""}>"', text)
-        text = _INPUT.sub(lambda found: f'"input_tokens":{int(found[1]) + int(found[3])}{found[2]}{found[3]}', text)
+        text = _TIMES.sub(
+            lambda found: f'"{found[1]}":"<time{" float" if found[3] else ""}>"', text
+        )
+        text = _INPUT.sub(
+            lambda found: f'"input_tokens":{int(found[1]) + int(found[3])}{found[2]}{found[3]}',
+            text,
+        )
         return _ISO.sub('"<time>"', text)
 
 
@@ -75,7 +92,8 @@ class Event:
 
 
 def stream_events(body: str, names: Renamer) -> list[Event]:
-    """The events of a stream, adjacent deltas of a block merged, those of several choices ordered by choice."""
+    """The events of a stream, adjacent deltas of a block merged, those of several choices ordered
+    by choice."""
     return [Event(event.head, names.text(event.data)) for event in _merged(body)]
 
 
@@ -100,12 +118,15 @@ def _merged(body: str) -> list[Event]:
 
 
 def _event(frame: str) -> Event:
-    head, found, data = frame.rpartition("data: ") if frame.startswith("data: ") else frame.partition("\ndata: ")
+    head, found, data = (
+        frame.rpartition("data: ") if frame.startswith("data: ") else frame.partition("\ndata: ")
+    )
     return Event(head, data) if found else Event(frame, "")
 
 
 def _renumbered(data: str, numbers: Any) -> str:
-    """A contiguous sequence of numbers depends on how deltas were cut; what breaks it stays visible."""
+    """A contiguous sequence of numbers depends on how deltas were cut; what breaks it stays
+    visible."""
     found = _SEQUENCE.search(data)
     if found is None or int(found[1]) != next(numbers):
         return data
@@ -113,13 +134,15 @@ def _renumbered(data: str, numbers: Any) -> str:
 
 
 def _laned(events: list[Event]) -> list[tuple[tuple[int, int, bool], Event]]:
-    """Events with a key that sorts them: chunks of different choices come in any order, and a choice's token ids, which
-    have chunks of their own, in any number of them between the others."""
+    """Events with a key that sorts them: chunks of different choices come in any order, and a
+    choice's token ids, which have chunks of their own, in any number of them between the others."""
     run, keyed = 0, []
     for event in events:
         choice = re.search(r'"choices":\[\{"index":(\d+)', event.data)
         run += choice is None
-        keyed.append(((run, int(choice[1]) if choice else -1, ',"token_ids":[' not in event.data), event))
+        keyed.append(
+            ((run, int(choice[1]) if choice else -1, ',"token_ids":[' not in event.data), event)
+        )
         run += choice is None
     return keyed
 
@@ -159,7 +182,13 @@ def _join(into: Json, more: Json) -> None:
 
 def _walk(node: Json, visit: Any, logprobs: bool) -> None:
     """Visits what is joined: texts, lists of tokens; of a count so far, the last one."""
-    items = list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
+    items = (
+        list(node.items())
+        if isinstance(node, dict)
+        else list(enumerate(node))
+        if isinstance(node, list)
+        else []
+    )
     for key, value in items:
         if key == "usage" and value:
             visit(node, key, "last")
@@ -202,4 +231,8 @@ def token_ids(packed: str) -> list[int]:
 
 def headers(found: list[tuple[str, str]], names: Renamer) -> dict[str, str]:
     """The headers that are compared."""
-    return {name.lower(): names.text(value) for name, value in found if name.lower() not in _IGNORED_HEADERS}
+    return {
+        name.lower(): names.text(value)
+        for name, value in found
+        if name.lower() not in _IGNORED_HEADERS
+    }

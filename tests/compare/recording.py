@@ -1,4 +1,5 @@
-"""Records what a checkout answers: sessions over HTTP on loopback, and the bus messages of the first ones."""
+"""Records what a checkout answers: sessions over HTTP on loopback, and the bus messages of the
+first ones."""
 
 import asyncio
 import base64
@@ -33,12 +34,18 @@ class _Bus:
     contexts: dict[str, BusTurn] = field(default_factory=dict)
 
     async def take(self, message: Msg) -> None:
-        """Takes a message of any kind. Turns are found by their session's mark, later messages by the turn's id, and
-        ledger entries, which have none, by their context."""
+        """Takes a message of any kind. Turns are found by their session's mark, later messages by
+        the turn's id, and ledger entries, which have none, by their context."""
         kind, (data, _, prompt) = message.subject.split(".")[2], message.data.partition(b"\0")
-        if kind == "turn" and (found := _MARK.search(data)) and (mark := found[0].decode()) in self.marks:
+        if (
+            kind == "turn"
+            and (found := _MARK.search(data))
+            and (mark := found[0].decode()) in self.marks
+        ):
             turn = self.turns.get(id := json.loads(data)["turn"])
-            if _CHOICE.fullmatch(id):  # choices have the same context, and any of them is the parent of the next turn
+            if _CHOICE.fullmatch(
+                id
+            ):  # choices have the same context, and any of them is the parent of the next turn
                 self.marks.remove(mark)
                 self.sessions.pop(mark, None)
                 return
@@ -60,11 +67,16 @@ def _identity(context: dict[str, Any]) -> str:
     return json.dumps(context, sort_keys=True)
 
 
-async def record(tree: Path, folder: Path, seed: int, requests: int, bus_sessions: int, captures: Path) -> int:
-    """Records into `folder`; returns the number of requests. Raises RuntimeError if the checkout does not start."""
+async def record(
+    tree: Path, folder: Path, seed: int, requests: int, bus_sessions: int, captures: Path
+) -> int:
+    """Records into `folder`; returns the number of requests. Raises RuntimeError if the checkout
+    does not start."""
     folder.mkdir(parents=True, exist_ok=True)
     sessions = list(drawn(seed, requests, captures))
-    marks = [mark for label, mark, _, _ in sessions if label in AGENTS or label == "history"][:bus_sessions]
+    marks = [mark for label, mark, _, _ in sessions if label in AGENTS or label == "history"][
+        :bus_sessions
+    ]
     bus, done = _Bus(set(marks)), dict[str, list[Exchange]]()
     async with running(tree) as stack:
         client = await nats.connect(stack.nats_url)
@@ -88,7 +100,10 @@ async def record(tree: Path, folder: Path, seed: int, requests: int, bus_session
         await asyncio.sleep(_SETTLE_S)
         await client.close()
     save(folder / "http.jsonl.gz", (one for _, mark, _, _ in sessions for one in done[mark]))
-    save(folder / "bus.jsonl.gz", (BusSession(mark, turns) for mark, turns in sorted(bus.sessions.items())))
+    save(
+        folder / "bus.jsonl.gz",
+        (BusSession(mark, turns) for mark, turns in sorted(bus.sessions.items())),
+    )
     return sum(map(len, done.values()))
 
 
@@ -97,9 +112,17 @@ def _sender(http: aiohttp.ClientSession, label: str, mark: str, done: list[Excha
         async with http.request(
             request.method, request.path, data=request.body or None, headers=request.headers
         ) as got:
-            answer = Answer(got.status, [(name, value) for name, value in got.headers.items()], await got.read())
+            answer = Answer(
+                got.status, [(name, value) for name, value in got.headers.items()], await got.read()
+            )
         id, kind = f"{mark}.{len(done)}", "agent" if label in AGENTS else label
-        asked = id, f"{_api(request.path)} {kind}", request.method, request.path, _text(request.body)
+        asked = (
+            id,
+            f"{_api(request.path)} {kind}",
+            request.method,
+            request.path,
+            _text(request.body),
+        )
         done.append(Exchange(*asked, answer.status, answer.headers, _text(answer.body)))
         return answer
 
@@ -108,7 +131,16 @@ def _sender(http: aiohttp.ClientSession, label: str, mark: str, done: list[Excha
 
 def _api(path: str) -> str:
     """The API that a path belongs to, for the summary."""
-    names = ("count_tokens", "input_tokens", "messages", "chat", "responses", "completions", "tokenize", "models")
+    names = (
+        "count_tokens",
+        "input_tokens",
+        "messages",
+        "chat",
+        "responses",
+        "completions",
+        "tokenize",
+        "models",
+    )
     return next((name for name in names if name in path), "other")
 
 

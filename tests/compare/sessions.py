@@ -14,19 +14,32 @@ from tests.compare.exchange import Answer, Request
 Send = Callable[[Request], Awaitable[Answer]]
 _KINDS = {"messages": 26, "chat": 20, "responses": 20, "history": 14, "wrong": 12, "completions": 4, "tokens": 2, "other": 2}  # fmt: skip
 _SKIPPED_HEADERS = frozenset(
-    {"host", "connection", "content-length", "accept-encoding", "authorization", "x-api-key", "transfer-encoding"}
+    {
+        "host",
+        "connection",
+        "content-length",
+        "accept-encoding",
+        "authorization",
+        "x-api-key",
+        "transfer-encoding",
+    }
 )
 
 
 def drawn(
     seed: int, requests: int, captures: Path
 ) -> Iterator[tuple[str, str, int, Callable[[Send], Awaitable[None]]]]:
-    """Label, mark, number of requests and function of each session, until there are enough requests."""
+    """Label, mark, number of requests and function of each session, until there are enough
+    requests."""
     left = requests
     files = sorted(
-        file for file in captures.glob("*/*/[0-9]*-[A-Z]*-*.json") if not file.name.endswith(".response.json")
+        file
+        for file in captures.glob("*/*/[0-9]*-[A-Z]*-*.json")
+        if not file.name.endswith(".response.json")
     )[:left]
-    if files:  # one session, as their prompts have beginnings in common, and answers report cached tokens
+    if (
+        files
+    ):  # one session, as their prompts have beginnings in common, and answers report cached tokens
         left -= len(files)
         yield "captured", "captured", len(files), _captured(files)
     number = 0
@@ -53,12 +66,16 @@ def _session(kind: str, rng: Random, mark: str, count: int) -> Callable[[Send], 
                 "tokens": _tokens,
                 "other": _other,
             }[kind]
-            await send(draw(rng, mark, {**headers, **_headers(rng, mark)} if kind == "wrong" else headers))
+            await send(
+                draw(rng, mark, {**headers, **_headers(rng, mark)} if kind == "wrong" else headers)
+            )
 
     return run
 
 
-async def _converse(agent: Agent, rng: Random, count: int, headers: dict[str, str], send: Send) -> None:
+async def _converse(
+    agent: Agent, rng: Random, count: int, headers: dict[str, str], send: Send
+) -> None:
     turns = sent = 0
     while sent < count:
         if not turns:
@@ -69,7 +86,9 @@ async def _converse(agent: Agent, rng: Random, count: int, headers: dict[str, st
         if not agent.read(answer.document, answer.events):
             turns = 0
         if agent.previous and sent < count and rng.random() < 0.2:
-            more = rng.choice(["", "/input_items", "/input_items?order=asc&limit=2", "/cancel", "?stream=true"])
+            more = rng.choice(
+                ["", "/input_items", "/input_items?order=asc&limit=2", "/cancel", "?stream=true"]
+            )
             method = "POST" if more == "/cancel" else "GET"
             await send(Request(method, f"/v1/responses/{agent.previous}{more}", headers, b""))
             sent += 1
@@ -78,12 +97,19 @@ async def _converse(agent: Agent, rng: Random, count: int, headers: dict[str, st
 def _headers(rng: Random, mark: str) -> dict[str, str]:
     found = {"authorization": f"Bearer {rng.choice(list(KEYS.values()))}"}
     if rng.random() < 0.3:
-        found = {"x-api-key": found["authorization"].removeprefix("Bearer "), "anthropic-version": "2023-06-01"}
+        found = {
+            "x-api-key": found["authorization"].removeprefix("Bearer "),
+            "anthropic-version": "2023-06-01",
+        }
     return found | chosen(rng, 0.12, options(mark)["headers"])
 
 
 def _post(path: str, body: Json | bytes, headers: dict[str, str]) -> Request:
-    raw = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    raw = (
+        body
+        if isinstance(body, bytes)
+        else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    )
     return Request("POST", path, {"content-type": "application/json", **headers}, raw)
 
 
@@ -94,9 +120,20 @@ def _history(rng: Random, mark: str, headers: dict[str, str]) -> Request:
 
 def _completions(rng: Random, mark: str, headers: dict[str, str]) -> Request:
     prompt = rng.choice(
-        [f"{mark} {words(rng, 1, 30)}", [words(rng, 1, 5), words(rng, 1, 5)], [5, 6, 7, 300], [[1, 2], [3]], ""]
+        [
+            f"{mark} {words(rng, 1, 30)}",
+            [words(rng, 1, 5), words(rng, 1, 5)],
+            [5, 6, 7, 300],
+            [[1, 2], [3]],
+            "",
+        ]
     )
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": rng.choice([1, 5, 30]), "cache_salt": mark}
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": rng.choice([1, 5, 30]),
+        "cache_salt": mark,
+    }
     body |= chosen(rng, 0.2, options()["completions"])
     return _post("/v1/completions", body, headers)
 
@@ -126,7 +163,10 @@ def _wrong(rng: Random, mark: str, headers: dict[str, str]) -> Request:
     if rng.random() < 0.12:
         del headers["authorization" if "authorization" in headers else "x-api-key"]
     elif rng.random() < 0.1:
-        headers = {**headers, "authorization": rng.choice(["Bearer wrong", "Basic eDp5", "", "Bearer"])}
+        headers = {
+            **headers,
+            "authorization": rng.choice(["Bearer wrong", "Basic eDp5", "", "Bearer"]),
+        }
     if rng.random() < 0.2:
         request = _completions(rng, mark, headers)
         path, body = request.path, json.loads(request.body)
@@ -151,7 +191,8 @@ def _wrong(rng: Random, mark: str, headers: dict[str, str]) -> Request:
 
 
 def _spoil(rng: Random, body: Json) -> None:
-    """Changes one place of a body: removed, of another type, a huge number, deep nesting, an unknown name."""
+    """Changes one place of a body: removed, of another type, a huge number, deep nesting, an
+    unknown name."""
     places = [place for place in _places(body) if place[1] != "cache_salt"]
     if rng.random() < 0.5:
         places = [place for place in places if place[0] is body or rng.random() < 0.05] or places
@@ -169,7 +210,13 @@ def _spoil(rng: Random, body: Json) -> None:
 
 
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    items = list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
+    items = (
+        list(node.items())
+        if isinstance(node, dict)
+        else list(enumerate(node))
+        if isinstance(node, list)
+        else []
+    )
     for key, value in items:
         yield node, key
         yield from _places(value)
@@ -179,12 +226,23 @@ def _captured(files: list[Path]) -> Callable[[Send], Awaitable[None]]:
     async def run(send: Send) -> None:
         for file in files:
             found = json.loads(file.read_bytes())
-            headers = {name.lower(): value for name, value in found["headers"] if name.lower() not in _SKIPPED_HEADERS}
+            headers = {
+                name.lower(): value
+                for name, value in found["headers"]
+                if name.lower() not in _SKIPPED_HEADERS
+            }
             headers["authorization"] = f"Bearer {KEYS['alice']}"
-            body, path = found.get("body"), found["path"] + (f"?{found['query']}" if found.get("query") else "")
+            body, path = (
+                found.get("body"),
+                found["path"] + (f"?{found['query']}" if found.get("query") else ""),
+            )
             if isinstance(body, dict) and "model" in body:
                 body = {**body, "model": MODEL}
-            raw = b"" if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            raw = (
+                b""
+                if body is None
+                else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            )
             headers.pop("content-encoding", None)
             await send(Request(found["method"], path, headers, raw))
 

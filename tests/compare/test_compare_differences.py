@@ -17,10 +17,20 @@ from tests.compare.sessions import drawn
 JSON = [("Content-Type", "application/json")]
 STREAM = [("Content-Type", "text/event-stream")]
 DOCUMENT = Exchange(
-    "case-1.0", "chat agent", "POST", "/v1/chat/completions", "{}", 200, JSON, '{"id":"a","usage":{"n":1,"m":[2]}}'
+    "case-1.0",
+    "chat agent",
+    "POST",
+    "/v1/chat/completions",
+    "{}",
+    200,
+    JSON,
+    '{"id":"a","usage":{"n":1,"m":[2]}}',
 )
 EVENTS = replace(
-    DOCUMENT, id="case-1.1", headers=STREAM, answer='event: a\ndata: {"type":"a","x":1}\n\ndata: [DONE]\n\n'
+    DOCUMENT,
+    id="case-1.1",
+    headers=STREAM,
+    answer='event: a\ndata: {"type":"a","x":1}\n\ndata: [DONE]\n\n',
 )
 
 
@@ -28,7 +38,9 @@ def prompt(*ids: int) -> str:
     return base64.b64encode(array("I", ids).tobytes()).decode()
 
 
-def bus(ids: str, turn: str = '{"conversation":{"turns":[{"role":"user"}],"model":"m"}}') -> list[BusSession]:
+def bus(
+    ids: str, turn: str = '{"conversation":{"turns":[{"role":"user"}],"model":"m"}}'
+) -> list[BusSession]:
     return [BusSession("case-1", [BusTurn([turn], [('{"turn":"t","prompt":""}', ids)], [])])]
 
 
@@ -39,7 +51,10 @@ def found(
     declared: Declared | None = None,
     base: list[Exchange] | None = None,
 ) -> list[Difference]:
-    sides = ("base", base or [DOCUMENT, EVENTS], bus(prompt(1, 2))), ("now", now, bus_now or bus(prompt(1, 2)))
+    sides = (
+        ("base", base or [DOCUMENT, EVENTS], bus(prompt(1, 2))),
+        ("now", now, bus_now or bus(prompt(1, 2))),
+    )
     for name, rows, sessions in sides:
         (tmp_path / name).mkdir(exist_ok=True)
         save(tmp_path / name / "http.jsonl.gz", rows)
@@ -75,7 +90,9 @@ def test_state_of_the_cache_is_not_a_difference(tmp_path: Path, name: str) -> No
         return [replace(DOCUMENT, answer=f'{{"usage":{{"{name}":{cached},"n":1}}}}'), EVENTS]
 
     assert found(tmp_path, usage(90_000), base=usage(0)) == []
-    assert [one.path for one in found(tmp_path, usage("null"), base=usage(5))] == [f"body.usage.{name}"]
+    assert [one.path for one in found(tmp_path, usage("null"), base=usage(5))] == [
+        f"body.usage.{name}"
+    ]
 
 
 def test_ids_in_a_path_are_renamed(tmp_path: Path) -> None:
@@ -85,7 +102,9 @@ def test_ids_in_a_path_are_renamed(tmp_path: Path) -> None:
 
 
 def test_changes_of_a_stream_are_found(tmp_path: Path) -> None:
-    changed = EVENTS.answer.replace('"x":1', '"x":2').replace("data: [DONE]", 'event: b\ndata: {"y":1}\n\ndata: [DONE]')
+    changed = EVENTS.answer.replace('"x":1', '"x":2').replace(
+        "data: [DONE]", 'event: b\ndata: {"y":1}\n\ndata: [DONE]'
+    )
     paths = {one.path for one in found(tmp_path, [DOCUMENT, replace(EVENTS, answer=changed)])}
     assert paths == {"events.a.x", "events.b"}
 
@@ -109,7 +128,9 @@ def test_only_declared_differences_are_left_out(tmp_path: Path) -> None:
 def test_renamed_field_of_the_bus_is_not_a_difference(tmp_path: Path) -> None:
     now = bus(prompt(1, 2), '{"conversation":{"messages":[{"role":"user"}],"model":"m"}}')
     assert found(tmp_path, [DOCUMENT, EVENTS], now)
-    renamed = Declared(renamed=[{"from": "turn.conversation.turns", "to": "messages", "reason": "one name"}])
+    renamed = Declared(
+        renamed=[{"from": "turn.conversation.turns", "to": "messages", "reason": "one name"}]
+    )
     assert found(tmp_path, [DOCUMENT, EVENTS], now, renamed) == []
 
 
@@ -121,7 +142,9 @@ def test_declaration_needs_a_reason(tmp_path: Path) -> None:
 
 def test_summary_shows_each_place_once() -> None:
     text = summary(
-        {"chat agent": [2, 1]}, [Difference("chat agent", f"case-{n}", f"body.a.{n}", "x", "y") for n in range(9)], 5
+        {"chat agent": [2, 1]},
+        [Difference("chat agent", f"case-{n}", f"body.a.{n}", "x", "y") for n in range(9)],
+        5,
     )
     assert "9 times" in text
     assert text.count("base:") == 1

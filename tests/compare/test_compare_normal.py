@@ -11,12 +11,19 @@ A, B = "2b5f6b282c5f8ae9d1b1aa76", "980bd0b91ec3ee91bcbcde87"
 
 def chunk(choice: int, delta: object, **more: object) -> str:
     choices = [{"index": choice, "delta": delta, **more, "finish_reason": None}]
-    return "data: " + json.dumps({"id": "chatcmpl-" + A, "choices": choices}, separators=(",", ":")) + "\n\n"
+    return (
+        "data: "
+        + json.dumps({"id": "chatcmpl-" + A, "choices": choices}, separators=(",", ":"))
+        + "\n\n"
+    )
 
 
 def test_equal_ids_have_equal_names_and_others_do_not() -> None:
     text = f'{{"id":"msg_{A}","request_id":"req_{A}","other":"toolu_SjHEej9brNg4D8KcJK3xFitT","item":"rs_{B}000"}}'
-    assert Renamer().text(text) == '{"id":"msg_#1","request_id":"req_#1","other":"toolu_#2","item":"rs_#3000"}'
+    assert (
+        Renamer().text(text)
+        == '{"id":"msg_#1","request_id":"req_#1","other":"toolu_#2","item":"rs_#3000"}'
+    )
 
 
 def test_times_and_seals_are_replaced_and_other_values_stay() -> None:
@@ -34,7 +41,10 @@ def test_streams_with_other_cuts_of_deltas_are_equal() -> None:
 
 def test_delta_of_another_block_or_shape_is_not_merged() -> None:
     events = stream_events(
-        chunk(0, {"content": "a"}) + chunk(0, {"reasoning": "b"}) + chunk(0, {"content": "c", "x": 1}), Renamer()
+        chunk(0, {"content": "a"})
+        + chunk(0, {"reasoning": "b"})
+        + chunk(0, {"content": "c", "x": 1}),
+        Renamer(),
     )
     assert len(events) == 3
 
@@ -67,7 +77,9 @@ def test_gap_in_the_sequence_numbers_stays_visible() -> None:
     def stream(*numbers: int) -> str:
         return "".join(f'event: x\ndata: {{"type":"x","sequence_number":{n}}}\n\n' for n in numbers)
 
-    assert {event.data for event in stream_events(stream(0, 1), Renamer())} == {'{"type":"x","sequence_number":0}'}
+    assert {event.data for event in stream_events(stream(0, 1), Renamer())} == {
+        '{"type":"x","sequence_number":0}'
+    }
     assert stream_events(stream(0, 2), Renamer())[1].data == '{"type":"x","sequence_number":2}'
 
 
@@ -79,11 +91,30 @@ def test_length_of_a_prompt_is_kept_whatever_is_cached() -> None:
 def test_bus_messages_have_numbers_for_token_ids_and_names_for_digests() -> None:
     packed = base64.b64encode(array("I", [7, 300]).tobytes()).decode()
     mac = base64.b64encode(bytes(range(32))).decode()
-    text = json.dumps({"ids": packed, "mac": mac, "parser": "parser-1-0a1b2c", "timeout_s": 3599.98, "text": "stays"})
-    stable = {"ids": [7, 300], "mac": "digest#1", "parser": "process#2", "timeout_s": 3600.0, "text": "stays"}
+    text = json.dumps(
+        {
+            "ids": packed,
+            "mac": mac,
+            "parser": "parser-1-0a1b2c",
+            "timeout_s": 3599.98,
+            "text": "stays",
+        }
+    )
+    stable = {
+        "ids": [7, 300],
+        "mac": "digest#1",
+        "parser": "process#2",
+        "timeout_s": 3600.0,
+        "text": "stays",
+    }
     assert bus_message(text, Renamer()) == stable
 
 
 def test_varying_headers_are_left_out() -> None:
-    found = [("Date", "today"), ("Content-Length", "9"), ("X-Request-Id", f"req_{A}"), ("Content-Type", "text/plain")]
+    found = [
+        ("Date", "today"),
+        ("Content-Length", "9"),
+        ("X-Request-Id", f"req_{A}"),
+        ("Content-Type", "text/plain"),
+    ]
     assert headers(found, Renamer()) == {"x-request-id": "req_#1", "content-type": "text/plain"}

@@ -19,7 +19,8 @@ _DONE = re.compile(r'"\w+/user:(\w+)" - <<- \[H?(PUB|SUB) (\S+)')
 
 
 class DeployedNats(NatsServer):
-    """deploy/nats/nats.conf on loopback. `log`: the server's log, with `trace` every message of every user."""
+    """deploy/nats/nats.conf on loopback. `log`: the server's log, with `trace` every message of
+    every user."""
 
     def __init__(
         self,
@@ -52,9 +53,20 @@ class DeployedNats(NatsServer):
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        address = ["-a", "127.0.0.1", "-p", str(self.port), "-m", str(free_port()), "-sd", str(self._store)]
+        address = [
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-m",
+            str(free_port()),
+            "-sd",
+            str(self._store),
+        ]
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen([self._binary, "-c", str(self._config), *address], stderr=output)
+            self._process = subprocess.Popen(
+                [self._binary, "-c", str(self._config), *address], stderr=output
+            )
         self._ready += 1
         deadline = time.monotonic() + LIMIT_S
         while self.log.read_text().count("Server is ready") < self._ready:
@@ -78,7 +90,8 @@ class DeployedNats(NatsServer):
         return [line for line in self.log.read_text().splitlines() if "Violation" in line]
 
     def done(self) -> set[tuple[str, str, str]]:
-        """With `trace`: (user, "PUB" or "SUB", subject) of everything that was sent and subscribed to."""
+        """With `trace`: (user, "PUB" or "SUB", subject) of everything that was sent and subscribed
+        to."""
         return set(_DONE.findall(self.log.read_text()))
 
 
@@ -109,13 +122,19 @@ def matches(pattern: str, subject: str) -> bool:
     wanted, given = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted, given = wanted[:-1], given[: len(wanted) - 1]
-    return len(wanted) == len(given) and all(w in ("*", g) for w, g in zip(wanted, given, strict=True))
+    return len(wanted) == len(given) and all(
+        w in ("*", g) for w, g in zip(wanted, given, strict=True)
+    )
 
 
 def unused(patterns: Iterable[str], subjects: Iterable[str]) -> list[str]:
     """The patterns that stand for none of these subjects."""
     subjects = list(subjects)
-    return [pattern for pattern in patterns if not any(matches(pattern, subject) for subject in subjects)]
+    return [
+        pattern
+        for pattern in patterns
+        if not any(matches(pattern, subject) for subject in subjects)
+    ]
 
 
 def stop(nats: DeployedNats, stack: Stack) -> None:

@@ -12,7 +12,8 @@ from tests.deploy.rendered import Rendered
 
 
 class LocalNats:
-    """The container of the StatefulSet as a process on loopback: its own arguments, with its volumes as directories."""
+    """The container of the StatefulSet as a process on loopback: its own arguments, with its
+    volumes as directories."""
 
     def __init__(
         self,
@@ -22,11 +23,14 @@ class LocalNats:
         more: Mapping[str, Mapping[str, bytes]],
         places: Mapping[str, str],
     ) -> None:
-        """`more`: files of Secrets that the manifests do not make. `places`: what to replace in the arguments."""
+        """`more`: files of Secrets that the manifests do not make. `places`: what to replace in the
+        arguments."""
         spec = rendered.get("StatefulSet", "nats")["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         assert container["command"] == ["nats-server"]
-        for source in next(v["projected"]["sources"] for v in spec["volumes"] if v["name"] == "config"):
+        for source in next(
+            v["projected"]["sources"] for v in spec["volumes"] if v["name"] == "config"
+        ):
             if "configMap" in source:
                 data = rendered.get("ConfigMap", source["configMap"]["name"])["data"]
                 files = {name: text.encode() for name, text in data.items()}
@@ -35,7 +39,9 @@ class LocalNats:
             else:
                 data = rendered.get("Secret", source["secret"]["name"])["data"]
                 files = {name: base64.b64decode(text) for name, text in data.items()}
-            items = source.get("secret", {}).get("items") or [{"key": name, "path": name} for name in files]
+            items = source.get("secret", {}).get("items") or [
+                {"key": name, "path": name} for name in files
+            ]
             for item in items:
                 path = directory / "etc" / item["path"]
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +54,9 @@ class LocalNats:
         for inside, outside in {**volumes, **places}.items():
             args = [arg.replace(inside, outside) for arg in args]
         self.port, self._monitor = free_port(), free_port()
-        self._health = container["readinessProbe"]["exec"]["command"][-1].replace("8222", str(self._monitor))
+        self._health = container["readinessProbe"]["exec"]["command"][-1].replace(
+            "8222", str(self._monitor)
+        )
         address = ["-a", "127.0.0.1", "-p", str(self.port), "-m", str(self._monitor)]
         self._log = directory / "nats.log"
         self._command = [binary, *args, *address]
@@ -60,7 +68,8 @@ class LocalNats:
             self._process = subprocess.Popen(self._command, stderr=log)
 
     def drain(self, hook: list[str]) -> None:
-        """The preStop hook, for this process instead of the first one of a container, and then its end."""
+        """The preStop hook, for this process instead of the first one of a container, and then its
+        end."""
         subprocess.run([*hook[:-1], f"ldm={self._process.pid}"], check=True, timeout=LIMIT_S)
         self._process.wait(2 * LIMIT_S)
 

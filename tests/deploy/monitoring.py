@@ -40,14 +40,16 @@ def expressions() -> dict[str, str]:
 
 
 def metrics(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Yields the name of each sample that an expression selects, and the labels that it needs: those that select or
-    group it."""
+    """Yields the name of each sample that an expression selects, and the labels that it needs:
+    those that select or group it."""
     yield from _metrics(promql_parser.parse(expression), set())
 
 
 def _metrics(node: Any, labels: set[str]) -> Iterator[tuple[str, set[str]]]:
     modifier = getattr(node, "modifier", None)
-    grouping = {*modifier.labels} if isinstance(node, promql_parser.AggregateExpr) and modifier else set()
+    grouping = (
+        {*modifier.labels} if isinstance(node, promql_parser.AggregateExpr) and modifier else set()
+    )
     if isinstance(node, promql_parser.VectorSelector):
         yield str(node.name), labels | {matcher.name for matcher in node.matchers.matchers}
     for name in ("lhs", "rhs", "expr", "vector_selector", "param"):

@@ -44,12 +44,18 @@ class Rendered:
         place = kubernetes / "overlays" / overlay
         if components:
             with (place / "kustomization.yaml").open("a") as file:
-                file.write(f"components: [{', '.join(f'../../components/{name}' for name in components)}]\n")
-        done = subprocess.run([*command, str(place)], check=True, capture_output=True, text=True, timeout=120)
+                file.write(
+                    f"components: [{', '.join(f'../../components/{name}' for name in components)}]\n"
+                )
+        done = subprocess.run(
+            [*command, str(place)], check=True, capture_output=True, text=True, timeout=120
+        )
         self.manifests = list(documents(done.stdout))
 
     def get(self, kind: str, name: str) -> Manifest:
-        (found,) = [m for m in self.manifests if m["kind"] == kind and m["metadata"]["name"] == name]
+        (found,) = [
+            m for m in self.manifests if m["kind"] == kind and m["metadata"]["name"] == name
+        ]
         return found
 
     def all(self, *kinds: str) -> list[Manifest]:

@@ -1,5 +1,5 @@
-"""Stored values on a server with deploy/nats/nats.conf: who knows a key reads its values, and no user of the bus reads
-others, deletes them or empties a bucket, whatever it asks of JetStream."""
+"""Stored values on a server with deploy/nats/nats.conf: who knows a key reads its values, and no
+user of the bus reads others, deletes them or empties a bucket, whatever it asks of JetStream."""
 
 import json
 import random
@@ -89,7 +89,17 @@ async def stored(server: DeployedNats, log: FilteringBoundLogger) -> AsyncIterat
 def filters(stream: str) -> list[str]:
     """Subjects that match values of a bucket, and more."""
     keys = f"$KV.{stream.removeprefix('KV_')}"
-    return [f"{keys}.>", f"{keys}.*", f"{keys}.*.*", f"{keys}.*.>", "$KV.>", "$KV.*.*", ">", "*.>", "*"]
+    return [
+        f"{keys}.>",
+        f"{keys}.*",
+        f"{keys}.*.*",
+        f"{keys}.*.>",
+        "$KV.>",
+        "$KV.*.*",
+        ">",
+        "*.>",
+        "*",
+    ]
 
 
 def bodies(stream: str) -> Iterator[dict[str, Any]]:
@@ -108,7 +118,8 @@ def bodies(stream: str) -> Iterator[dict[str, Any]]:
 
 
 def requests(stream: str, inbox: str) -> Iterator[tuple[str, Any]]:
-    """Ways to read a stream, to have it sent somewhere, and to change it; `inbox` is where a user receives."""
+    """Ways to read a stream, to have it sent somewhere, and to change it; `inbox` is where a user
+    receives."""
     api = "$JS.API"
     for body in bodies(stream):
         yield f"{api}.DIRECT.GET.{stream}", body
@@ -117,7 +128,12 @@ def requests(stream: str, inbox: str) -> Iterator[tuple[str, Any]]:
         for body in ({}, {"batch": 100, "seq": 1}, {"multi_last": [subject]}):
             yield f"{api}.DIRECT.GET.{stream}.{subject}", body
         yield f"{api}.STREAM.INFO.{stream}", {"subjects_filter": subject}
-        consumer = {"name": PROBE, "deliver_policy": "all", "ack_policy": "none", "filter_subject": subject}
+        consumer = {
+            "name": PROBE,
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "filter_subject": subject,
+        }
         for push in ({}, {"deliver_subject": inbox}):
             config = {"stream_name": stream, "config": consumer | push}
             yield f"{api}.CONSUMER.CREATE.{stream}", config
@@ -126,7 +142,10 @@ def requests(stream: str, inbox: str) -> Iterator[tuple[str, Any]]:
             yield f"{api}.CONSUMER.DURABLE.CREATE.{stream}.{PROBE}", config
         yield f"{api}.CONSUMER.MSG.NEXT.{stream}.{PROBE}", {"batch": 100, "no_wait": True}
         yield f"{api}.STREAM.PURGE.{stream}", {"filter": subject}
-        yield f"{api}.STREAM.CREATE.{PROBE}", {"name": PROBE, "sources": [{"name": stream, "filter_subject": subject}]}
+        yield (
+            f"{api}.STREAM.CREATE.{PROBE}",
+            {"name": PROBE, "sources": [{"name": stream, "filter_subject": subject}]},
+        )
         yield subject, {}
         yield f"$KV.{stream.removeprefix('KV_')}.{PROBE}", {}
     copy = {"name": PROBE, "mirror": {"name": stream}}
@@ -144,7 +163,11 @@ def requests(stream: str, inbox: str) -> Iterator[tuple[str, Any]]:
     yield f"{api}.STREAM.DELETE.{stream}", {}
 
 
-ROLLUPS = [{"Nats-Rollup": "all"}, {"Nats-Rollup": "sub"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}]
+ROLLUPS = [
+    {"Nats-Rollup": "all"},
+    {"Nats-Rollup": "sub"},
+    {"KV-Operation": "PURGE", "Nats-Rollup": "sub"},
+]
 
 
 async def settled(user: User, received: list[Msg]) -> None:
@@ -174,14 +197,24 @@ async def test_no_user_reads_a_value_without_its_key(
     async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
         inbox = f"_INBOX_{name}.{PROBE}.1"
         subscriptions = [subject for subject, users in SUBSCRIBERS.items() if name in users]
-        for subject in [*subscriptions, *chain.from_iterable(map(filters, BUCKETS)), "$JS.>", "_INBOX.>"]:
+        for subject in [
+            *subscriptions,
+            *chain.from_iterable(map(filters, BUCKETS)),
+            "$JS.>",
+            "_INBOX.>",
+        ]:
             await user.client.subscribe(subject, cb=receive)
         await user.refused()
-        reply_to = [inbox, *(subject.replace("*", PROBE).replace(">", PROBE) for subject in subscriptions)]
+        reply_to = [
+            inbox,
+            *(subject.replace("*", PROBE).replace(">", PROBE) for subject in subscriptions),
+        ]
         for stream in BUCKETS:
             for number, (subject, body) in enumerate(requests(stream, inbox)):
                 await user.client.publish(
-                    subject, json.dumps(body).encode() if body else b"", reply_to[number % len(reply_to)]
+                    subject,
+                    json.dumps(body).encode() if body else b"",
+                    reply_to[number % len(reply_to)],
                 )
             for subject, headers in product(filters(stream), ROLLUPS):
                 await user.client.publish(subject, b"", inbox, headers)
@@ -189,7 +222,8 @@ async def test_no_user_reads_a_value_without_its_key(
         streams = {(message.headers or {}).get("Nats-Stream") for message in received} - {None}
         assert streams == ({READERS[name]} if name in READERS else set())
         assert not any(
-            SECRET in message.data or any(key.encode() in message.data for key in KEYS) for message in received
+            SECRET in message.data or any(key.encode() in message.data for key in KEYS)
+            for message in received
         )
 
 
@@ -208,17 +242,27 @@ async def test_generated_requests_read_no_value(
     async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
         await user.client.subscribe(f"_INBOX_{name}.*.*", cb=receive)
         for number in range(examples(3000)):
-            tokens = choose.choices(["*", ">", "*", ">", "x", "$KV", bucket, *KEYS], k=choose.randint(1, 3))
-            subject = ".".join(choose.choice([["$KV", bucket, tokens[0]], ["$KV", bucket, *tokens], tokens]))
+            tokens = choose.choices(
+                ["*", ">", "*", ">", "x", "$KV", bucket, *KEYS], k=choose.randint(1, 3)
+            )
+            subject = ".".join(
+                choose.choice([["$KV", bucket, tokens[0]], ["$KV", bucket, *tokens], tokens])
+            )
             body: dict[str, Any] = {}
             for field in choose.sample(FIELDS, k=choose.choice([0, 0, 1, 2, 3, 4])):
-                body[field] = choose.choice([0, 1, 7, 100, subject, [subject], [subject, ">"], "2020-01-01T00:00:00Z"])
-            where = choose.choice([f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.{subject}"])
+                body[field] = choose.choice(
+                    [0, 1, 7, 100, subject, [subject], [subject, ">"], "2020-01-01T00:00:00Z"]
+                )
+            where = choose.choice(
+                [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.{subject}"]
+            )
             await user.client.publish(
                 where, json.dumps(body).encode() if body else b"", f"_INBOX_{name}.{PROBE}.{number}"
             )
         await settled(user, received)
-        assert any((message.headers or {}).get("Nats-Stream") == stream for message in received), "some read something"
+        assert any((message.headers or {}).get("Nats-Stream") == stream for message in received), (
+            "some read something"
+        )
         assert not any(SECRET in message.data for message in received)
 
 
@@ -247,8 +291,17 @@ async def test_user_that_creates_the_buckets_reads_no_value(
     async with Audit(server.url, server.secrets).user("setup") as user:
         await user.client.subscribe("_INBOX_setup.*.*", cb=receive)
         for stream, source, inbox in REPUBLISHED:
-            config = {"name": stream, "subjects": [f"$KV.{stream.removeprefix('KV_')}.>"], "allow_direct": True}
-            config |= {"max_msgs_per_subject": 1, "storage": "file", "discard": "old", "deny_delete": True}
+            config = {
+                "name": stream,
+                "subjects": [f"$KV.{stream.removeprefix('KV_')}.>"],
+                "allow_direct": True,
+            }
+            config |= {
+                "max_msgs_per_subject": 1,
+                "storage": "file",
+                "discard": "old",
+                "deny_delete": True,
+            }
             config |= {"republish": {"src": source, "dest": inbox}}
             update = f"$JS.API.STREAM.UPDATE.{stream}"
             answer = await user.client.request(update, json.dumps(config).encode(), timeout=60)

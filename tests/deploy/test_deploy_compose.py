@@ -1,4 +1,5 @@
-"""compose.yaml against the code: every setting exists, every stage is there, hardened and with a health check.
+"""compose.yaml against the code: every setting exists, every stage is there, hardened and with a
+health check.
 
 That it runs is shown by deploy/prove.sh, where there is a Docker daemon.
 """
@@ -63,20 +64,31 @@ def test_buckets_are_created_before_any_service_starts() -> None:
     config = Sources(env=setup["environment"]).load(BucketsConfig).config
     assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", "setup")
     assert (setup["command"], setup["restart"]) == (["buckets"], "no")
-    assert setup["env_file"] == SERVICES["frontend"]["env_file"], "its settings are those of the services"
+    assert setup["env_file"] == SERVICES["frontend"]["env_file"], (
+        "its settings are those of the services"
+    )
     assert set(setup["depends_on"]) == {"nats", "secrets"}
     for stage in STAGES:
-        assert SERVICES[stage]["depends_on"] == {"setup": {"condition": "service_completed_successfully"}}
+        assert SERVICES[stage]["depends_on"] == {
+            "setup": {"condition": "service_completed_successfully"}
+        }
 
 
 def test_the_model_is_checked_before_anything_starts() -> None:
     check = SERVICES["check"]
     assert (check["command"], check["restart"], check["depends_on"]) == (["check"], "no", {})
-    assert SERVICES["nats"]["depends_on"]["check"] == {"condition": "service_completed_successfully"}
+    assert SERVICES["nats"]["depends_on"]["check"] == {
+        "condition": "service_completed_successfully"
+    }
     env = {name: resolved(str(value)) for name, value in check["environment"].items()}
     Sources(env=env).load_all(STAGES)
     for stage in ("preprocessor", "parser", "worker"):
-        assert env.items() <= {name: resolved(str(v)) for name, v in SERVICES[stage]["environment"].items()}.items()
+        assert (
+            env.items()
+            <= {
+                name: resolved(str(v)) for name, v in SERVICES[stage]["environment"].items()
+            }.items()
+        )
 
 
 @pytest.mark.parametrize("service", [*STAGES, "setup", "tap", "inspect"])
@@ -84,7 +96,11 @@ def test_a_service_sees_its_own_secrets_only(service: str, tmp_path: Path) -> No
     user = "tap" if service == "inspect" else service
     make_secrets(tmp_path)
     (mount,) = [v for v in SERVICES[service]["volumes"] if isinstance(v, dict)]
-    assert (mount["source"], mount["volume"], mount["read_only"]) == ("secrets", {"subpath": user}, True)
+    assert (mount["source"], mount["volume"], mount["read_only"]) == (
+        "secrets",
+        {"subpath": user},
+        True,
+    )
     for name, value in SERVICES[service]["environment"].items():
         if name.endswith("_FILE") and resolved(value):
             assert (tmp_path / user / Path(value).relative_to(mount["target"])).is_file()
@@ -115,15 +131,23 @@ def test_containers_have_no_privileges_and_limits(service: str) -> None:
     assert re.fullmatch(r"\d+[mg]", resolved(container["mem_limit"]))
 
 
-@pytest.mark.parametrize("dockerfile", sorted(path.name for path in (ROOT / "deploy").glob("*Dockerfile")))
+@pytest.mark.parametrize(
+    "dockerfile", sorted(path.name for path in (ROOT / "deploy").glob("*Dockerfile"))
+)
 def test_images_do_not_run_as_root(dockerfile: str) -> None:
     lines = (ROOT / "deploy" / dockerfile).read_text().splitlines()
     assert "USER 10001:10001" in lines
 
 
 def test_images_contain_package_data() -> None:
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]
+    sent = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     files = [
         file.relative_to(ROOT)
         for package, patterns in data.items()
@@ -161,7 +185,11 @@ def test_monitoring_reads_the_files_of_this_repository_and_the_services_of_compo
     assert MONITORING["grafana"]["networks"] == ["monitoring"], "it reaches Prometheus only"
     (source,) = read("deploy/grafana/datasource.yml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
-    scraped = [name for job in read("deploy/prometheus/prometheus.yml")["scrape_configs"] for name in names(job)]
+    scraped = [
+        name
+        for job in read("deploy/prometheus/prometheus.yml")["scrape_configs"]
+        for name in names(job)
+    ]
     assert sorted(scraped) == sorted(STAGES)
 
 
@@ -185,7 +213,11 @@ def make_env(tmp_path: Path, gpu_mib: int | None, *arguments: str) -> dict[str, 
         check=True,
         timeout=60,
     )
-    lines = [line for line in (tmp_path / ".env").read_text().splitlines() if "=" in line and line[0] != "#"]
+    lines = [
+        line
+        for line in (tmp_path / ".env").read_text().splitlines()
+        if "=" in line and line[0] != "#"
+    ]
     assert len({line.partition("=")[0] for line in lines}) == len(lines)
     return dict(line.split("=", 1) for line in lines)
 
@@ -199,25 +231,34 @@ def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
     }
     assert make_env(tmp_path, 8_192)["TURNWIRE_MODEL"] == "Qwen/Qwen3-0.6B"
     assert make_env(tmp_path, 81_559, "org/model")["TURNWIRE_MODEL"] == "org/model"
-    assert make_env(tmp_path, 81_559, "", "vllm")["COMPOSE_FILE"] == "compose.yaml:deploy/compose.vllm.yaml"
+    assert (
+        make_env(tmp_path, 81_559, "", "vllm")["COMPOSE_FILE"]
+        == "compose.yaml:deploy/compose.vllm.yaml"
+    )
     assert make_env(tmp_path, None) == {"TURNWIRE_SLOTS": "8"}
-    assert make_env(tmp_path, None, "org/model") == {"TURNWIRE_SLOTS": "8", "TURNWIRE_MODEL": "org/model"}
+    assert make_env(tmp_path, None, "org/model") == {
+        "TURNWIRE_SLOTS": "8",
+        "TURNWIRE_MODEL": "org/model",
+    }
     with pytest.raises(subprocess.CalledProcessError):
         make_env(tmp_path, None, "", "sglang")
 
 
 def test_only_the_proxy_is_reachable_from_outside() -> None:
     """The inspector is started by hand, listens on this machine by default, and requires a key."""
-    assert [name for name, container in SERVICES.items() if "ports" in container] == ["proxy", "inspect"]
+    assert [name for name, container in SERVICES.items() if "ports" in container] == [
+        "proxy",
+        "inspect",
+    ]
     inspector = SERVICES["inspect"]
     assert inspector["profiles"] == ["tools"]
     assert [resolved(port) for port in inspector["ports"]] == ["127.0.0.1:8090:8090"]
     assert inspector["entrypoint"] == ["turnwire", "inspect", "--host", "0.0.0.0"]
     assert resolved(SERVICES["proxy"]["ports"][0]) == "127.0.0.1:8000:8000"
     assert SERVICES["proxy"]["networks"] == ["web"], "it reaches frontends only"
-    assert [name for name, container in SERVICES.items() if "web" in container.get("networks", [])] == [
-        *("proxy", "frontend")
-    ]
+    assert [
+        name for name, container in SERVICES.items() if "web" in container.get("networks", [])
+    ] == [*("proxy", "frontend")]
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
@@ -225,12 +266,19 @@ def test_only_the_proxy_is_reachable_from_outside() -> None:
 @pytest.mark.parametrize("engine", ["", *GPU])
 def test_compose_reads_the_files(engine: str, monitoring: bool) -> None:
     """Only what Compose itself finds, where it is installed; no daemon is needed."""
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run(
+            ["docker", "compose", "version"], capture_output=True, check=False
+        ).returncode
+        != 0
+    ):
         pytest.skip("docker has no compose")
     overlays = [*([engine] if engine else []), *(["monitoring"] if monitoring else [])]
     files = ["--file=compose.yaml", *(f"--file=deploy/compose.{name}.yaml" for name in overlays)]
     command = ["docker", "compose", *files, "config", "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     services = json.loads(done.stdout)["services"]
     worker = services["worker"]

@@ -1,5 +1,6 @@
-"""deploy/kubernetes against the schemas of the Kubernetes API and against the code: every setting, secret, probe and metric
-that the manifests name exists. That the autoscalers follow the load is shown by tests/scaling."""
+"""deploy/kubernetes against the schemas of the Kubernetes API and against the code: every setting,
+secret, probe and metric that the manifests name exists. That the autoscalers follow the load is
+shown by tests/scaling."""
 
 import asyncio
 import re
@@ -15,7 +16,13 @@ import pytest
 
 from schemas.control import Load
 from services.cli.main import main
-from services.runtime.config import STAGES, BucketsConfig, FrontendConfig, ServiceConfig, StageConfig
+from services.runtime.config import (
+    STAGES,
+    BucketsConfig,
+    FrontendConfig,
+    ServiceConfig,
+    StageConfig,
+)
 from services.runtime.config.loader import Sources
 from services.runtime.observability.metrics import load_readings
 from tests.certificates import Authority
@@ -39,10 +46,18 @@ SCALED_OBJECT: dict[str, Any] = {
                 "scaleTargetRef": {
                     "required": ["name"],
                     "additionalProperties": False,
-                    "properties": {key: {"type": "string"} for key in ("name", "kind", "apiVersion")},
+                    "properties": {
+                        key: {"type": "string"} for key in ("name", "kind", "apiVersion")
+                    },
                 },
-                **{key: {"type": "integer", "minimum": 0} for key in ("minReplicaCount", "maxReplicaCount")},
-                **{key: {"type": "integer", "minimum": 1} for key in ("pollingInterval", "cooldownPeriod")},
+                **{
+                    key: {"type": "integer", "minimum": 0}
+                    for key in ("minReplicaCount", "maxReplicaCount")
+                },
+                **{
+                    key: {"type": "integer", "minimum": 1}
+                    for key in ("pollingInterval", "cooldownPeriod")
+                },
                 "triggers": {
                     "minItems": 1,
                     "items": {
@@ -55,7 +70,11 @@ SCALED_OBJECT: dict[str, Any] = {
                         },
                         "if": {"properties": {"type": {"const": "cpu"}}},
                         "then": {"properties": {"metadata": {"required": ["value"]}}},
-                        "else": {"properties": {"metadata": {"required": ["serverAddress", "query", "threshold"]}}},
+                        "else": {
+                            "properties": {
+                                "metadata": {"required": ["serverAddress", "query", "threshold"]}
+                            }
+                        },
                     },
                 },
                 "advanced": {
@@ -71,7 +90,8 @@ SCALED_OBJECT: dict[str, Any] = {
         }
     },
 }
-"""What KEDA 2 takes, as far as the manifests use it; `behavior` is checked as that of the HPA which KEDA makes."""
+"""What KEDA 2 takes, as far as the manifests use it; `behavior` is checked as that of the HPA which
+KEDA makes."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +120,10 @@ def hpa_of(scaled: Manifest) -> Manifest:
             "type": "Resource",
             "resource": {
                 "name": "cpu",
-                "target": {"type": "Utilization", "averageUtilization": int(trigger["metadata"]["value"])},
+                "target": {
+                    "type": "Utilization",
+                    "averageUtilization": int(trigger["metadata"]["value"]),
+                },
             },
         }
         if trigger["type"] == "cpu"
@@ -108,7 +131,10 @@ def hpa_of(scaled: Manifest) -> Manifest:
             "type": "External",
             "external": {
                 "metric": {"name": f"s{number}-prometheus"},
-                "target": {"type": trigger["metricType"], "averageValue": trigger["metadata"]["threshold"]},
+                "target": {
+                    "type": trigger["metricType"],
+                    "averageValue": trigger["metadata"]["threshold"],
+                },
             },
         }
         for number, trigger in enumerate(spec["triggers"])
@@ -118,7 +144,11 @@ def hpa_of(scaled: Manifest) -> Manifest:
         "kind": "HorizontalPodAutoscaler",
         "metadata": scaled["metadata"],
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", **spec["scaleTargetRef"]},
+            "scaleTargetRef": {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                **spec["scaleTargetRef"],
+            },
             "minReplicas": spec["minReplicaCount"],
             "maxReplicas": spec["maxReplicaCount"],
             "metrics": metrics,
@@ -161,7 +191,11 @@ def test_a_manifest_with_a_mistake_is_not_valid(render: Render) -> None:
 def test_nats_runs_the_file_that_compose_runs(render: Render) -> None:
     config = render("demo").generated("ConfigMap", "nats-conf")
     assert config["data"] == {"nats.conf": CONF.read_text()}
-    (volume,) = [v for v in pod(render("demo").get("StatefulSet", "nats"))["volumes"] if v["name"] == "config"]
+    (volume,) = [
+        v
+        for v in pod(render("demo").get("StatefulSet", "nats"))["volumes"]
+        if v["name"] == "config"
+    ]
     assert volume["projected"]["sources"][0]["configMap"]["name"] == config["metadata"]["name"]
 
 
@@ -171,7 +205,11 @@ def pod(workload: Manifest) -> dict[str, Any]:
 
 
 def settings(rendered: Rendered, stage: str) -> ServiceConfig:
-    return Sources(env=rendered.environment(rendered.get("Deployment", stage))).load(STAGES[stage]).config
+    return (
+        Sources(env=rendered.environment(rendered.get("Deployment", stage)))
+        .load(STAGES[stage])
+        .config
+    )
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -183,16 +221,24 @@ def test_the_settings_of_a_stage_are_those_of_its_user_and_its_secrets(
     deployment = rendered.get("Deployment", stage)
     config = settings(rendered, stage)
     assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", stage)
-    files = [config.bus.nats_password_file, config.bus.heartbeat_key_file, getattr(config, "seal_key_file", None)]
+    files = [
+        config.bus.nats_password_file,
+        config.bus.heartbeat_key_file,
+        getattr(config, "seal_key_file", None),
+    ]
     files += [config.api_keys_file] if isinstance(config, FrontendConfig) else []
-    assert {f"/secrets/{name}" for name in rendered.mounted(deployment, "/secrets")} == set(filter(None, files))
+    assert {f"/secrets/{name}" for name in rendered.mounted(deployment, "/secrets")} == set(
+        filter(None, files)
+    )
     assert pod(deployment)["containers"][0]["args"][:2] == ["serve", stage]
     port = config.metrics_port if isinstance(config, StageConfig) else getattr(config, "port", None)
     assert pod(deployment)["containers"][0]["ports"] == [{"containerPort": port, "name": "http"}]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_stages_share_one_model_and_the_overlay_sets_the_engine(render: Render, overlay: str) -> None:
+def test_stages_share_one_model_and_the_overlay_sets_the_engine(
+    render: Render, overlay: str
+) -> None:
     rendered = render(overlay)
     models = {getattr(settings(rendered, stage), "model", None) for stage in STAGES} - {None}
     args = pod(rendered.get("Deployment", "worker"))["containers"][0]["args"]
@@ -203,7 +249,9 @@ def test_stages_share_one_model_and_the_overlay_sets_the_engine(render: Render, 
         assert len(models) == 1
         assert args == ["serve", "worker", "--engine", overlay]
         assert limits["nvidia.com/gpu"] == 1
-        assert {settings(rendered, stage).bus.recovery_s for stage in STAGES} == {1200}, "the same for all processes"
+        assert {settings(rendered, stage).bus.recovery_s for stage in STAGES} == {1200}, (
+            "the same for all processes"
+        )
 
 
 def test_job_creates_the_buckets_as_user_setup(render: Render) -> None:
@@ -212,28 +260,44 @@ def test_job_creates_the_buckets_as_user_setup(render: Render) -> None:
     assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", "setup")
     assert render("demo").mounted(job, "/secrets") == {"nats.password"}
     assert pod(job)["containers"][0]["args"] == ["buckets"]
-    assert "ttlSecondsAfterFinished" in job["spec"], "else a new image cannot be applied: a Job does not change"
+    assert "ttlSecondsAfterFinished" in job["spec"], (
+        "else a new image cannot be applied: a Job does not change"
+    )
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_pod_has_time_to_drain(render: Render, overlay: str, stage: str) -> None:
     spec = pod(render(overlay).get("Deployment", stage))
-    hook = spec["containers"][0].get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+    hook = (
+        spec["containers"][0]
+        .get("lifecycle", {})
+        .get("preStop", {})
+        .get("exec", {})
+        .get("command", ["sleep", "0"])
+    )
     assert hook[0] == "sleep"
     assert (int(hook[1]) > 0) == (stage == "frontend"), "only the frontend is behind a Service"
-    assert spec["terminationGracePeriodSeconds"] > int(hook[1]) + settings(render(overlay), stage).drain_s
+    assert (
+        spec["terminationGracePeriodSeconds"]
+        > int(hook[1]) + settings(render(overlay), stage).drain_s
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_probes_request_paths_that_the_service_serves(render: Render, stage: str) -> None:
     container = pod(render("demo").get("Deployment", stage))["containers"][0]
-    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    paths = {
+        name: container[f"{name}Probe"]["httpGet"]["path"]
+        for name in ("startup", "liveness", "readiness")
+    }
     assert paths == {"startup": "/live", "liveness": "/live", "readiness": "/ready"}
     config = settings(render("demo"), stage)
     ready = container["readinessProbe"]
     patience_s = ready["periodSeconds"] * ready["failureThreshold"]
-    assert not isinstance(config, FrontendConfig) or patience_s >= config.wait_s, "requests wait for the bus"
+    assert not isinstance(config, FrontendConfig) or patience_s >= config.wait_s, (
+        "requests wait for the bus"
+    )
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -252,16 +316,24 @@ def test_pods_are_hardened_and_survive_drains_of_nodes(render: Render, overlay: 
         }
         assert set(container["resources"]) == {"requests", "limits"}
     budgets = {
-        m["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for m in rendered.all("PodDisruptionBudget")
+        m["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
+        for m in rendered.all("PodDisruptionBudget")
     }
     assert budgets == {*STAGES, "nats"}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_each_deployment_has_either_one_autoscaler_or_a_fixed_number(render: Render, overlay: str) -> None:
+def test_each_deployment_has_either_one_autoscaler_or_a_fixed_number(
+    render: Render, overlay: str
+) -> None:
     rendered = render(overlay)
-    scaled = [m["spec"]["scaleTargetRef"]["name"] for m in rendered.all("HorizontalPodAutoscaler", "ScaledObject")]
-    assert sorted(scaled) == sorted(["frontend", "preprocessor", *(() if overlay == "demo" else ("parser", "worker"))])
+    scaled = [
+        m["spec"]["scaleTargetRef"]["name"]
+        for m in rendered.all("HorizontalPodAutoscaler", "ScaledObject")
+    ]
+    assert sorted(scaled) == sorted(
+        ["frontend", "preprocessor", *(() if overlay == "demo" else ("parser", "worker"))]
+    )
     fixed = [m["metadata"]["name"] for m in rendered.all("Deployment") if "replicas" in m["spec"]]
     assert sorted(scaled + fixed) == sorted(STAGES)
 
@@ -281,11 +353,16 @@ def test_only_connections_that_policies_name_are_allowed(render: Render) -> None
     policies = {m["metadata"]["name"]: m["spec"] for m in render("demo").all("NetworkPolicy")}
     assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     (ingress,) = policies["nats"]["ingress"]
-    assert ingress["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "turnwire"}}}]
+    assert ingress["from"] == [
+        {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "turnwire"}}}
+    ]
     assert policies["frontend"]["ingress"] == [{"ports": [{"port": 8000}]}]
-    assert [m["metadata"]["name"] for m in render("demo").all("Service") if m["spec"].get("type")] == []
+    assert [
+        m["metadata"]["name"] for m in render("demo").all("Service") if m["spec"].get("type")
+    ] == []
     labels = [
-        m["spec"]["template"]["metadata"]["labels"] for m in render("demo").all("Deployment", "Job", "StatefulSet")
+        m["spec"]["template"]["metadata"]["labels"]
+        for m in render("demo").all("Deployment", "Job", "StatefulSet")
     ]
     assert all(one["app.kubernetes.io/part-of"] == "turnwire" for one in labels)
 
@@ -307,7 +384,12 @@ def local_nats(
         authority = Authority("cluster")
         certificate, key = authority.write(tmp_path, "server")
         flags = ["--nats-ca-file", authority.write_self(tmp_path / "ca.pem")]
-        more = {"nats-tls": {"tls.crt": Path(certificate).read_bytes(), "tls.key": Path(key).read_bytes()}}
+        more = {
+            "nats-tls": {
+                "tls.crt": Path(certificate).read_bytes(),
+                "tls.key": Path(key).read_bytes(),
+            }
+        }
     server = LocalNats(nats_binary, tmp_path, rendered, more, {"$(POD_NAME)": "nats-0"})
     yield server, rendered, flags
     server.stop()
@@ -333,7 +415,10 @@ class Cluster:
     def __init__(self, binary: str, directory: Path, rendered: Rendered) -> None:
         self._secrets = rendered.secrets
         ports = [free_port() for _ in range(3)]
-        routes = {f"nats-{number}.nats-servers:6222": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
+        routes = {
+            f"nats-{number}.nats-servers:6222": f"127.0.0.1:{port}"
+            for number, port in enumerate(ports)
+        }
         authority = Authority("routes")
         certificate, key = authority.write(directory, "routes")
         secret = {"tls.crt": Path(certificate).read_bytes(), "tls.key": Path(key).read_bytes()}
@@ -352,11 +437,16 @@ class Cluster:
         self.url = ",".join(f"nats://127.0.0.1:{server.port}" for server in self.servers)
 
     def login(self, user: str) -> dict[str, str]:
-        return {"nats_user": user, "nats_password_file": str(self._secrets / user / "nats.password")}
+        return {
+            "nats_user": user,
+            "nats_password_file": str(self._secrets / user / "nats.password"),
+        }
 
     def make_buckets(self) -> None:
         """As the Job: again until the servers have a leader."""
-        login = [f"--{name.replace('_', '-')}={value}" for name, value in self.login("setup").items()]
+        login = [
+            f"--{name.replace('_', '-')}={value}" for name, value in self.login("setup").items()
+        ]
         for _ in range(10):
             if main(["buckets", f"--nats-url={self.url}", *login]) == 0:
                 return
@@ -370,7 +460,9 @@ class Cluster:
 def test_cluster_of_three_servers_keeps_three_copies_and_refuses_routes_without_a_certificate(
     render: Render, nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = Cluster(nats_binary, tmp_path, Rendered(tmp_path / "rendered", "demo", ["nats-cluster"]))
+    cluster = Cluster(
+        nats_binary, tmp_path, Rendered(tmp_path / "rendered", "demo", ["nats-cluster"])
+    )
     try:
         for server in cluster.servers:
             server.wait()
@@ -381,7 +473,10 @@ def test_cluster_of_three_servers_keeps_three_copies_and_refuses_routes_without_
             with socket.create_connection(("127.0.0.1", port), LIMIT_S) as route:
                 stranger = ssl.create_default_context()
                 stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
-                with pytest.raises(ssl.SSLError, match="certificate"), stranger.wrap_socket(route) as tls:
+                with (
+                    pytest.raises(ssl.SSLError, match="certificate"),
+                    stranger.wrap_socket(route) as tls,
+                ):
                     tls.recv(1)
     finally:
         cluster.stop()
@@ -397,7 +492,11 @@ def test_pod_monitor_finds_the_metrics_of_every_stage(render: Render) -> None:
     (monitor,) = rendered.all("PodMonitor")
     (rule,) = monitor["spec"]["selector"]["matchExpressions"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert (rule["key"], rule["operator"], endpoint["path"]) == ("app.kubernetes.io/component", "In", "/metrics")
+    assert (rule["key"], rule["operator"], endpoint["path"]) == (
+        "app.kubernetes.io/component",
+        "In",
+        "/metrics",
+    )
     for workload in rendered.all("Deployment"):
         assert workload["spec"]["template"]["metadata"]["labels"][rule["key"]] in rule["values"]
         (container,) = pod(workload)["containers"]
@@ -411,7 +510,9 @@ async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
     render: Render, nats_binary: str, tmp_path: Path, demo_dir: Path
 ) -> None:
     rendered = render("demo", "nats-cluster", "nats-tls", "keda")
-    hook = pod(rendered.get("StatefulSet", "nats"))["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    hook = pod(rendered.get("StatefulSet", "nats"))["containers"][0]["lifecycle"]["preStop"][
+        "exec"
+    ]["command"]
     assert hook == ["nats-server", "--signal", "ldm=1"]
     rendered = Rendered(tmp_path / "rendered", "demo", ["nats-cluster"])
     cluster = Cluster(nats_binary, tmp_path, rendered)
@@ -424,7 +525,9 @@ async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
         await asyncio.to_thread(stack.start_all, **options)
         client = Client(stack.url)
         text = " ".join(f"word{number}" for number in range(400))
-        streams = [asyncio.create_task(client.stream(body(say(f"Hm.</think>{text}")))) for _ in range(8)]
+        streams = [
+            asyncio.create_task(client.stream(body(say(f"Hm.</think>{text}")))) for _ in range(8)
+        ]
         for server in cluster.servers:
             server.drain([nats_binary, *hook[1:]])  # the clients move to the others
             server.start()
@@ -441,7 +544,10 @@ async def test_streams_survive_the_restart_of_every_server_of_the_cluster(
 def test_every_directory_is_used() -> None:
     """A component that no overlay names is described in the docs."""
     page = (DEPLOY.parent / "docs" / "kubernetes.md").read_text()
-    overlays = "".join(path.read_text() for path in (DEPLOY / "kubernetes" / "overlays").glob("*/kustomization.yaml"))
+    overlays = "".join(
+        path.read_text()
+        for path in (DEPLOY / "kubernetes" / "overlays").glob("*/kustomization.yaml")
+    )
     for component in (DEPLOY / "kubernetes" / "components").iterdir():
         assert f"components/{component.name}" in overlays + page
     for path in (DEPLOY / "kubernetes").rglob("*.yaml"):

@@ -1,4 +1,5 @@
-"""The dashboard, the alerts and their own tests. That the metrics exist is checked in tests/pipeline, on a real run."""
+"""The dashboard, the alerts and their own tests. That the metrics exist is checked in
+tests/pipeline, on a real run."""
 
 import shutil
 import subprocess
@@ -19,7 +20,11 @@ def test_an_expression_parses_and_selects_something(name: str) -> None:
 
 
 def test_metrics_and_labels_of_an_expression_are_found() -> None:
-    found = dict(metrics('histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c"}[5m]))) / on (a) (max(y) > 3)'))
+    found = dict(
+        metrics(
+            'histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c"}[5m]))) / on (a) (max(y) > 3)'
+        )
+    )
     assert found == {"x_bucket": {"le", "a", "b"}, "y": set()}
 
 
@@ -28,7 +33,9 @@ def test_every_panel_has_its_place_and_a_description() -> None:
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
     assert len(set(places)) == len(places)
     for panel in panels():
-        assert panel["type"] == "row" or (panel["title"] and panel["description"] and panel["targets"])
+        assert panel["type"] == "row" or (
+            panel["title"] and panel["description"] and panel["targets"]
+        )
 
 
 def test_every_alert_describes_what_to_do() -> None:
@@ -39,13 +46,21 @@ def test_every_alert_describes_what_to_do() -> None:
         assert rule["alert"] in (RULES.parent / "alerts_test.yml").read_text()
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian package prometheus) is not installed")
+@pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool (Debian package prometheus) is not installed"
+)
 @pytest.mark.parametrize(
-    "command", ["check rules alerts.yml", "test rules alerts_test.yml", "check config prometheus.yml"]
+    "command",
+    ["check rules alerts.yml", "test rules alerts_test.yml", "check config prometheus.yml"],
 )
 def test_promtool_accepts_the_rules(command: str) -> None:
     assert PROMTOOL is not None
     ran = subprocess.run(
-        [PROMTOOL, *command.split()], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False
+        [PROMTOOL, *command.split()],
+        cwd=RULES.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

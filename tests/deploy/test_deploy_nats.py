@@ -1,5 +1,6 @@
-"""deploy/nats/nats.conf on a real server: every service may do what it needs, and the audit finds nothing that it may do
-beyond that. That nothing is missing or unused is shown by test_deploy_rights.py."""
+"""deploy/nats/nats.conf on a real server: every service may do what it needs, and the audit finds
+nothing that it may do beyond that. That nothing is missing or unused is shown by
+test_deploy_rights.py."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +46,9 @@ async def test_a_user_may_do_what_its_service_needs(server: DeployedNats, name: 
     subscribe = [subject for subject, users in SUBSCRIBERS.items() if name in users]
     async with Audit(server.url, server.secrets).user(name) as user:
         for subject in publish:
-            if not subject.startswith("$JS.API.STREAM"):  # which changes the buckets of the other tests
+            if not subject.startswith(
+                "$JS.API.STREAM"
+            ):  # which changes the buckets of the other tests
                 await user.client.publish(subject, b"")
         for subject in subscribe:
             await user.client.subscribe(subject)
@@ -62,7 +65,8 @@ def with_administration(conf: str) -> str:
 
 def with_foreign_answers(conf: str) -> str:
     return conf.replace(
-        '"tw.*.beat.*.*", "_INBOX_worker.*.*"', '"tw.*.beat.*.*", "_INBOX_worker.*.*", "_INBOX_frontend.>"'
+        '"tw.*.beat.*.*", "_INBOX_worker.*.*"',
+        '"tw.*.beat.*.*", "_INBOX_worker.*.*", "_INBOX_frontend.>"',
     )
 
 
@@ -74,9 +78,18 @@ def with_dynamic_answers(conf: str) -> str:
 
 
 def with_one_account(conf: str) -> str:
-    setup = conf[conf.index("      {\n        # `turnwire buckets`") : conf.index("    ]\n    exports")]
-    head, tail = conf[: conf.index("accounts {")], conf[conf.index("    users: [\n      {\n        user: frontend") :]
-    return head + "authorization {\n" + tail.replace("users: [", "users: [\n" + setup, 1).replace("\n  }\n}", "\n}", 1)
+    setup = conf[
+        conf.index("      {\n        # `turnwire buckets`") : conf.index("    ]\n    exports")
+    ]
+    head, tail = (
+        conf[: conf.index("accounts {")],
+        conf[conf.index("    users: [\n      {\n        user: frontend") :],
+    )
+    return (
+        head
+        + "authorization {\n"
+        + tail.replace("users: [", "users: [\n" + setup, 1).replace("\n  }\n}", "\n}", 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +98,10 @@ def with_one_account(conf: str) -> str:
         (with_administration, "worker may publish on $JS.API.STREAM.UPDATE.KV_tw_ledger"),
         (with_foreign_answers, "worker may subscribe to _INBOX_frontend.>"),
         (with_dynamic_answers, "worker may publish on $JS.API.STREAM.DELETE.tw_audit"),
-        (with_one_account, "frontend may create streams by an answer of JetStream; delete the stream tw_audit"),
+        (
+            with_one_account,
+            "frontend may create streams by an answer of JetStream; delete the stream tw_audit",
+        ),
     ],
 )
 async def test_the_audit_finds_a_right_too_many(
@@ -122,7 +138,9 @@ async def test_requests_are_answered(server: DeployedNats, quiet_log: FilteringB
         await other.close()
 
 
-async def test_the_frontend_stores_responses(server: DeployedNats, quiet_log: FilteringBoundLogger) -> None:
+async def test_the_frontend_stores_responses(
+    server: DeployedNats, quiet_log: FilteringBoundLogger
+) -> None:
     bus = bus_of(server, "frontend", quiet_log)
     await bus.connect()
     bucket = Bucket(bus, bucket_config(FrontendConfig()), quiet_log)
@@ -137,7 +155,10 @@ async def test_preprocessor_reads_entries_that_parsers_wrote(
     server: DeployedNats, quiet_log: FilteringBoundLogger
 ) -> None:
     config = ledger_bucket(ParserConfig(model="m"))
-    writing, reading = bus_of(server, "parser", quiet_log), bus_of(server, "preprocessor", quiet_log)
+    writing, reading = (
+        bus_of(server, "parser", quiet_log),
+        bus_of(server, "preprocessor", quiet_log),
+    )
     await writing.connect()
     await reading.connect()
     Bucket(writing, config, quiet_log).offer("k", b"v", "m")
@@ -151,14 +172,21 @@ async def test_preprocessor_reads_entries_that_parsers_wrote(
     await reading.close()
 
 
-def test_services_may_not_create_buckets(server: DeployedNats, capsys: pytest.CaptureFixture[str]) -> None:
+def test_services_may_not_create_buckets(
+    server: DeployedNats, capsys: pytest.CaptureFixture[str]
+) -> None:
     login = ["--nats-user", "parser", "--nats-password-file", server.password_file("parser")]
     assert main(["buckets", "--nats-url", server.url, *login]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "bucket tw_ledger: no answer from JetStream within 2 s; may this user create streams?" in line
+    assert (
+        "bucket tw_ledger: no answer from JetStream within 2 s; may this user create streams?"
+        in line
+    )
 
 
 async def test_server_accepts_messages_of_8_mib(server: DeployedNats) -> None:
-    client = await nats.connect(server.url, user="tap", password=read_secret(server.password_file("tap")))
+    client = await nats.connect(
+        server.url, user="tap", password=read_secret(server.password_file("tap"))
+    )
     assert client.max_payload == 8 * 1024 * 1024
     await client.close()

@@ -1,5 +1,5 @@
-"""Every feature on a server with deploy/nats/nats.conf, which records what each user does: no right is missing, and none
-is unused."""
+"""Every feature on a server with deploy/nats/nats.conf, which records what each user does: no right
+is missing, and none is unused."""
 
 import asyncio
 import json
@@ -80,14 +80,18 @@ async def test_no_right_is_missing_and_none_is_unused(
         (user, what): left
         for user, granted in rights(CONF.read_text()).items()
         for what, verb in (("publish", "PUB"), ("subscribe", "SUB"))
-        if (left := unused(granted.get(what, []), (s for u, v, s in done if (u, v) == (user, verb))))
+        if (
+            left := unused(granted.get(what, []), (s for u, v, s in done if (u, v) == (user, verb)))
+        )
     }
     assert superfluous == {}
 
 
 async def ask(client: Client, path: str, **request: Any) -> dict[str, Any]:
     """The answer, which has to be one; a stream is read to its end."""
-    async with client.http.post(f"{client.url}{path}", json={"model": MODEL, **request}) as response:
+    async with client.http.post(
+        f"{client.url}{path}", json={"model": MODEL, **request}
+    ) as response:
         assert response.status == 200, await response.text()
         if request.get("stream"):
             assert b"data:" in await response.read()
@@ -97,7 +101,8 @@ async def ask(client: Client, path: str, **request: Any) -> dict[str, Any]:
 
 
 async def apis(client: Client) -> dict[str, Any]:
-    """Uses the APIs, streamed and not, with tool calls, stop strings and a second turn after one in the ledger.
+    """Uses the APIs, streamed and not, with tool calls, stop strings and a second turn after one in
+    the ledger.
 
     Returns the request of the second turn.
     """
@@ -118,20 +123,24 @@ async def apis(client: Client) -> dict[str, Any]:
 
 async def text(client: Client) -> None:
     """Counting and tokenizing."""
-    counted = await ask(client, "/v1/messages/count_tokens", messages=[{"role": "user", "content": "hello"}])
+    counted = await ask(
+        client, "/v1/messages/count_tokens", messages=[{"role": "user", "content": "hello"}]
+    )
     assert counted["input_tokens"]
     tokens = (await ask(client, "/v1/tokenize", prompt="hello", add_special_tokens=False))["tokens"]
     assert (await ask(client, "/v1/detokenize", tokens=tokens))["prompt"] == "hello"
 
 
 async def refusals(client: Client) -> None:
-    """A prompt that does not fit is refused by the preprocessor, and at once: the frontend acknowledges that."""
+    """A prompt that does not fit is refused by the preprocessor, and at once: the frontend
+    acknowledges that."""
     status, reply = await client.post("/v1/messages", body("word " * 2 * WINDOW, stream=False))
     assert status == 400, reply
 
 
 async def stored(one: Client, other: Client) -> None:
-    """Responses of one frontend on the other: read, continued, in the background, cancelled, deleted."""
+    """Responses of one frontend on the other: read, continued, in the background, cancelled,
+    deleted."""
     quick, long = say("Hm.</think>Hello."), say("Hm.</think>[[delay 20]][[fill 400]]")
     made = await ask(one, "/v1/responses", input=quick)
     await ask(other, "/v1/responses", input=quick, previous_response_id=made["id"])
@@ -160,16 +169,24 @@ async def cancelled(client: Client, stack: Stack) -> None:
     await eventually(lambda: any('"hangup"' in worker.text() for worker in stack.of("worker")))
 
 
-async def unreadable(nats: DeployedNats, stack: Stack, client: Client, log: FilteringBoundLogger) -> None:
+async def unreadable(
+    nats: DeployedNats, stack: Stack, client: Client, log: FilteringBoundLogger
+) -> None:
     """A turn that no parser can read: its worker reports to the frontend."""
     _, health = await client.get("/health")
     worker, parser = (health["stages"][stage][0]["id"] for stage in ("worker", "parser"))
     evt = f"{subjects.PREFIX}.evt."
-    frontend = next(s for user, verb, s in nats.done() if verb == "SUB" and s.startswith(evt)).removeprefix(evt)
+    frontend = next(
+        s for user, verb, s in nats.done() if verb == "SUB" and s.startswith(evt)
+    ).removeprefix(evt)
     broken = msgspec.Raw(b"7")
-    request = GenerateRequest("unread", 1, MODEL, b"\0" * 4, parser, frontend, Sampling(max_tokens=2), [], broken)
+    request = GenerateRequest(
+        "unread", 1, MODEL, b"\0" * 4, parser, frontend, Sampling(max_tokens=2), [], broken
+    )
     bus = await connected(nats, "preprocessor", log)
-    reply = await bus.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
+    reply = await bus.request(
+        subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S
+    )
     assert msgspec.json.decode(reply, type=GenerateReply).error is None
     await eventually(lambda: ("worker", "PUB", subjects.events(frontend)) in nats.done())
     await bus.close()
@@ -179,13 +196,20 @@ async def images(nats: DeployedNats, client: Client, log: FilteringBoundLogger) 
     """A frontend stores an image, and a worker reads it."""
     _, health = await client.get("/health")
     worker = health["stages"]["worker"][0]["id"]
-    frontend, preprocessor = await connected(nats, "frontend", log), await connected(nats, "preprocessor", log)
+    frontend, preprocessor = (
+        await connected(nats, "frontend", log),
+        await connected(nats, "preprocessor", log),
+    )
     await ImageStore(frontend, ImageStoreConfig(), log).put("0" * 40, b"data")
     for image, code in (("0" * 40, None), ("1" * 40, MEDIA_MISSING)):
         place = [PromptImage(image, 0, 1)]
         sampling, context = Sampling(max_tokens=0), msgspec.Raw(b"null")
-        request = GenerateRequest("seen", 1, MODEL, b"\0" * 4, "", "", sampling, [], context, images=place)
-        reply = await preprocessor.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
+        request = GenerateRequest(
+            "seen", 1, MODEL, b"\0" * 4, "", "", sampling, [], context, images=place
+        )
+        reply = await preprocessor.request(
+            subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S
+        )
         error = msgspec.json.decode(reply, type=GenerateReply).error
         assert (error and error.code) == code
     await frontend.close()
@@ -205,8 +229,11 @@ async def connected(nats: DeployedNats, user: str, log: FilteringBoundLogger) ->
     return bus
 
 
-async def losses(stack: Stack, client: Client, options: dict[str, dict[str, Any]], second: dict[str, Any]) -> None:
-    """One of each stage dies under streams; what starts in its place reads the ledger's bucket and the KV blocks."""
+async def losses(
+    stack: Stack, client: Client, options: dict[str, dict[str, Any]], second: dict[str, Any]
+) -> None:
+    """One of each stage dies under streams; what starts in its place reads the ledger's bucket and
+    the KV blocks."""
     for stage in ("parser", "worker", "preprocessor"):
         turns = [asyncio.create_task(client.stream(body(LONG))) for _ in range(4)]
         await asyncio.sleep(0.3)
@@ -233,7 +260,8 @@ async def suspended(stack: Stack, client: Client) -> None:
 
 
 async def lost_frames(nats: DeployedNats, client: Client) -> None:
-    """The server is killed and started again under streams until frames were lost, and replayed, on both hops."""
+    """The server is killed and started again under streams until frames were lost, and replayed, on
+    both hops."""
 
     def replayed() -> bool:
         sent = [subject for _, verb, subject in nats.done() if verb == "PUB"]
@@ -261,7 +289,9 @@ def observing(nats: DeployedNats) -> Iterator[None]:
     argv = (("tap", "--json"), ("trajectories",), ("inspect", "--port", "0"))
     outputs = [Path(f"{nats.log}.{name}") for name, *_ in argv]
     running = [
-        subprocess.Popen(command(nats, "tap", *one), stdout=output.open("wb"), stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            command(nats, "tap", *one), stdout=output.open("wb"), stderr=subprocess.DEVNULL
+        )
         for one, output in zip(argv, outputs, strict=True)
     ]
     try:
@@ -275,19 +305,27 @@ def observing(nats: DeployedNats) -> Iterator[None]:
             process.terminate()
             process.wait(LIMIT_S)
     assert head["turns"]
-    lines = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs[:2]]
+    lines = [
+        [json.loads(line) for line in output.read_text().splitlines()] for output in outputs[:2]
+    ]
     assert any(line["subject"].startswith("tw.v2.tok.") for line in lines[0])
     assert lines[1]
 
 
 def doctor(nats: DeployedNats) -> None:
-    found = subprocess.run(command(nats, "tap", "doctor"), capture_output=True, text=True, timeout=LIMIT_S)
+    found = subprocess.run(
+        command(nats, "tap", "doctor"), capture_output=True, text=True, timeout=LIMIT_S
+    )
     for stage in ("frontend", "preprocessor", "worker", "parser"):
-        assert any(line.split()[:2] == ["ok", stage] for line in found.stdout.splitlines()), found.stdout
+        assert any(line.split()[:2] == ["ok", stage] for line in found.stdout.splitlines()), (
+            found.stdout
+        )
 
 
 def change_buckets(nats: DeployedNats) -> None:
     """The set-up step again, with other limits."""
     more = ("--ledger-store-mb", "65", "--response-store-bytes", "200MiB")
-    made = subprocess.run([*command(nats, "setup", "buckets"), *more], capture_output=True, text=True, timeout=LIMIT_S)
+    made = subprocess.run(
+        [*command(nats, "setup", "buckets"), *more], capture_output=True, text=True, timeout=LIMIT_S
+    )
     assert made.returncode == 0, made.stderr

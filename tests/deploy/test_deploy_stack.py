@@ -1,5 +1,5 @@
-"""The four services as users of the bus: turns, a cancellation and a death work with the deployed permissions, and
-forged heartbeats change nothing."""
+"""The four services as users of the bus: turns, a cancellation and a death work with the deployed
+permissions, and forged heartbeats change nothing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,13 +30,18 @@ def deployed(
 
 
 @pytest.mark.slow
-async def test_services_are_refused_nothing_that_they_need(deployed: tuple[DeployedNats, Stack]) -> None:
+async def test_services_are_refused_nothing_that_they_need(
+    deployed: tuple[DeployedNats, Stack],
+) -> None:
     nats, stack = deployed
     client = Client(stack.url)
     try:
         answer = await client.stream(body(say(f"Thinking.</think>Text.{call('ls')}")))
         assert answer.stop_reason == "tool_use"
-        for path, request in (("/v1/messages/count_tokens", body("hello")), ("/v1/tokenize", {"prompt": "hello"})):
+        for path, request in (
+            ("/v1/messages/count_tokens", body("hello")),
+            ("/v1/tokenize", {"prompt": "hello"}),
+        ):
             status, reply = await client.post(path, {"model": MODEL, **request})
             assert status == 200, reply
         long = body(say("Thinking.</think>" + "word " * 400))
@@ -65,22 +70,33 @@ async def only(stack: Stack) -> set[str]:
 
 
 @pytest.mark.slow
-async def test_forged_heartbeats_have_no_effect_on_requests(deployed: tuple[DeployedNats, Stack]) -> None:
+async def test_forged_heartbeats_have_no_effect_on_requests(
+    deployed: tuple[DeployedNats, Stack],
+) -> None:
     nats, stack = deployed
     real = await only(stack)
     client = Client(stack.url)
     try:
-        turns = [asyncio.create_task(client.stream(body(say("Thinking.</think>" + "word " * 200)))) for _ in range(8)]
+        turns = [
+            asyncio.create_task(client.stream(body(say("Thinking.</think>" + "word " * 200))))
+            for _ in range(8)
+        ]
         async with Audit(nats.url, nats.secrets).user("parser") as forger:
             for number in range(2000):
                 forged = Heartbeat("parser", f"forged-{number}", leaving=number % 2 == 0)
-                await forger.client.publish(subjects.heartbeat("parser", forged.id), msgspec.json.encode(forged))
+                await forger.client.publish(
+                    subjects.heartbeat("parser", forged.id), msgspec.json.encode(forged)
+                )
             for id in real:
                 gone = Heartbeat("parser", id, leaving=True)
-                await forger.client.publish(subjects.heartbeat("parser", id), msgspec.json.encode(gone))
+                await forger.client.publish(
+                    subjects.heartbeat("parser", id), msgspec.json.encode(gone)
+                )
             assert await forger.refused() == set()
         for _ in range(20):
-            assert (await client.post("/v1/messages", body(say("Hm.</think>Hi."), stream=False)))[0] == 200
+            assert (await client.post("/v1/messages", body(say("Hm.</think>Hi."), stream=False)))[
+                0
+            ] == 200
         assert [(await turn).stop_reason for turn in turns] == ["end_turn"] * 8
         async with client.http.get(f"{stack.url}/metrics") as response:
             metrics = await response.text()
@@ -93,11 +109,16 @@ async def test_forged_heartbeats_have_no_effect_on_requests(deployed: tuple[Depl
 
 
 @pytest.mark.slow
-async def test_the_audit_finds_nothing_while_the_pipeline_serves(deployed: tuple[DeployedNats, Stack]) -> None:
+async def test_the_audit_finds_nothing_while_the_pipeline_serves(
+    deployed: tuple[DeployedNats, Stack],
+) -> None:
     nats, stack = deployed
     client = Client(stack.url)
     try:
-        turns = [asyncio.create_task(client.stream(body(say("Thinking.</think>" + "word " * 600)))) for _ in range(8)]
+        turns = [
+            asyncio.create_task(client.stream(body(say("Thinking.</think>" + "word " * 600))))
+            for _ in range(8)
+        ]
         assert await Audit(nats.url, nats.secrets).run() == []
         assert [(await turn).stop_reason for turn in turns] == ["end_turn"] * 8
     finally:

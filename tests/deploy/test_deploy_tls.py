@@ -1,4 +1,5 @@
-"""TLS to the bus, with the deployed configuration and real certificates: what is refused is one line."""
+"""TLS to the bus, with the deployed configuration and real certificates: what is refused is one
+line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,18 +25,26 @@ class Secured(NamedTuple):
     def buckets(self, *flags: str) -> int:
         """`turnwire buckets` as a client of this server."""
         login = ["--nats-user", "setup", "--nats-password-file", self.server.password_file("setup")]
-        return main(["buckets", "--nats-url", self.server.url, "--connect-timeout-s", "30", *login, *flags])
+        return main(
+            ["buckets", "--nats-url", self.server.url, "--connect-timeout-s", "30", *login, *flags]
+        )
 
     def ca(self, authority: Authority | None = None) -> tuple[str, str]:
         authority = authority or self.ours
-        return "--nats-ca-file", authority.write_self(self.directory / f"{authority.name.rfc4514_string()}.pem")
+        return "--nats-ca-file", authority.write_self(
+            self.directory / f"{authority.name.rfc4514_string()}.pem"
+        )
 
     def certificate(self, authority: Authority) -> tuple[str, ...]:
-        certificate, key = authority.write(self.directory, f"client-{authority.name.rfc4514_string()}")
+        certificate, key = authority.write(
+            self.directory, f"client-{authority.name.rfc4514_string()}"
+        )
         return "--nats-cert-file", certificate, "--nats-key-file", key
 
 
-def secured(binary: str, directory: Path, *, host: str = "127.0.0.1", mutual: bool = False) -> Secured:
+def secured(
+    binary: str, directory: Path, *, host: str = "127.0.0.1", mutual: bool = False
+) -> Secured:
     ours, foreign = Authority("ours"), Authority("foreign")
     certificate, key = ours.write(directory, "server", host)
     verify = f'ca_file: "{ours.write_self(directory / "ca.pem")}", verify: true' if mutual else ""
@@ -65,9 +74,13 @@ def refused(status: int, capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_authority_that_signed_the_server_is_trusted(one_sided: Secured, capsys: pytest.CaptureFixture[str]) -> None:
+def test_authority_that_signed_the_server_is_trusted(
+    one_sided: Secured, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert one_sided.buckets(*one_sided.ca()) == 0
-    assert "certificate verify failed" in refused(one_sided.buckets(*one_sided.ca(one_sided.foreign)), capsys)
+    assert "certificate verify failed" in refused(
+        one_sided.buckets(*one_sided.ca(one_sided.foreign)), capsys
+    )
     assert "certificate verify failed" in refused(one_sided.buckets(), capsys)
 
 
@@ -89,7 +102,9 @@ def test_server_refuses_clients_without_a_trusted_certificate(
 
 
 @pytest.mark.parametrize("flag", ["--nats-ca-file", "--nats-cert-file"])
-def test_a_file_that_cannot_be_used_is_named(one_sided: Secured, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_used_is_named(
+    one_sided: Secured, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing, empty = one_sided.directory / "missing.pem", one_sided.directory / "empty.pem"
     empty.write_text("")
     for file in (missing, empty):
@@ -99,7 +114,10 @@ def test_a_file_that_cannot_be_used_is_named(one_sided: Secured, flag: str, caps
 @pytest.mark.slow
 async def test_pipeline_serves_over_mutual_tls(mutual: Secured, demo_dir: Path) -> None:
     flags = (*mutual.ca(), *mutual.certificate(mutual.ours))
-    mutual.server.tls = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+    mutual.server.tls = {
+        flag[2:].replace("-", "_"): value
+        for flag, value in zip(flags[::2], flags[1::2], strict=True)
+    }
     stack = Stack(mutual.server, demo_dir, mutual.directory)
     try:
         stack.start_all(**users(mutual.server))

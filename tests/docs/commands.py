@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<note>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- (?P<note>[^>]*?) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 _NOT_RUN = re.compile(r"not run(?: `(?P<beginning>[^`]+)`)?: (?P<reason>[^;]+)")
 
@@ -46,7 +47,9 @@ def read_commands(page: Path, name: str) -> Iterator[Command]:
     for block in _BLOCK.finditer(text):
         place = f"{name}:{text[: block.start('body')].count(chr(10)) + 1}"
         note, body = block["note"] or "", block["body"]
-        reasons = {found["beginning"] or "": found["reason"].strip() for found in _NOT_RUN.finditer(note)}
+        reasons = {
+            found["beginning"] or "": found["reason"].strip() for found in _NOT_RUN.finditer(note)
+        }
         rest = [part for part in _NOT_RUN.sub("", note).split(";") if part.strip()]
         file = ""
         for part in rest:
@@ -64,7 +67,9 @@ def read_commands(page: Path, name: str) -> Iterator[Command]:
             found = list(_transcript(place, body))
         for command in found:
             command.containers = "in containers" in note
-            command.skipped = next((why for start, why in reasons.items() if command.text.startswith(start)), "")
+            command.skipped = next(
+                (why for start, why in reasons.items() if command.text.startswith(start)), ""
+            )
             yield command
 
 

@@ -1,4 +1,5 @@
-"""Follows README.md and the pages of docs/ as a new user does: command by command, in a fresh copy of the repository."""
+"""Follows README.md and the pages of docs/ as a new user does: command by command, in a fresh copy
+of the repository."""
 
 import json
 import os
@@ -19,7 +20,11 @@ from tests.conftest import free_port
 from tests.docs.commands import Command, read_commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
+]
 LIMIT_S = 900.0
 """`make up` and `docker compose up` install packages."""
 SERVES = re.compile(r"make up\b")
@@ -105,9 +110,21 @@ def environment(home: Path) -> dict[str, str]:
     """A new user's, with the caches and indexes of pip on this machine. Servers choose a free port."""
     own = Path.home()
     # `make test-all ARGS=…` exports its own variables to each make below it.
-    theirs = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS")
+    theirs = (
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+        "MAKEFLAGS",
+        "MAKEOVERRIDES",
+        "MFLAGS",
+        "MAKELEVEL",
+        "ARGS",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in theirs}
-    kept = {name: value for name, value in kept.items() if not name.startswith(("TURNWIRE_", "XDG_", "PYTEST_"))}
+    kept = {
+        name: value
+        for name, value in kept.items()
+        if not name.startswith(("TURNWIRE_", "XDG_", "PYTEST_"))
+    }
     pip = {"PIP_CACHE_DIR": str(own / ".cache" / "pip")}
     if (own / ".config" / "pip" / "pip.conf").is_file():
         pip["PIP_CONFIG_FILE"] = str(own / ".config" / "pip" / "pip.conf")
@@ -128,11 +145,14 @@ class Reader:
         self.server: Running | None = None
 
     def type(self, command: Command) -> str:
-        """Runs a command and returns its output; one that runs until Ctrl-C serves on, or sees a turn and is ended."""
+        """Runs a command and returns its output; one that runs until Ctrl-C serves on, or sees a
+        turn and is ended."""
         if command.file:
             (self.clone / command.file).write_text(command.text)
             return ""
-        ready = next((text for pattern, text in STAYS.items() if re.match(pattern, command.text)), "")
+        ready = next(
+            (text for pattern, text in STAYS.items() if re.match(pattern, command.text)), ""
+        )
         running = self.start(command, until_interrupted=bool(ready))
         if not ready:
             running.check(running.process.wait(LIMIT_S))
@@ -151,15 +171,25 @@ class Reader:
     @property
     def address(self) -> str:
         """The address of the server that runs during the other commands."""
-        found = re.search(r"is served at (\S+)", self.server.output()) if self.server is not None else None
+        found = (
+            re.search(r"is served at (\S+)", self.server.output())
+            if self.server is not None
+            else None
+        )
         return found[1] if found is not None else ADDRESS
 
     def _watch(self, running: "Running") -> None:
         """A turn is served, which a tap writes; then Ctrl-C."""
         assert self.server is not None, f"{running}: no server runs"
-        body = {"model": "turnwire-demo", "max_tokens": 200, "messages": [{"role": "user", "content": "Hello."}]}
+        body = {
+            "model": "turnwire-demo",
+            "max_tokens": 200,
+            "messages": [{"role": "user", "content": "Hello."}],
+        }
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.address}/v1/messages", json.dumps(body).encode(), headers)
+        request = urllib.request.Request(
+            f"{self.address}/v1/messages", json.dumps(body).encode(), headers
+        )
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             assert json.loads(answer.read())["stop_reason"] == "end_turn"
         target = TARGET.match(running.command.text)
@@ -269,7 +299,11 @@ def test_every_command_works_as_written(reader: Reader) -> None:
     typed = 0
     for page in PAGES:
         for command in commands(page):
-            if command.skipped or command.containers or (reader.server and SERVES.match(command.text)):
+            if (
+                command.skipped
+                or command.containers
+                or (reader.server and SERVES.match(command.text))
+            ):
                 continue
             reader.type(command)
             typed += 1
@@ -281,7 +315,8 @@ def test_every_command_works_as_written(reader: Reader) -> None:
 
 
 def check_banner(reader: Reader) -> None:
-    """The lines that `make up` prints can be pasted into another shell, where no environment is active."""
+    """The lines that `make up` prints can be pasted into another shell, where no environment is
+    active."""
     assert reader.server is not None
     lines = reader.server.output().splitlines()
     exports = [line.strip() for line in lines if line.startswith("  export ")]
@@ -307,7 +342,9 @@ def test_every_command_for_containers_works_as_written(reader: Reader) -> None:
         or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
     ):
         pytest.skip("no Docker daemon runs here")
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["docker", "compose", "version"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("docker has no compose")
     images = {
         "TURNWIRE_COMPOSE_BASE": "python:3.12-slim",
@@ -317,12 +354,18 @@ def test_every_command_for_containers_works_as_written(reader: Reader) -> None:
     for name, image in images.items():
         wanted = os.environ.get(name, image)
         for how in ("image inspect", "pull"):
-            if not subprocess.run(["docker", *how.split(), wanted], capture_output=True, check=False).returncode:
+            if not subprocess.run(
+                ["docker", *how.split(), wanted], capture_output=True, check=False
+            ).returncode:
                 break
         else:
             pytest.skip(f"there is no image {wanted} here, and no registry ({name} names another)")
     port = free_port()
-    own = {name: value for name, value in os.environ.items() if name.startswith(("TURNWIRE_COMPOSE_", "DOCKER_"))}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("TURNWIRE_COMPOSE_", "DOCKER_"))
+    }
     reader.environment |= {
         **own,
         "HOME": str(Path.home()),
@@ -342,7 +385,10 @@ def test_every_command_for_containers_works_as_written(reader: Reader) -> None:
                     continue
                 running = reader.start(command, until_interrupted=True)
                 try:
-                    await_condition(lambda: ready(port) or running.process.poll() is not None, str(running))  # noqa: B023
+                    await_condition(
+                        lambda: ready(port) or running.process.poll() is not None,  # noqa: B023
+                        str(running),
+                    )
                     assert running.process.poll() is None, f"it ended: {running}"
                     running.process.send_signal(
                         signal.SIGINT

@@ -8,4 +8,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "bus.md"
 
 
 def test_page_shows_the_table() -> None:
-    assert f"```text\n{drawing()}\n```" in PAGE.read_text(), "put the output of tests.docs.turn_states into the page"
+    assert f"```text\n{drawing()}\n```" in PAGE.read_text(), (
+        "put the output of tests.docs.turn_states into the page"
+    )

@@ -40,7 +40,9 @@ def test_places_in_pages_are_found_and_code_is_not_read(tmp_path: Path) -> None:
     assert found(tmp_path / "page.md", page) == [(10, "It is sent behind it.", "after, following")]
 
 
-@pytest.mark.parametrize("start", ["Of the turn.", "Their names.", "Those of a turn.", "By index.", "The same, later."])
+@pytest.mark.parametrize(
+    "start", ["Of the turn.", "Their names.", "Those of a turn.", "By index.", "The same, later."]
+)
 def test_docstring_begins_with_a_noun_or_a_verb(start: str, tmp_path: Path) -> None:
     assert len(found(tmp_path / "module.py", f'"""{start}"""\n')) == 1
     assert found(tmp_path / "module.py", f'"""Turns. {start}"""\n') == []
@@ -68,7 +70,9 @@ def test_a_place_ends_the_check_with_status_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = WORDS["main"]
-    monkeypatch.setitem(main.__globals__, "findings", lambda _: [(1, "A turn whose text is known.", "with")])
+    monkeypatch.setitem(
+        main.__globals__, "findings", lambda _: [(1, "A turn whose text is known.", "with")]
+    )
     assert main(["README.md"]) == 1
     assert capsys.readouterr().out == "README.md:1: A turn whose text is known.\n    write: with\n"
     assert main(["there is no such path"]) == 0

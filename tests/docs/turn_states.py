@@ -8,7 +8,11 @@ from services.frontend.turns.turn_state import TRANSITIONS, Event, State
 def drawing() -> str:
     """One line for each pair of states, with the events between them."""
     lines = [
-        (state, ", ".join(shown(event) for event, following in events.items() if following is after), after)
+        (
+            state,
+            ", ".join(shown(event) for event, following in events.items() if following is after),
+            after,
+        )
         for state, events in TRANSITIONS.items()
         for after in dict.fromkeys(events.values())
     ]

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 NEEDS_DISPATCH = pytest.mark.skipif(
-    not hasattr(schemas.events, "Dispatch"), reason="the bus has no `dispatch` event yet (schemas.events.Dispatch)"
+    not hasattr(schemas.events, "Dispatch"),
+    reason="the bus has no `dispatch` event yet (schemas.events.Dispatch)",
 )
 
 
@@ -35,11 +36,14 @@ def start(name: str, *arguments: str) -> subprocess.Popen[str]:
     """Starts an example in the environment of a user: an installed Turnwire, any working directory."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> list[str]:
-    """Waits for the end of an example; returns the lines that it printed. Raises AssertionError where it failed."""
+    """Waits for the end of an example; returns the lines that it printed. Raises AssertionError
+    where it failed."""
     try:
         out, err = process.communicate(timeout=2 * LIMIT_S)
     finally:
@@ -53,7 +57,9 @@ def run(name: str, *arguments: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def server(nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def server(
+    nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """The demo as `turnwire up` starts it: the scripted agent answers."""
     nats = NatsServer(nats_binary, str(tmp_path_factory.mktemp("nats")))
     nats.start()
@@ -67,7 +73,9 @@ def server(nats_binary: str, demo_dir: Path, tmp_path_factory: pytest.TempPathFa
 
 def test_every_example_is_tested_and_listed() -> None:
     files = {path.name for path in EXAMPLES.glob("*.py")}
-    assert files - {"prompt_ids.py", "print_traces.py"} == set(TESTS)  # these two have tests of their own
+    assert files - {"prompt_ids.py", "print_traces.py"} == set(
+        TESTS
+    )  # these two have tests of their own
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in files)
 
@@ -104,7 +112,10 @@ def tool_calls(server: Stack) -> None:
 def parse_output(server: Stack) -> None:
     printed = "\n".join(run("parse_output.py"))
     kinds = ["reasoning", "text", "tool_use"]
-    starts = [printed.index(f"BlockStart(block={block}, kind='{kind}'") for block, kind in enumerate(kinds)]
+    starts = [
+        printed.index(f"BlockStart(block={block}, kind='{kind}'")
+        for block, kind in enumerate(kinds)
+    ]
     assert starts == sorted(starts)
     assert printed.count("BlockStop(") == 3
 
@@ -166,7 +177,8 @@ TESTS: dict[str, Callable[[Stack], None]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=NEEDS_DISPATCH) if name == "tap_bus.py" else name for name in TESTS]
+    "name",
+    [pytest.param(name, marks=NEEDS_DISPATCH) if name == "tap_bus.py" else name for name in TESTS],
 )
 def test_example_works(name: str, server: Stack) -> None:
     TESTS[name](server)
@@ -183,7 +195,9 @@ def test_print_traces_prints_a_trace_as_a_tree() -> None:
         scope = tracer.sample({})
         assert scope is not None
         request = scope.open("POST /v1/messages", 1, {}, server=True)
-        request.record("chat", 2_000_000, 3_000_000, {}, error="engine", events=[("refused", 2_500_000, {})])
+        request.record(
+            "chat", 2_000_000, 3_000_000, {}, error="engine", events=[("refused", 2_500_000, {})]
+        )
         request.end(9)
         asyncio.run(tracer.close())
         lines = [process.stdout.readline() for _ in range(4)]
@@ -191,4 +205,8 @@ def test_print_traces_prints_a_trace_as_a_tree() -> None:
         process.kill()
     assert lines[0] == f"trace {request.trace_id}\n"
     shown = sorted(line.split("ms  ")[-1].strip() for line in lines[1:])
-    assert shown == ["! refused", "POST /v1/messages  [turnwire-frontend]", "chat  [turnwire-frontend]  ERROR"], lines
+    assert shown == [
+        "! refused",
+        "POST /v1/messages  [turnwire-frontend]",
+        "chat  [turnwire-frontend]  ERROR",
+    ], lines

@@ -1,4 +1,5 @@
-"""The vectors and how they are run: loading, chunkings, folding events into blocks, comparing blocks."""
+"""The vectors and how they are run: loading, chunkings, folding events into blocks, comparing
+blocks."""
 
 import json
 import re
@@ -29,17 +30,27 @@ FORCED = CallOpener(name="f")
 def vectors(family: str | None = None) -> list[dict[str, Any]]:
     """All cases, or those of one family."""
     files = sorted(VECTORS.glob("*.jsonl" if family is None else f"{family}.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines() if line]
+    return [
+        json.loads(line)
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line
+    ]
 
 
 def tools(case: dict[str, Any]) -> list[ToolSpec]:
     """The request's tools."""
-    return [ToolSpec(name=t["name"], description=t["description"], schema=t["parameters"]) for t in case["tools"]]
+    return [
+        ToolSpec(name=t["name"], description=t["description"], schema=t["parameters"])
+        for t in case["tools"]
+    ]
 
 
 def opened(case: dict[str, Any]) -> TurnParser:
     """A parser for the case."""
-    return open_parser(case["family"], tools=tools(case), in_reasoning=case["prompt_ends_in_reasoning"])
+    return open_parser(
+        case["family"], tools=tools(case), in_reasoning=case["prompt_ends_in_reasoning"]
+    )
 
 
 def words(text: str) -> list[str]:
@@ -59,7 +70,9 @@ CHUNKINGS: dict[str, Callable[[str], Iterable[str]]] = {
 }
 
 
-def run(parser: TurnParser, pieces: Iterable[str], reason: FinishReason = FinishReason.STOP) -> list[BlockEvent]:
+def run(
+    parser: TurnParser, pieces: Iterable[str], reason: FinishReason = FinishReason.STOP
+) -> list[BlockEvent]:
     """All events of one generation."""
     events = [event for piece in pieces for event in parser.feed(piece)]
     events += parser.finish(reason)
@@ -77,12 +90,19 @@ def fold(events: Iterable[BlockEvent]) -> list[Block]:
                 assert open_block is None, "a block starts inside another"
                 assert event.block == len(blocks)
                 assert (event.kind == "tool_use") == (event.name is not None)
-                open_block = {"type": event.kind, "text": "", "name": event.name, "id": event.call_id}
+                open_block = {
+                    "type": event.kind,
+                    "text": "",
+                    "name": event.name,
+                    "id": event.call_id,
+                }
                 blocks.append(open_block)
             case Delta():
                 assert open_block is not None
                 assert event.block == len(blocks) - 1
-                assert event.offset == len(open_block["text"]), "a delta does not go on where the last one ended"
+                assert event.offset == len(open_block["text"]), (
+                    "a delta does not go on where the last one ended"
+                )
                 assert event.text
                 open_block["text"] += event.text
             case BlockStop():
@@ -123,17 +143,22 @@ def problems(case: dict[str, Any], blocks: list[Block]) -> str | None:
     return None
 
 
-def failures(cases: Iterable[dict[str, Any]], chunking: str) -> Iterator[tuple[dict[str, Any], str]]:
+def failures(
+    cases: Iterable[dict[str, Any]], chunking: str
+) -> Iterator[tuple[dict[str, Any], str]]:
     """The cases that fail in this chunking, and why."""
     for case in cases:
         pieces = CHUNKINGS[chunking](case["raw"])
-        problem = problems(case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"]))))
+        problem = problems(
+            case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"])))
+        )
         if problem:
             yield case, problem
 
 
 def drive(reading: Generator[None, None, R], scanner: Scanner, pieces: Iterable[str]) -> R:
-    """Runs a reader over a scanner that gets `pieces` one by one and then ends; what it returns. The scanner gets all."""
+    """Runs a reader over a scanner that gets `pieces` one by one and then ends; what it returns.
+    The scanner gets all."""
     waiting = iter(pieces)
     while True:
         try:
@@ -158,7 +183,8 @@ def read_body(
     size: int = 1,
     reason: FinishReason = FinishReason.STOP,
 ) -> tuple[list[Block], str, str | None]:
-    """Reads the text after an opener; returns the blocks, the remaining text, and text that is not a call."""
+    """Reads the text after an opener; returns the blocks, the remaining text, and text that is not
+    a call."""
     turn = TurnState(Tools(tools), reasoning=False, calls=True)
     turn.scanner.reason = reason
     turn.scanner.extend(opener.text)

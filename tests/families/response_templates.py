@@ -1,4 +1,5 @@
-"""The response templates that tests use: those of the installed trl, and our own for every kind of content."""
+"""The response templates that tests use: those of the installed trl, and our own for every kind of
+content."""
 
 import ast
 from functools import cache
@@ -11,12 +12,14 @@ _CONSTANTS = ("_LFM2_2_5", "_XML_INLINE")
 
 @cache
 def of_trl() -> dict[str, dict[str, Any]]:
-    """trl's templates by name; empty if it is not installed. Its module needs packages that its wheel's templates do
-    not, so only the assignments of templates run."""
+    """trl's templates by name; empty if it is not installed. Its module needs packages that its
+    wheel's templates do not, so only the assignments of templates run."""
     found = find_spec("trl")
     if found is None or found.origin is None:
         return {}
-    tree = ast.parse((Path(found.origin).parent / "chat_template_utils.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (Path(found.origin).parent / "chat_template_utils.py").read_text(encoding="utf-8")
+    )
     tree.body = [node for node in tree.body if _is_template(node)]
     scope: dict[str, Any] = {"_SUPPORTS_PARSE_RESPONSE_TOOLS": True}
     exec(compile(tree, "chat_template_utils.py", "exec"), scope)
@@ -28,14 +31,24 @@ def of_trl() -> dict[str, dict[str, Any]]:
 
 
 def _is_template(node: ast.stmt) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.For) else []
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.For)
+        else []
+    )
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     if isinstance(node, ast.For):
         return any(name.startswith(_CONSTANTS) for name in _names(node))
     assert isinstance(node, ast.Assign) or not names
     if any(name.startswith(_CONSTANTS) for name in names):
         return True
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and names[0].endswith("_template")
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Dict)
+        and names[0].endswith("_template")
+    )
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -48,7 +61,10 @@ OWN: dict[str, dict[str, Any]] = {
         "version": 1,
         "start_anchor": "[BOT]",
         "fields": {
-            "thinking": {"open": ["<think>", "<seed:think>"], "close": ["</think>", "</seed:think>"]},
+            "thinking": {
+                "open": ["<think>", "<seed:think>"],
+                "close": ["</think>", "</seed:think>"],
+            },
             "tool_calls": {
                 "open_pattern": r"\[CALL (?P<name>[\w.-]+)\]\s*",
                 "close_pattern": r"\s*\[/CALL\]\s*",
@@ -68,7 +84,10 @@ OWN: dict[str, dict[str, Any]] = {
                 "open": "[TOOLS]",
                 "close": "[/TOOLS]",
                 "content": "python-call-list",
-                "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}},
+                "transform": {
+                    "type": "function",
+                    "function": {"name": "{name}", "arguments": "{arguments}"},
+                },
                 "transform_each": True,
             },
             "content": {"close": "[EOT]"},
@@ -83,7 +102,10 @@ OWN: dict[str, dict[str, Any]] = {
                 "open": "◁calls▷",
                 "close": "◁/calls▷",
                 "content": "json",
-                "transform": {"type": "function", "function": {"name": "{tool}", "arguments": "{input}"}},
+                "transform": {
+                    "type": "function",
+                    "function": {"name": "{tool}", "arguments": "{input}"},
+                },
                 "transform_each": True,
             },
             "content": {"close": "◁end▷"},
@@ -92,7 +114,12 @@ OWN: dict[str, dict[str, Any]] = {
     "renamed": {
         "start_anchor_pattern": "<bot>",
         "fields": {
-            "thinking": {"open": "<scratchpad>", "close": "</scratchpad>", "repeats": True, "join": "\n"},
+            "thinking": {
+                "open": "<scratchpad>",
+                "close": "</scratchpad>",
+                "repeats": True,
+                "join": "\n",
+            },
             "tool_calls": {
                 "open": "<action>",
                 "close_pattern": "</action>",

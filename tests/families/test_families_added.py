@@ -37,7 +37,12 @@ def installed(tmp_path: Path) -> Path:
 def run(installed: Path, *arguments: str, stdin: str = "") -> str:
     path = f"{ROOT}:{installed}"
     done = subprocess.run(
-        [sys.executable, *arguments], input=stdin, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+        [sys.executable, *arguments],
+        input=stdin,
+        env={"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 
@@ -45,7 +50,15 @@ def run(installed: Path, *arguments: str, stdin: str = "") -> str:
 def test_output_of_an_added_family_is_parsed(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text('[{"name": "ls", "parameters": {}}]')
     raw = '<hm>So.</hm>Look.<acme>{"name": "ls", "arguments": {"at": 1}}</acme>'
-    command = ("-m", "services.cli.main", "parse", "--family", "acme-json", "--tools", str(tmp_path / "tools.json"))
+    command = (
+        "-m",
+        "services.cli.main",
+        "parse",
+        "--family",
+        "acme-json",
+        "--tools",
+        str(tmp_path / "tools.json"),
+    )
     lines = run(installed, *command, stdin=raw).splitlines()
     assert [line for line in lines if "dispatch" in line] == ['[2] dispatch ls {"at": 1}']
 
@@ -57,8 +70,16 @@ from services.families.detection import detect
 found = detect({}, "{{ '<acme>' }}")
 print(list(families())[-1], found.family.name, family("hermes").name, family("acme").stops)
 """
-    assert run(installed, "-c", code).split(maxsplit=3) == ["acme", "acme", "hermes", "('<end>',)\n"]
+    assert run(installed, "-c", code).split(maxsplit=3) == [
+        "acme",
+        "acme",
+        "hermes",
+        "('<end>',)\n",
+    ]
 
 
 def test_family_is_unknown_without_its_package(tmp_path: Path) -> None:
-    assert run(tmp_path, "-c", "from services.families import families; print('acme' in families())") == "False\n"
+    assert (
+        run(tmp_path, "-c", "from services.families import families; print('acme' in families())")
+        == "False\n"
+    )

@@ -1,4 +1,5 @@
-"""No text of a value changes, cuts or completes a call: what each family and each template writes is read back."""
+"""No text of a value changes, cuts or completes a call: what each family and each template writes
+is read back."""
 
 import contextlib
 import json
@@ -25,7 +26,9 @@ from tests.families.test_families_catalog import CALLING, ids
 
 STRING = {"type": "string"}
 TOOLS = [
-    ToolSpec("write", schema={"properties": {"content": STRING, "filePath": STRING, "mode": STRING}}),
+    ToolSpec(
+        "write", schema={"properties": {"content": STRING, "filePath": STRING, "mode": STRING}}
+    ),
     ToolSpec("bash", schema={"properties": {"command": STRING, "timeout": {"type": "number"}}}),
     ToolSpec("read", schema={"properties": {"path": STRING, "limit": {"type": "integer"}}}),
     ToolSpec("ping", schema={"properties": {}}),
@@ -37,7 +40,19 @@ EXAMPLES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("read", {"path": "/p", "limit": 3}),
     ("ping", {}),
 )
-PLAIN = (*" \n`'\"\\{}[](),=<é", "\n\n", "```\n", "\\n", "x: 1", " names it.", "The end.", "5", "null", "<b>", "</b>")
+PLAIN = (
+    *" \n`'\"\\{}[](),=<é",
+    "\n\n",
+    "```\n",
+    "\\n",
+    "x: 1",
+    " names it.",
+    "The end.",
+    "5",
+    "null",
+    "<b>",
+    "</b>",
+)
 TAGGED = [family for family in CALLING if isinstance(family.style.arguments, Tags)]
 QUOTES = {"gemma4": '<|"|>', "functiongemma": "<escape>"}
 """Tokens that stand for a quote in a string, so that a string cannot hold them."""
@@ -60,21 +75,50 @@ def ends(family: Family) -> str:
 
 
 def pieces(family: Family) -> list[str]:
-    """What the family's calls are made of: markers, halves of calls, arguments, whole calls, also of other families."""
+    """What the family's calls are made of: markers, halves of calls, arguments, whole calls, also
+    of other families."""
     calls = [family.style.write_call(*call) for call in EXAMPLES]
-    own = {word for call in calls for word in words(call) if not word.isalnum() and not word.isspace()}
-    own |= {*calls, *family.markers, *family.stops, *(family.think or ()), family.style.call_prefix(None), ends(family)}
+    own = {
+        word for call in calls for word in words(call) if not word.isalnum() and not word.isspace()
+    }
+    own |= {
+        *calls,
+        *family.markers,
+        *family.stops,
+        *(family.think or ()),
+        family.style.call_prefix(None),
+        ends(family),
+    }
     own |= {half for call in calls[:2] for half in (call[: len(call) // 2], call[len(call) // 2 :])}
     if family in TAGGED:
         for key in ("content", "filePath", "mode", "command"):
             before, after = around(family, key)
-            own |= {before, before.strip(), after, after.strip(), before + "v" + after, after + ends(family)}
-    others = ("hermes", "qwen3_coder", "glm47", "gpt_oss", "minimax_m2", "deepseek_v4", "kimi_k2", "mistral")
+            own |= {
+                before,
+                before.strip(),
+                after,
+                after.strip(),
+                before + "v" + after,
+                after + ends(family),
+            }
+    others = (
+        "hermes",
+        "qwen3_coder",
+        "glm47",
+        "gpt_oss",
+        "minimax_m2",
+        "deepseek_v4",
+        "kimi_k2",
+        "mistral",
+    )
     return sorted(filter(None, own | {example(families()[name]) for name in others}))
 
 
 def any_value(chance: random.Random, of: list[str]) -> str:
-    parts = [chance.choice(of if chance.random() < 0.6 else PLAIN) for _ in range(chance.choice((1, 1, 2, 3, 4, 6)))]
+    parts = [
+        chance.choice(of if chance.random() < 0.6 else PLAIN)
+        for _ in range(chance.choice((1, 1, 2, 3, 4, 6)))
+    ]
     value = chance.choice(("", "", "\n", " ")).join(parts)
     return f"\n{value}\n" if chance.random() < 0.1 else value
 
@@ -82,11 +126,14 @@ def any_value(chance: random.Random, of: list[str]) -> str:
 def any_call(chance: random.Random, of: list[str]) -> tuple[str, dict[str, Any]]:
     name = chance.choice(("write", "write", "bash", "read"))
     arguments: dict[str, Any] = {}
-    for key, optional in {"write": {"content": 0, "filePath": 0, "mode": 1}, "bash": {"command": 0, "timeout": 1}}.get(
-        name, {"path": 0, "limit": 1}
-    ).items():
+    for key, optional in {
+        "write": {"content": 0, "filePath": 0, "mode": 1},
+        "bash": {"command": 0, "timeout": 1},
+    }.get(name, {"path": 0, "limit": 1}).items():
         if not optional or chance.random() < 0.5:
-            arguments[key] = chance.choice((1, 5)) if key in ("timeout", "limit") else any_value(chance, of)
+            arguments[key] = (
+                chance.choice((1, 5)) if key in ("timeout", "limit") else any_value(chance, of)
+            )
     keys = list(arguments)
     chance.shuffle(keys)
     return name, {key: arguments[key] for key in keys}
@@ -97,7 +144,11 @@ def parsed(family: Family, raw: str, chance: random.Random | None = None) -> lis
     cuts: list[Callable[[str], Any]] = list(CHUNKINGS.values())
     if chance is not None:
         at = sorted(chance.sample(range(len(raw) + 1), min(8, len(raw))))
-        cuts = [lambda text: [text], list, lambda text: [text[i:j] for i, j in zip([0, *at], [*at, None], strict=True)]]
+        cuts = [
+            lambda text: [text],
+            list,
+            lambda text: [text[i:j] for i, j in zip([0, *at], [*at, None], strict=True)],
+        ]
     results = [fold(run(open_parser(family.name, tools=TOOLS), cut(raw))) for cut in cuts]
     assert all(result == results[0] for result in results), raw
     return results[0]
@@ -111,9 +162,9 @@ def completed(blocks: list[Block]) -> list[tuple[str, Any]]:
 
 def same(family: Family, call: tuple[str, Any], other: tuple[str, Any]) -> bool:
     quote = json.dumps(QUOTES.get(family.name, '"'))[1:-1]
-    return call[0] == other[0] and json.dumps(call[1]).replace(quote, '\\"') == json.dumps(other[1]).replace(
-        quote, '\\"'
-    )
+    return call[0] == other[0] and json.dumps(call[1]).replace(quote, '\\"') == json.dumps(
+        other[1]
+    ).replace(quote, '\\"')
 
 
 def squeezed(text: str) -> str:
@@ -123,9 +174,11 @@ def squeezed(text: str) -> str:
 Write = Callable[[tuple[str, dict[str, Any]]], str]
 
 
-def is_ambiguous(family: Family, raw: str, blocks: list[Block], written: list[tuple[str, Any]], write: Write) -> bool:
-    """Whether the same text would be written for these blocks, or a value has the end of an argument and then, after
-    nothing but closers, the start of another block."""
+def is_ambiguous(
+    family: Family, raw: str, blocks: list[Block], written: list[tuple[str, Any]], write: Write
+) -> bool:
+    """Whether the same text would be written for these blocks, or a value has the end of an
+    argument and then, after nothing but closers, the start of another block."""
     style, quote = family.style, QUOTES.get(family.name, '"')
     parts = [
         write((block["name"].removeprefix("functions."), block["input"]))
@@ -138,7 +191,11 @@ def is_ambiguous(family: Family, raw: str, blocks: list[Block], written: list[tu
     ]
     if squeezed(style.joint.join(parts)).replace(quote, '"') == squeezed(raw).replace(quote, '"'):
         return True
-    end = around(family, "command")[1].strip() if family in TAGGED else QUOTES.get(family.name, "]<]minimax[>[</")
+    end = (
+        around(family, "command")[1].strip()
+        if family in TAGGED
+        else QUOTES.get(family.name, "]<]minimax[>[</")
+    )
     others = family.grammar.ends if isinstance(family.grammar, Channels) else ()
     closers = (word for word in (*words(ends(family) or "</function>"), *others) if word.strip())
     starts = "|".join(map(re.escape, (*closers, *openings(family))))
@@ -161,7 +218,9 @@ def openings(family: Family) -> Iterator[str]:
     yield from filter(None, (family.style.joint, *(family.think or ())[:1]))
 
 
-def check(family: Family, written: list[tuple[str, Any]], write: Write, chance: random.Random) -> None:
+def check(
+    family: Family, written: list[tuple[str, Any]], write: Write, chance: random.Random
+) -> None:
     """Each call that completes is one of those that were written, in their order."""
     raw = family.style.joint.join(map(write, written))
     blocks = parsed(family, raw, chance)
@@ -190,19 +249,32 @@ def test_no_text_of_a_value_makes_another_call_in_many_examples(family: Family) 
     sample(family, 1, 400)
 
 
-def test_no_text_of_a_value_makes_another_call_with_a_published_template(real_template: ChatTemplate) -> None:
+def test_no_text_of_a_value_makes_another_call_with_a_published_template(
+    real_template: ChatTemplate,
+) -> None:
     traits = probe(real_template)
     found = detect_family(real_template, traits, {})
     if found is None or traits.arguments is None:
         pytest.skip("the template writes no calls that a parser reads")
-    family, writer = found.family, AssistantWriter(traits, real_template, call_id=lambda call: call.call_id)
-    if "\\'\"" not in writer.markup([Call("abc123def", "bash", '{"command": "\'\\""}')]) and family.name == "lfm2":
+    family, writer = (
+        found.family,
+        AssistantWriter(traits, real_template, call_id=lambda call: call.call_id),
+    )
+    if (
+        "\\'\"" not in writer.markup([Call("abc123def", "bash", '{"command": "\'\\""}')])
+        and family.name == "lfm2"
+    ):
         pytest.skip("the template writes strings without escapes")
     chance, of = random.Random(family.name), pieces(family)
     for _ in range(20):
         with contextlib.suppress(Invalid):  # the template refuses a control token
             call = any_call(chance, of)
-            check(family, [call], lambda call: writer.markup([Call("abc123def", call[0], json.dumps(call[1]))]), chance)
+            check(
+                family,
+                [call],
+                lambda call: writer.markup([Call("abc123def", call[0], json.dumps(call[1]))]),
+                chance,
+            )
 
 
 SHOWN = [
@@ -219,40 +291,68 @@ SHOWN = [
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_value_that_shows_whole_calls_is_read_back(family: Family) -> None:
     """Repeated, nested, at both ends, in several arguments."""
-    nested = family.style.write_call("write", {"content": f"See {example(family)}.", "filePath": "/b"})
+    nested = family.style.write_call(
+        "write", {"content": f"See {example(family)}.", "filePath": "/b"}
+    )
     for form in SHOWN:
         value = form.format(example=example(family), nested=nested)
-        for arguments in ({"content": value, "filePath": "/a"}, {"filePath": value, "content": value}):
+        for arguments in (
+            {"content": value, "filePath": "/a"},
+            {"filePath": value, "content": value},
+        ):
             raw = family.style.write_call("write", arguments)
             assert completed(parsed(family, raw)) == [("write", arguments)]
-            assert completed(parsed(family, raw + family.style.joint + example(family))) == [("write", arguments), LS]
+            assert completed(parsed(family, raw + family.style.joint + example(family))) == [
+                ("write", arguments),
+                LS,
+            ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", CALLING, ids=ids)
-def test_value_that_shows_calls_of_other_families_is_read_back_or_never_completes(family: Family) -> None:
+def test_value_that_shows_calls_of_other_families_is_read_back_or_never_completes(
+    family: Family,
+) -> None:
     """It is read back unless the other family closes a call with a marker of this one."""
     for other in CALLING:
-        call = ("write", {"content": f"In {other.name}:\n{example(other)}\nThat is all.", "filePath": "/a"})
+        call = (
+            "write",
+            {"content": f"In {other.name}:\n{example(other)}\nThat is all.", "filePath": "/a"},
+        )
         calls = completed(parsed(family, family.style.write_call(*call)))
-        shared = any(marker in example(other) for marker in words(ends(family)) if not marker.isspace())
+        shared = any(
+            marker in example(other) for marker in words(ends(family)) if not marker.isspace()
+        )
         assert calls == [call] or (shared and calls == [])
 
 
 @pytest.mark.parametrize("family", TAGGED, ids=ids)
 def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> None:
-    for tag in (*around(family, "filePath"), *around(family, "content"), *around(family, "zzz"), *words(ends(family))):
+    for tag in (
+        *around(family, "filePath"),
+        *around(family, "content"),
+        *around(family, "zzz"),
+        *words(ends(family)),
+    ):
         content = f"The tag `{tag.strip()}` names it."
-        for arguments in ({"content": content, "filePath": "/a"}, {"filePath": "/a", "content": content}):
+        for arguments in (
+            {"content": content, "filePath": "/a"},
+            {"filePath": "/a", "content": content},
+        ):
             raw = family.style.write_call("write", arguments)
             assert completed(parsed(family, raw)) == [("write", arguments)], tag
 
 
 @pytest.mark.parametrize("family", TAGGED, ids=ids)
-def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arguments(family: Family) -> None:
+def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arguments(
+    family: Family,
+) -> None:
     (path, path_end), (mode, mode_end) = around(family, "filePath"), around(family, "mode")
     content = f"As {path.strip()}x{path_end.strip()}{mode.strip()}y{mode_end.strip()} says."
-    for arguments in ({"content": content, "filePath": "/a"}, {"filePath": "/a", "content": content}):
+    for arguments in (
+        {"content": content, "filePath": "/a"},
+        {"filePath": "/a", "content": content},
+    ):
         assert completed(parsed(family, family.style.write_call("write", arguments))) == []
 
 
@@ -261,10 +361,15 @@ def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family:
     """The argument's opening tag is whole, or a piece of it."""
     before, after = around(family, "zzz")
     pieces = [before[: found.end()] for found in re.finditer("zzz|>|<", before)][1:]
-    for opening in dict.fromkeys(piece.replace("zzz", key) for piece in pieces for key in ("", " ", "\n")):
+    for opening in dict.fromkeys(
+        piece.replace("zzz", key) for piece in pieces for key in ("", " ", "\n")
+    ):
         for last in ("", f"\n{example(family)}", f"\n{example(family)} names it."):
             content = f"x{after}{opening}{last}"
-            for arguments in ({"content": content, "filePath": "/a"}, {"filePath": "/a", "content": content}):
+            for arguments in (
+                {"content": content, "filePath": "/a"},
+                {"filePath": "/a", "content": content},
+            ):
                 calls = completed(parsed(family, family.style.write_call("write", arguments)))
                 assert calls in ([], [("write", arguments)]), arguments
 
@@ -286,7 +391,9 @@ def test_end_of_an_argument_before_a_marker_that_follows_none_is_text(family: Fa
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
-    once = family.style.write_call("write", {"content": "a", "contenu": "b", "filePath": example(family)})
+    once = family.style.write_call(
+        "write", {"content": "a", "contenu": "b", "filePath": example(family)}
+    )
     twice = once.replace("contenu", "content")
     assert len(completed(parsed(family, once))) == 1
     assert completed(parsed(family, twice)) == []
@@ -294,7 +401,13 @@ def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [f for f in TAGGED if isinstance(f.style.arguments, Tags) and not f.style.arguments.states_types], ids=ids
+    "family",
+    [
+        f
+        for f in TAGGED
+        if isinstance(f.style.arguments, Tags) and not f.style.arguments.states_types
+    ],
+    ids=ids,
 )
 @pytest.mark.parametrize(
     ("spelled", "value"),
@@ -308,7 +421,9 @@ def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
         ("1e999999", "1e999999"),
     ],
 )
-def test_whole_number_is_an_integer_however_it_is_written(family: Family, spelled: str, value: object) -> None:
+def test_whole_number_is_an_integer_however_it_is_written(
+    family: Family, spelled: str, value: object
+) -> None:
     raw = family.style.write_call("read", {"path": "/a", "limit": "777"}).replace("777", spelled)
     ((_, arguments),) = completed(parsed(family, raw))
     assert (arguments["limit"], type(arguments["limit"])) == (value, type(value))
@@ -317,19 +432,27 @@ def test_whole_number_is_an_integer_however_it_is_written(family: Family, spelle
 @pytest.mark.parametrize("family", [f for f in CALLING if has_wrapper(f)], ids=ids)
 def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family: Family) -> None:
     assert isinstance(family.grammar, Markup)
-    call, tail = example(family), re.sub(r"\{\w+\}", "", family.grammar.tails[0].replace("{word}", "calls"))
+    call, tail = (
+        example(family),
+        re.sub(r"\{\w+\}", "", family.grammar.tails[0].replace("{word}", "calls")),
+    )
     for strays in ("</function_invocation>", "</a>\n</b>", "\n</x></y>\n</z>\n"):
         raw = call.removesuffix(tail) + strays + tail
         assert completed(parsed(family, raw + "\nDone.")) == [LS]
-        assert [block["text"].strip() for block in parsed(family, raw + "\nDone.") if block["type"] == "text"] == [
-            "Done."
-        ]
+        assert [
+            block["text"].strip()
+            for block in parsed(family, raw + "\nDone.")
+            if block["type"] == "text"
+        ] == ["Done."]
         assert len(parsed(family, f"{raw}\n{raw}")) == 2
 
 
 @pytest.mark.parametrize("family", TAGGED, ids=ids)
-def test_text_after_a_call_is_searched_for_the_end_of_another_one_in_linear_time(family: Family) -> None:
-    """A pattern that can split a word in several ways would not end, one that begins at each end of a call takes long."""
+def test_text_after_a_call_is_searched_for_the_end_of_another_one_in_linear_time(
+    family: Family,
+) -> None:
+    """A pattern that can split a word in several ways would not end, one that begins at each end of
+    a call takes long."""
     for call in getattr(family.grammar, "calls", ()):
         if isinstance(call.body, Parameters):
             end = around(family, "command")[1] + ends(family)

@@ -14,7 +14,13 @@ from services.families.bare_tools import reduced_json
 from services.families.tool_types import types_of
 from tests.families.parser_cases import fold, run, tools, vectors
 
-WORDS = {"description": "What it is.", "title": "T", "examples": ["a"], "default": 1, "minLength": 1}
+WORDS = {
+    "description": "What it is.",
+    "title": "T",
+    "examples": ["a"],
+    "default": 1,
+    "minLength": 1,
+}
 
 
 def reduced(specs: list[ToolSpec]) -> list[ToolSpec]:
@@ -39,7 +45,9 @@ def test_every_vector_gives_the_same_events_with_reduced_tools(family: str) -> N
 
 
 def schemas() -> st.SearchStrategy[Any]:
-    words = st.fixed_dictionaries({}, optional={word: st.just(value) for word, value in WORDS.items()})
+    words = st.fixed_dictionaries(
+        {}, optional={word: st.just(value) for word, value in WORDS.items()}
+    )
     kinds = st.sampled_from(["string", "null", "integer", "number", "boolean", "object", "array"])
     leaf = st.fixed_dictionaries(
         {},
@@ -48,7 +56,9 @@ def schemas() -> st.SearchStrategy[Any]:
             "nullable": st.booleans(),
             "enum": st.lists(st.sampled_from([None, 1, "x", True]), max_size=3),
             "const": st.sampled_from([None, 1, "x"]),
-            "$ref": st.sampled_from(["#/$defs/d", "#/definitions/d", "#/properties/description", "#/nowhere", "else"]),
+            "$ref": st.sampled_from(
+                ["#/$defs/d", "#/definitions/d", "#/properties/description", "#/nowhere", "else"]
+            ),
         },
     )
     names = st.sampled_from(["description", "title", "type", "a"])
@@ -66,7 +76,9 @@ def schemas() -> st.SearchStrategy[Any]:
             },
         )
 
-    both = st.recursive(leaf, lambda inner: st.builds(lambda a, b, w: {**w, **a, **b}, leaf, deeper(inner), words))
+    both = st.recursive(
+        leaf, lambda inner: st.builds(lambda a, b, w: {**w, **a, **b}, leaf, deeper(inner), words)
+    )
     return st.builds(lambda schema, w: {**w, **schema}, both, words)
 
 
@@ -74,19 +86,35 @@ def schemas() -> st.SearchStrategy[Any]:
     "schema",
     [
         {"type": "object", "properties": {"a": {}, "b": {"description": "{}"}}},
-        {"properties": {"a": {"$ref": "#/x-types/a"}}, "x-types": {"a": {"type": "integer"}}, "title": "T"},
-        {"type": "object", "properties": {"a": {"$ref": "#/properties/b/items"}, "b": {"items": {"title": "T"}}}},
+        {
+            "properties": {"a": {"$ref": "#/x-types/a"}},
+            "x-types": {"a": {"type": "integer"}},
+            "title": "T",
+        },
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/properties/b/items"}, "b": {"items": {"title": "T"}}},
+        },
         {"type": "object", "$defs": {}, "definitions": {"d": {"default": {}}}},
     ],
 )
-def test_a_tool_that_cannot_be_reduced_stays_whole_and_others_do_not(schema: dict[str, Any]) -> None:
-    odd, other = reduced([ToolSpec("f", "Words.", schema), ToolSpec("g", schema={**WORDS, "type": "object"})])
+def test_a_tool_that_cannot_be_reduced_stays_whole_and_others_do_not(
+    schema: dict[str, Any],
+) -> None:
+    odd, other = reduced(
+        [ToolSpec("f", "Words.", schema), ToolSpec("g", schema={**WORDS, "type": "object"})]
+    )
     assert odd == ToolSpec("f", schema=schema)
     assert other == ToolSpec("g", schema={"type": "object"})
 
 
 def test_odd_members_are_kept() -> None:
-    schema = {"items": [{"type": "string"}], "properties": None, "anyOf": {"type": "null"}, "additionalProperties": 1}
+    schema = {
+        "items": [{"type": "string"}],
+        "properties": None,
+        "anyOf": {"type": "null"},
+        "additionalProperties": 1,
+    }
     assert reduced([ToolSpec("f", "Words.", schema)]) == [ToolSpec("f", schema=schema)]
 
 
@@ -106,7 +134,9 @@ def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
         assert types_of(whole, schema) == types_of(kept, tool.schema)
         if isinstance(whole, dict):
             assert bool(whole) == bool(kept)
-            assert [key in whole for key in ("items", "properties")] == [key in kept for key in ("items", "properties")]
+            assert [key in whole for key in ("items", "properties")] == [
+                key in kept for key in ("items", "properties")
+            ]
             for name, inner in (whole.get("properties") or {}).items():
                 compare(inner, kept["properties"][name])
             for key in ("items", "additionalProperties"):
@@ -117,12 +147,19 @@ def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
 
 
 def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> None:
-    schema = {**WORDS, "type": "object", "properties": {"description": {"type": "string", **WORDS}, "title": WORDS}}
+    schema = {
+        **WORDS,
+        "type": "object",
+        "properties": {"description": {"type": "string", **WORDS}, "title": WORDS},
+    }
     (tool,) = reduced([ToolSpec("f", "Words.", schema, strict=True)])
     assert tool == ToolSpec(
         "f",
         schema={
             "type": "object",
-            "properties": {"description": {"type": "string"}, "title": {"type": ["array", "object", "string"]}},
+            "properties": {
+                "description": {"type": "string"},
+                "title": {"type": ["array", "object", "string"]},
+            },
         },
     )

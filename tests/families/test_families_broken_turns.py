@@ -8,11 +8,30 @@ import pytest
 from services.families import Family, families
 from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
-from tests.families.test_families_catalog import CALLING, PING, RUN, THINKING, ids, read, text, thought
+from tests.families.test_families_catalog import (
+    CALLING,
+    PING,
+    RUN,
+    THINKING,
+    ids,
+    read,
+    text,
+    thought,
+)
 
 TAGGED = [family for family in families().values() if isinstance(family.grammar, Markup)]
 HEADED = [family for family in families().values() if isinstance(family.grammar, Channels)]
-UNMARKED = ("llama3_json", "pythonic", "xlam", "gigachat3", "granite_20b_fc", "minicpm5", "functionary", "rwkv", "cwm")
+UNMARKED = (
+    "llama3_json",
+    "pythonic",
+    "xlam",
+    "gigachat3",
+    "granite_20b_fc",
+    "minicpm5",
+    "functionary",
+    "rwkv",
+    "cwm",
+)
 """Nothing opens and closes a section of theirs."""
 
 
@@ -28,7 +47,8 @@ def closers(family: Family) -> list[str]:
 
 
 def empty_sections(family: Family) -> list[str]:
-    """A turn's call, without what the section holds: all of it, or all but the brackets of the list."""
+    """A turn's call, without what the section holds: all of it, or all but the brackets of the
+    list."""
     front, _, back = family.style.call.partition("{arguments}")
     opener = re.match(
         r"<\|open\|>tools<\|sep\|>|\]<\]minimax\[>\[<[a-z_]+>|<\|action_start\|> <\|plugin\|>|<[^>]*>|\[TOOL_CALLS\]|functools",
@@ -58,8 +78,14 @@ def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("inkling", '<|content_invoke_tool_json|>{"name": "run", "args": {"cmd": "ls"}}<|end_message|>'),
-        ("gpt_oss", '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"cmd": "ls"}<|call|>'),
+        (
+            "inkling",
+            '<|content_invoke_tool_json|>{"name": "run", "args": {"cmd": "ls"}}<|end_message|>',
+        ),
+        (
+            "gpt_oss",
+            '<|channel|>commentary to=functions.run <|constrain|>json<|message|>{"cmd": "ls"}<|call|>',
+        ),
         (
             "muse_glimmer",
             '<atem:function_calls>\n<atem:invoke name="functions.run">\n<atem:parameter name="cmd">ls</atem:parameter>\n'
@@ -71,10 +97,14 @@ def test_call_without_the_start_of_its_header_ends_reasoning(name: str, call: st
     family = families()[name]
     opener, _, _ = family.style.reasoning.partition("{text}")
     assert read(family, f"{opener}Plan.\n{call}") == [thought("Plan."), ("run", {"cmd": "ls"})]
-    assert read(family, f"{opener}It begins with {call[:6]}") == [thought(f"It begins with {call[:6]}")]
+    assert read(family, f"{opener}It begins with {call[:6]}") == [
+        thought(f"It begins with {call[:6]}")
+    ]
 
 
-@pytest.mark.parametrize("family", [f for f in CALLING if f in TAGGED and f.name not in UNMARKED], ids=ids)
+@pytest.mark.parametrize(
+    "family", [f for f in CALLING if f in TAGGED and f.name not in UNMARKED], ids=ids
+)
 def test_a_section_without_calls_has_no_block(family: Family) -> None:
     sections = empty_sections(family)
     assert sections
@@ -82,18 +112,25 @@ def test_a_section_without_calls_has_no_block(family: Family) -> None:
         assert read(family, section) == []
         assert read(family, section + "\nDone.") == [text("Done.")]
         assert read(family, "Look.\n" + section) == [text("Look.")]
-        assert read(family, f"Look.\n{section}\n{family.style.write_call(*RUN)}") == [text("Look."), RUN]
+        assert read(family, f"Look.\n{section}\n{family.style.write_call(*RUN)}") == [
+            text("Look."),
+            RUN,
+        ]
         assert read(family, family.style.write_call(*RUN) + "\n" + section) == [RUN]
     if family in THINKING:
         assert read(family, family.style.write_reasoning("Hm.") + sections[0]) == [thought("Hm.")]
         opener, _, closer = family.style.reasoning.partition("{text}")
         assert read(family, f"{opener}Hm.\n{sections[0]}\nDone.") == [thought("Hm."), text("Done.")]
-        assert read(family, f"{opener}Hm.\n{sections[0]}{closer}Done.") == [thought("Hm."), text("Done.")]
+        assert read(family, f"{opener}Hm.\n{sections[0]}{closer}Done.") == [
+            thought("Hm."),
+            text("Done."),
+        ]
 
 
 @pytest.mark.parametrize("family", [f for f in TAGGED if f in THINKING and f.think], ids=ids)
 def test_skipped_reasoning_has_no_block(family: Family) -> None:
-    """The prompt opens reasoning and the model closes it at once, opens it again, or writes its answer's frame."""
+    """The prompt opens reasoning and the model closes it at once, opens it again, or writes its
+    answer's frame."""
     assert family.think
     assert isinstance(family.grammar, Markup)
     opener, closer = family.think
@@ -104,7 +141,10 @@ def test_skipped_reasoning_has_no_block(family: Family) -> None:
         for front, back in family.grammar.frames:
             framed = f"{plain(front)}Done.{plain(back)}"
             assert read(family, framed, in_reasoning=True) == [text("Done.")]
-            assert read(family, f"Hm.{framed}", in_reasoning=True) == [thought("Hm."), text("Done.")]
+            assert read(family, f"Hm.{framed}", in_reasoning=True) == [
+                thought("Hm."),
+                text("Done."),
+            ]
 
 
 @pytest.mark.parametrize("family", [f for f in CALLING if f in TAGGED], ids=ids)
@@ -145,6 +185,10 @@ def test_closer_on_its_own_line_is_not_text(family: Family) -> None:
 def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> None:
     """Only a namespace that the format adds, or a doubled name, leads to the registered tool."""
     arguments = {"cmd": "ls"}
-    found = [read(family, family.style.write_call(name, arguments)) for name in ("run.run", "other.tool")]
+    found = [
+        read(family, family.style.write_call(name, arguments)) for name in ("run.run", "other.tool")
+    ]
     assert found[0] == [("run", arguments)]
-    assert found[1] == [("functions.other.tool" if family.name == "muse_glimmer" else "other.tool", arguments)]
+    assert found[1] == [
+        ("functions.other.tool" if family.name == "muse_glimmer" else "other.tool", arguments)
+    ]

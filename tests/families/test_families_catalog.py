@@ -12,7 +12,14 @@ from tests.families.parser_cases import CHUNKINGS, fold, run
 
 TOOLS = [
     ToolSpec(
-        "run", schema={"properties": {"cmd": {"type": "string"}, "t": {"type": "number"}, "b": {"type": "boolean"}}}
+        "run",
+        schema={
+            "properties": {
+                "cmd": {"type": "string"},
+                "t": {"type": "number"},
+                "b": {"type": "boolean"},
+            }
+        },
     ),
     ToolSpec("ping", schema={"properties": {}}),
 ]
@@ -40,17 +47,27 @@ def written(family: Family, *blocks: tuple[str, Any]) -> str:
         if kind == "reasoning":
             parts.append(family.style.write_reasoning(value))
         else:
-            parts.append(family.style.write_text(value) if kind == "text" else family.style.write_call(kind, value))
+            parts.append(
+                family.style.write_text(value)
+                if kind == "text"
+                else family.style.write_call(kind, value)
+            )
     return family.style.joint.join(parts)
 
 
-def read(family: Family, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any) -> list[tuple[str, Any]]:
+def read(
+    family: Family, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any
+) -> list[tuple[str, Any]]:
     """The blocks, the same in every chunking; a call that never completes has None for arguments."""
     options = {"tools": TOOLS, "in_reasoning": False, **options}
-    results = [fold(run(open_parser(family.name, **options), cut(raw), reason)) for cut in CHUNKINGS.values()]
+    results = [
+        fold(run(open_parser(family.name, **options), cut(raw), reason))
+        for cut in CHUNKINGS.values()
+    ]
     assert all(result == results[0] for result in results)
     return [
-        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip()) for b in results[0]
+        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip())
+        for b in results[0]
     ]
 
 
@@ -61,7 +78,8 @@ def ids(family: Family) -> str:
 def marker(family: Family) -> str:
     """What opens a call, as far as a writer would name it."""
     found = re.match(
-        r"<\|open\|>tools<\|sep\|>|\]<\]minimax\[>\[<tool_call>|<[^>]*>|\[TOOL_CALLS\]|functools", family.style.call
+        r"<\|open\|>tools<\|sep\|>|\]<\]minimax\[>\[<tool_call>|<[^>]*>|\[TOOL_CALLS\]|functools",
+        family.style.call,
     )
     return found[0] if found else ""
 
@@ -85,7 +103,9 @@ def test_order_is_kept(family: Family, blocks: list[tuple[str, Any]]) -> None:
     if family not in THINKING:
         blocks = [block for block in blocks if block[0] != "reasoning"]
     if family.name == "muse_glimmer" and blocks == [OTHER]:
-        assert read(family, written(family, OTHER)) == [(f"functions.{OTHER[0]}", OTHER[1])], "its name, whole"
+        assert read(family, written(family, OTHER)) == [(f"functions.{OTHER[0]}", OTHER[1])], (
+            "its name, whole"
+        )
         return
     assert read(family, written(family, *blocks)) == blocks
 
@@ -95,13 +115,17 @@ def own_closer(family: Family) -> str:
     front, _, back = family.style.call.partition("{arguments}")
     if "[{" in front or front.endswith("(") or back in ("}", "") or family.name == "minimax_m1":
         return back[:1]
-    found = re.match(r"[^<]*?(<\|close\|>call<\|sep\|>|]<]minimax\[>\[</invoke>|<[^>]*>|```\Z)", back)
+    found = re.match(
+        r"[^<]*?(<\|close\|>call<\|sep\|>|]<]minimax\[>\[</invoke>|<[^>]*>|```\Z)", back
+    )
     assert found
     return found[0]
 
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
-def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(family: Family) -> None:
+def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(
+    family: Family,
+) -> None:
     arguments = {"cmd": "Buoys 4, 9 drifted", "t": 3}
     call = family.style.write_call("run", arguments)
     back = family.style.call.partition("{arguments}")[2]
@@ -118,7 +142,9 @@ def test_a_call_cut_anywhere_leaves_no_piece_in_the_text_and_never_completes(fam
 def test_arguments_only_grow(family: Family) -> None:
     call = family.style.write_call("run", {"cmd": 'a \\ "b"\n é🚢', "t": 3})
     parser = open_parser(family.name, tools=TOOLS, in_reasoning=False)
-    events = [event for char in call for event in parser.feed(char)] + parser.finish(FinishReason.STOP)
+    events = [event for char in call for event in parser.feed(char)] + parser.finish(
+        FinishReason.STOP
+    )
     (block,) = fold(events)
     assert block["input"] == {"cmd": 'a \\ "b"\n é🚢', "t": 3}
     assert len(events) > 8, "a string argument streams"
@@ -170,12 +196,21 @@ def test_a_call_ends_open_reasoning(family: Family) -> None:
     opener, closer = family.think
     call = family.style.write_call(*RUN)
     assert read(family, f"{opener}\nPlan.\n{call}") == [thought("Plan."), RUN]
-    assert read(family, f"{opener}\nPlan.\n{call}\n{closer}\n\nDone.") == [thought("Plan."), RUN, text("Done.")]
+    assert read(family, f"{opener}\nPlan.\n{call}\n{closer}\n\nDone.") == [
+        thought("Plan."),
+        RUN,
+        text("Done."),
+    ]
 
 
-@pytest.mark.parametrize("family", [f for f in THINKING if not f.style.joint and f.style.text == "{text}"], ids=ids)
+@pytest.mark.parametrize(
+    "family", [f for f in THINKING if not f.style.joint and f.style.text == "{text}"], ids=ids
+)
 def test_reasoning_opens_at_a_boundary_only(family: Family) -> None:
     assert family.think
     opener, closer = family.think
     quoted = f"Answer.\n```\n{opener}\nplan\n{closer}\nok\n```"
-    assert read(family, family.style.write_reasoning("Think.") + quoted) == [thought("Think."), text(quoted)]
+    assert read(family, family.style.write_reasoning("Think.") + quoted) == [
+        thought("Think."),
+        text(quoted),
+    ]

@@ -10,12 +10,20 @@ from tests.families.parser_cases import CHUNKINGS, fold, run
 TOOLS = [ToolSpec("ping"), ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
 
 
-def blocks(family: str, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any) -> list[Any]:
-    """(kind, text or arguments) of each block, calls with their name; the same however the text is cut."""
+def blocks(
+    family: str, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any
+) -> list[Any]:
+    """(kind, text or arguments) of each block, calls with their name; the same however the text is
+    cut."""
     options = {"tools": TOOLS, "in_reasoning": False, **options}
-    results = [fold(run(open_parser(family, **options), cut(raw), reason)) for cut in CHUNKINGS.values()]
+    results = [
+        fold(run(open_parser(family, **options), cut(raw), reason)) for cut in CHUNKINGS.values()
+    ]
     assert all(result == results[0] for result in results)
-    return [(b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"]) for b in results[0]]
+    return [
+        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"])
+        for b in results[0]
+    ]
 
 
 CALL = '<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"a": 1}<|call|>'
@@ -31,17 +39,26 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
         ),
         (CALL, [("ping", {"a": 1})]),
         (' to=functions.ping<|channel|>commentary json<|message|>{"a": 1}', [("ping", {"a": 1})]),
-        ('<|channel|>commentary to=functions.ping <|constrain|>json{"a": 1}<|call|>', [("ping", {"a": 1})]),
+        (
+            '<|channel|>commentary to=functions.ping <|constrain|>json{"a": 1}<|call|>',
+            [("ping", {"a": 1})],
+        ),
         (" to=functions.ping<|channel|>analysis code<|message|>{}<|call|>", [("ping", {})]),
         ("<|channel|>commentary to=functions.ping<|message|>", [("ping", {})]),
-        ("<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + CALL, [("text", "So."), ("ping", {"a": 1})]),
+        (
+            "<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + CALL,
+            [("text", "So."), ("ping", {"a": 1})],
+        ),
         ("<|channel|>commentary to=user<|message|>So.<|end|>", [("text", "So.")]),
         ("<|message|>So.", [("text", "So.")]),
         (
             "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Done.",
             [("reasoning", "Hm."), ("text", "Done.")],
         ),
-        ("<|channel|>analysis<|message|>Hm.<|start|>assistant" + FINAL, [("reasoning", "Hm."), ("text", "Done.")]),
+        (
+            "<|channel|>analysis<|message|>Hm.<|start|>assistant" + FINAL,
+            [("reasoning", "Hm."), ("text", "Done.")],
+        ),
         (
             "<|channel|>final<|message|>Use <|x|> or <|channel|> and <|start|>.",
             [("text", "Use <|x|> or <|channel|> and <|start|>.")],
@@ -82,7 +99,9 @@ def test_message_to_another_recipient_is_dropped() -> None:
 
 
 def test_markup_in_a_message_to_the_user_is_text() -> None:
-    quoted = '<atem:function_calls>\n<atem:invoke name="ping">\n</atem:invoke>\n</atem:function_calls>'
+    quoted = (
+        '<atem:function_calls>\n<atem:invoke name="ping">\n</atem:invoke>\n</atem:function_calls>'
+    )
     assert blocks("muse_glimmer", f" to=user<|message|>{quoted}<|eot|>") == [("text", quoted)]
 
 
@@ -95,7 +114,9 @@ def test_message_may_have_several_calls() -> None:
 def test_inkling_headers_are_read() -> None:
     call = '<|content_invoke_tool_json|>{"args": {"cmd": "ls"}, "name": "run"}'
     assert blocks("inkling", call) == [("run", {"cmd": "ls"})]
-    assert blocks("inkling", "run" + call + "<|end_message|><|message_model|><|content_text|>Hi.") == [
+    assert blocks(
+        "inkling", "run" + call + "<|end_message|><|message_model|><|content_text|>Hi."
+    ) == [
         ("run", {"cmd": "ls"}),
         ("text", "Hi."),
     ]

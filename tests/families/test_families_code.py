@@ -35,7 +35,9 @@ FRONTS = (
 
 def run_calls(blocks: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """The calls that would be dispatched."""
-    return [block for block in blocks if block[0] not in ("text", "reasoning") and block[1] is not None]
+    return [
+        block for block in blocks if block[0] not in ("text", "reasoning") and block[1] is not None
+    ]
 
 
 def prose(blocks: list[tuple[str, Any]]) -> str:
@@ -47,7 +49,10 @@ def prose(blocks: list[tuple[str, Any]]) -> str:
 def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
     for call in CALLS:
         written = family.style.write_call(*call).strip()
-        for raw in (f"You would write {ticks}{written}{ticks} to clean.", f"{ticks}{written}{ticks}"):
+        for raw in (
+            f"You would write {ticks}{written}{ticks} to clean.",
+            f"{ticks}{written}{ticks}",
+        ):
             for reason in FinishReason.STOP, FinishReason.LENGTH:
                 found = read(family, raw, reason)
                 assert run_calls(found) == []
@@ -58,7 +63,10 @@ def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
 @pytest.mark.parametrize("family", QUOTABLE, ids=ids)
 def test_fence_in_an_argument_does_not_end_the_fence_around_the_call(family: Family) -> None:
     shown = family.style.write_call("write", {"content": "So:\n```py\nx\n```\n"}).strip()
-    found = read(family, f"Write it:\n```xml\n{shown}\n```\nNow run it.\n{family.style.write_call(*RUN)}\nDone.")
+    found = read(
+        family,
+        f"Write it:\n```xml\n{shown}\n```\nNow run it.\n{family.style.write_call(*RUN)}\nDone.",
+    )
     assert run_calls(found) == [RUN]
 
 
@@ -67,7 +75,9 @@ def test_fence_in_an_argument_does_not_end_the_fence_around_the_call(family: Fam
 def test_call_in_a_fence_does_not_run(family: Family, fence: str) -> None:
     for info in ("", "xml", " json title=a"):
         calls = CALLS if family in PLAIN or family.name == "gpt_oss" else CALLS[:1]
-        written = f"{family.style.joint or chr(10)}".join(family.style.write_call(*call) for call in calls)
+        written = f"{family.style.joint or chr(10)}".join(
+            family.style.write_call(*call) for call in calls
+        )
         raw = f"For example:\n{fence}{info}\n{written}\n{fence}\nThat is all."
         found = read(family, raw)
         assert run_calls(found) == []
@@ -101,9 +111,11 @@ def test_call_in_a_fence_that_is_never_closed_runs(family: Family) -> None:
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_shown_and_real_calls_are_told_apart(family: Family, data: st.DataObject) -> None:
-    """Any order of prose and shown calls, which stay as written, and real calls after them, which run.
+    """Any order of prose and shown calls, which stay as written, and real calls after them, which
+    run.
 
-    A shown call after a real one may be the rest of the real one's value, so the real one need not run then.
+    A shown call after a real one may be the rest of the real one's value, so the real one need not
+    run then.
     """
     raw = ""
     for _ in range(data.draw(st.integers(1, 4))):

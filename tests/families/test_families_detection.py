@@ -22,12 +22,22 @@ GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_val
         ("glm4_moe", GLM47, (), "glm47"),
         ("laguna", GLM45, (), "poolside_v1"),
         ("bailing_moe_v3", GLM45, (), "ling3"),
-        ("lfm2", "{{ tools }}", ("<|tool_call_start|>", "<|tool_call_end|>", "<think>", "</think>"), "lfm2"),
+        (
+            "lfm2",
+            "{{ tools }}",
+            ("<|tool_call_start|>", "<|tool_call_end|>", "<think>", "</think>"),
+            "lfm2",
+        ),
         ("deepseek_v32", None, (), "deepseek_v32"),
         ("deepseek_v4", "", ("｜DSML｜", "<think>", "</think>"), "deepseek_v4"),
         ("", None, ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
         ("", "{{ '<think>' + r + '</think>' }}", (), "deepseek_r1"),
-        ("", "<|tool_call:start|>{{ n }}\n<|tool_arg:start|>{{ k }}<|tool_arg:value|>{{ v }}", (), "solar_open2"),
+        (
+            "",
+            "<|tool_call:start|>{{ n }}\n<|tool_arg:start|>{{ k }}<|tool_arg:value|>{{ v }}",
+            (),
+            "solar_open2",
+        ),
         ("", "<tool_call>function\\n{{ n }}\\n{{ a }}</tool_call>", (), "step_audio_2"),
         ("rwkv7", "**Tool Call:**\n```json\n{{ call | tojson }}\n```", (), "rwkv"),
         ("cwm", "<tool: {{ n }}>\n{{ a }}\n</tool>", (), "cwm"),
@@ -53,7 +63,12 @@ def test_model_type_may_be_one_level_down() -> None:
 def test_no_family_is_detected_without_evidence() -> None:
     assert detect({"model_type": "gpt2"}, "{{ messages }}") is None
     assert detect({"model_type": "lfm2"}, "{{ messages }}", ["<think>", "</think>"]) is None
-    assert detect({"model_type": "llama"}, "{{ messages }}", ["<|tool_call_start|>", "<|tool_call_end|>"]) is None
+    assert (
+        detect(
+            {"model_type": "llama"}, "{{ messages }}", ["<|tool_call_start|>", "<|tool_call_end|>"]
+        )
+        is None
+    )
     assert detect({}, None) is None
 
 
@@ -65,10 +80,18 @@ def test_the_evidence_is_shown() -> None:
         "config.json has model_type 'nemotron_h'",
         "the tokenizer has the tokens <tool_call>, <think>",
     )
-    assert {f.name for f in found.also} == {"qwen3_coder", "step3p5", "step5", "mimo", "granite_thinking"}
+    assert {f.name for f in found.also} == {
+        "qwen3_coder",
+        "step3p5",
+        "step5",
+        "mimo",
+        "granite_thinking",
+    }
 
 
-@pytest.mark.parametrize("name", [name for name, family in families().items() if family.evidence and family.style.call])
+@pytest.mark.parametrize(
+    "name", [name for name, family in families().items() if family.evidence and family.style.call]
+)
 def test_each_family_is_detected_from_its_own_markup(name: str) -> None:
     """A family's own writing speaks for it or for one with the same markup."""
     family = families()[name]

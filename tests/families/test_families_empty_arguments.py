@@ -7,7 +7,10 @@ from schemas.events import FinishReason
 from services.families import Family, families
 from tests.families.test_families_catalog import CALLING, PING, ids, read, text
 
-TOOLS = [ToolSpec("ping"), ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]})]
+TOOLS = [
+    ToolSpec("ping"),
+    ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}),
+]
 TURN_ENDS = {
     "mistral": "[TOOL_CALLS]{name}[ARGS]",
     "gpt_oss": "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
@@ -18,12 +21,15 @@ TURN_ENDS = {
 
 
 def bodies(family: Family) -> list[str]:
-    """Ways to write no arguments, where the format has a place for them; JSON needs a value after its colon."""
+    """Ways to write no arguments, where the format has a place for them; JSON needs a value after
+    its colon."""
     front = family.style.call.partition("{arguments}")[0]
     as_json = family.style.arguments({}) == "{}"
     nothing = [] if front.rstrip().endswith(":") else ["", " ", "\n", "\n\n"]
     gemma = family.name in ("gemma4", "functiongemma")
-    return nothing + (["{}", "{ }"] if as_json else []) + (["null"] if as_json and not gemma else [])
+    return (
+        nothing + (["{}", "{ }"] if as_json else []) + (["null"] if as_json and not gemma else [])
+    )
 
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
@@ -53,5 +59,8 @@ def test_empty_call_ends_at_the_next_marker_or_a_stop_token() -> None:
     for end in ("</s>", "\n</s>", "[/TOOL_CALLS]", "[/TOOL_CALLS]</s>"):
         assert read(mistral, raw + end) == [PING]
         assert read(mistral, "So." + raw + end) == [text("So."), PING]
-    assert read(mistral, raw + mistral.style.write_call("run", {"cmd": "ls"})) == [PING, ("run", {"cmd": "ls"})]
+    assert read(mistral, raw + mistral.style.write_call("run", {"cmd": "ls"})) == [
+        PING,
+        ("run", {"cmd": "ls"}),
+    ]
     assert read(mistral, f"[TOOL_CALLS]ping[CALL_ID]a1b2c3d4e[ARGS]{raw}") == [PING, PING]

@@ -83,7 +83,9 @@ def test_closer_may_look_ahead_at_its_end() -> None:
 
 def _expression(rng: random.Random, depth: int = 0) -> tuple[str, Callable[[], str]]:
     """A random expression, and a writer of texts that it matches."""
-    kind = rng.choice(["text", "blank", "words", "branch", "optional", "sequence"][: 6 if depth < 3 else 3])
+    kind = rng.choice(
+        ["text", "blank", "words", "branch", "optional", "sequence"][: 6 if depth < 3 else 3]
+    )
     if kind == "text":
         text = rng.choice(["<a>", "<|b|>", "[C]", "{d", "e.f", "\\", "\n<", "é"])
         return re.escape(text), lambda: text
@@ -91,7 +93,9 @@ def _expression(rng: random.Random, depth: int = 0) -> tuple[str, Callable[[], s
         blank = rng.choice([r"\s*", r"\s+", r"[ \n]*"])
         return blank, lambda: rng.choice([" ", "\n", " \n "])
     if kind == "words":
-        return rng.choice([r"=\w+;", r"=[\w.-]+;", r"=\d+;"]), lambda: f"={rng.choice(['1', '20', '007'])};"
+        return rng.choice(
+            [r"=\w+;", r"=[\w.-]+;", r"=\d+;"]
+        ), lambda: f"={rng.choice(['1', '20', '007'])};"
     parts = [_expression(rng, depth + 1) for _ in range(2)]
     sources, writers = [source for source, _ in parts], [write for _, write in parts]
     if kind == "branch":
@@ -115,6 +119,10 @@ def test_text_of_an_expression_has_one_of_its_forms(seed: int) -> None:
         for _ in range(5):
             text = write()
             assert re.fullmatch(source, text), (source, text)
-            ends = [match.end() for shape in shapes if isinstance(match := shape.at(text, 0, True), re.Match)]
+            ends = [
+                match.end()
+                for shape in shapes
+                if isinstance(match := shape.at(text, 0, True), re.Match)
+            ]
             assert len(text) in ends, (source, found, text)
     assert supported > 100

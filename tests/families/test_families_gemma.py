@@ -67,7 +67,8 @@ def test_every_form_of_a_value_is_read(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [f"{{a:{T}x,b:2}}<tool_call|>", "{a:x<tool_call|>", "{a:}", "{:1}", f"{{a:{T}x", "{a:b", "{a"]
+    "text",
+    [f"{{a:{T}x,b:2}}<tool_call|>", "{a:x<tool_call|>", "{a:}", "{:1}", f"{{a:{T}x", "{a:b", "{a"],
 )
 def test_ambiguous_text_is_not_a_value(text: str) -> None:
     assert read(text) is None

@@ -1,4 +1,5 @@
-"""Headers of any form: the parts that are there decide the kind of a message, and its body comes back once and whole."""
+"""Headers of any form: the parts that are there decide the kind of a message, and its body comes
+back once and whole."""
 
 import re
 from typing import Any
@@ -13,7 +14,15 @@ from tests.conftest import examples
 from tests.families.test_families_catalog import ids, read
 
 HARMONY = [families()[name] for name in ("gpt_oss", "beam")]
-CONTROL = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
+CONTROL = (
+    "<|start|>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|message|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+)
 WORDS = (
     "analysis",
     "––analysis",
@@ -27,7 +36,9 @@ WORDS = (
     "x-9",
 )
 BLANKS = ("", " ", "  ", "\n", "\t ")
-SOLID = st.text("ab .,:;!?'\"()[]<>|`*_-=/\\é🚢\n", min_size=1, max_size=30).map(lambda text: f"A{text.strip()}")
+SOLID = st.text("ab .,:;!?'\"()[]<>|`*_-=/\\é🚢\n", min_size=1, max_size=30).map(
+    lambda text: f"A{text.strip()}"
+)
 
 
 def call(arguments: str) -> tuple[str, Any]:
@@ -39,16 +50,23 @@ def kind_of(word: str) -> str:
 
 
 @st.composite
-def messages(draw: st.DrawFn, family: Family, first: bool, open_before: bool) -> tuple[str, tuple[str, Any], bool]:
-    """A message as text, its meaning, and whether it lacks an end. `open_before`: so did the message before it."""
+def messages(
+    draw: st.DrawFn, family: Family, first: bool, open_before: bool
+) -> tuple[str, tuple[str, Any], bool]:
+    """A message as text, its meaning, and whether it lacks an end. `open_before`: so did the
+    message before it."""
 
     def blank() -> str:
         return draw(st.sampled_from(BLANKS))
 
     channel = draw(st.sampled_from(["<|channel|>", "<|channel|>" + blank(), blank()]))
-    word = draw(st.sampled_from([*WORDS, "–– commentary", "final answer"] if channel.strip() else WORDS))
+    word = draw(
+        st.sampled_from([*WORDS, "–– commentary", "final answer"] if channel.strip() else WORDS)
+    )
     recipient = draw(st.sampled_from(["", " to=functions.run", " to=run", "to=functions.run "]))
-    constrain = draw(st.sampled_from(["", " <|constrain|>json", "<|constrain|>", " json", "<|constrain|> json "]))
+    constrain = draw(
+        st.sampled_from(["", " <|constrain|>json", "<|constrain|>", " json", "<|constrain|> json "])
+    )
     starts = ["<|start|>assistant", "<|start|>", "<|start|>asst", "<|start|> assistant "]
     if first or not open_before:
         starts.append("")
@@ -60,13 +78,22 @@ def messages(draw: st.DrawFn, family: Family, first: bool, open_before: bool) ->
         parts.reverse()
     space = " " if start.endswith(("t", "e")) and not parts[0].startswith(("<", " ")) else ""
     header = start + space + "".join(parts)
-    if recipient and not recipient.endswith(" ") and header.endswith("run") and constrain[:1] not in ("", " ", "<"):
+    if (
+        recipient
+        and not recipient.endswith(" ")
+        and header.endswith("run")
+        and constrain[:1] not in ("", " ", "<")
+    ):
         header += " "
     header += constrain if recipient else ""
     ending = draw(st.sampled_from(["<|end|>", "<|call|>", "<|return|>", ""]))
     if recipient:
         text = draw(st.sampled_from(["ls", "a b", "é"]))
-        body = family.style.write_call("run", {"cmd": text}).partition("<|message|>")[2].partition("<|call|>")[0]
+        body = (
+            family.style.write_call("run", {"cmd": text})
+            .partition("<|message|>")[2]
+            .partition("<|call|>")[0]
+        )
         return header + "<|message|>" + body + ending, call(text), not ending
     text = draw(SOLID)
     return header + "<|message|>" + text + ending, (kind_of(word), text), not ending
@@ -98,7 +125,9 @@ def joined(blocks: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("family", HARMONY, ids=ids)
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_any_header_is_read_by_the_parts_that_are_there(family: Family, data: st.DataObject) -> None:
+def test_any_header_is_read_by_the_parts_that_are_there(
+    family: Family, data: st.DataObject
+) -> None:
     raw, blocks = data.draw(turns(family))
     found = read(family, raw)
     assert joined(found) == joined(blocks), raw
@@ -114,12 +143,19 @@ def test_arguments_directly_after_a_recipient_are_no_part_of_its_name(family: Fa
 @pytest.mark.parametrize("family", HARMONY, ids=ids)
 @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_turn_that_ends_in_a_header_shows_no_control_token(family: Family, data: st.DataObject) -> None:
+def test_turn_that_ends_in_a_header_shows_no_control_token(
+    family: Family, data: st.DataObject
+) -> None:
     raw, blocks = data.draw(turns(family))
     anywhere = data.draw(st.integers(0, len(raw)))
-    behind_token = data.draw(st.sampled_from([found.end() for found in re.finditer(r"<\|\w+\|>", raw)]))
+    behind_token = data.draw(
+        st.sampled_from([found.end() for found in re.finditer(r"<\|\w+\|>", raw)])
+    )
     for end, reason in ((anywhere, FinishReason.LENGTH), (behind_token, FinishReason.STOP)):
         found = read(family, raw[:end], reason)
         prose = [value for kind, value in found if kind in ("text", "reasoning")]
-        assert not [token for token in CONTROL for value in prose if token in value], (raw[:end], found)
+        assert not [token for token in CONTROL for value in prose if token in value], (
+            raw[:end],
+            found,
+        )
         assert len(joined(found)) <= len(joined(blocks)) + 1  # a word of a cut header may be text

@@ -19,9 +19,13 @@ NAMED = CallOpener("<call f>", "<call", "f")
 
 
 def read(
-    grammar: JsonCalls, text: str, opener: CallOpener = CALL, reason: FinishReason = FinishReason.STOP
+    grammar: JsonCalls,
+    text: str,
+    opener: CallOpener = CALL,
+    reason: FinishReason = FinishReason.STOP,
 ) -> tuple[list[tuple[str, Any]], str, str | None]:
-    """Names with arguments (None: never complete), the text left, the text given back; however the text is cut."""
+    """Names with arguments (None: never complete), the text left, the text given back; however the
+    text is cut."""
     results = [read_body(grammar, text, TOOLS, opener, size, reason) for size in (1, 3, 1000)]
     assert results[0] == results[1] == results[2]
     blocks, rest, back = results[0]
@@ -49,7 +53,8 @@ def test_object_with_name_and_arguments_is_a_call(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["", ', "arguments": {}', ', "arguments": null', ', "arguments": ""', ', "arguments": "{}"']
+    "arguments",
+    ["", ', "arguments": {}', ', "arguments": null', ', "arguments": ""', ', "arguments": "{}"'],
 )
 def test_call_without_arguments_is_read(arguments: str) -> None:
     assert read(OBJECT, f'{{"name": "f"{arguments}}}</call>')[0] == [("f", {})]
@@ -58,12 +63,19 @@ def test_call_without_arguments_is_read(arguments: str) -> None:
 @pytest.mark.parametrize("member", ['"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1'])
 def test_call_with_arguments_under_another_key_never_completes(member: str) -> None:
     assert read(OBJECT, f'{{"name": "f", {member}}}</call>')[0] == [("f", None)]
-    assert read(LIST, f'[{{"name": "g"}}, {{{member}, "name": "f"}}]</calls>')[0] == [("g", {}), ("f", None)]
-    assert read(OBJECT, '{"type": "function", "id": "x", "index": 0, "name": "f"}</call>')[0] == [("f", {})]
+    assert read(LIST, f'[{{"name": "g"}}, {{{member}, "name": "f"}}]</calls>')[0] == [
+        ("g", {}),
+        ("f", None),
+    ]
+    assert read(OBJECT, '{"type": "function", "id": "x", "index": 0, "name": "f"}</call>')[0] == [
+        ("f", {})
+    ]
 
 
 def test_a_closer_inside_a_string_is_payload() -> None:
-    assert read(OBJECT, '{"name": "f", "arguments": {"a": "</call>"}}</call>')[0] == [("f", {"a": "</call>"})]
+    assert read(OBJECT, '{"name": "f", "arguments": {"a": "</call>"}}</call>')[0] == [
+        ("f", {"a": "</call>"})
+    ]
 
 
 def test_the_closer_decides_but_for_a_model_that_stopped() -> None:
@@ -76,7 +88,11 @@ def test_the_closer_decides_but_for_a_model_that_stopped() -> None:
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
 @pytest.mark.parametrize(
     "text",
-    ['{"name": "f", "arguments": {"a": "x', '{"name": "f", "arguments": {"a": 1}', '{"name": "f", "arguments": "{\\"a'],
+    [
+        '{"name": "f", "arguments": {"a": "x',
+        '{"name": "f", "arguments": {"a": 1}',
+        '{"name": "f", "arguments": "{\\"a',
+    ],
 )
 def test_cut_off_call_never_completes(text: str, reason: FinishReason) -> None:
     assert read(OBJECT, text, reason=reason)[0] == [("f", None)]
@@ -95,7 +111,8 @@ def test_a_broken_body_of_a_known_tool_is_a_call_that_never_completes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"name": <function-name>, "arguments": …}', "{...}", '{"name": "unknown", "arguments": 1}']
+    "text",
+    ['{"name": <function-name>, "arguments": …}', "{...}", '{"name": "unknown", "arguments": 1}'],
 )
 def test_body_that_is_not_a_call_is_returned_as_text(text: str) -> None:
     blocks, rest, back = read(OBJECT, text + "</call>")
@@ -133,14 +150,17 @@ def test_arguments_after_a_name_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['"what"<end>', '"[1]"<end>', '"{} x"<end>', '"\'a {}"<end>', "12<end>", '"{\\"a\\": }"<end>']
+    "text",
+    ['"what"<end>', '"[1]"<end>', '"{} x"<end>', '"\'a {}"<end>', "12<end>", '"{\\"a\\": }"<end>'],
 )
 def test_arguments_that_are_not_an_object_never_complete(text: str) -> None:
     assert read(ARGUMENTS, text, NAMED)[0] == [("f", None)]
 
 
 def test_call_id_comes_from_the_marker() -> None:
-    ((block,), _, _) = read_body(ARGUMENTS, "{}<end>", TOOLS, CallOpener("<call>", "<call>", "f", "functions.f:3"))
+    ((block,), _, _) = read_body(
+        ARGUMENTS, "{}<end>", TOOLS, CallOpener("<call>", "<call>", "f", "functions.f:3")
+    )
     assert block["id"] == "functions.f:3"
 
 

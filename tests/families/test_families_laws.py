@@ -22,7 +22,11 @@ TOOLS = [
     ToolSpec(
         "run",
         schema={
-            "properties": {"cmd": {"type": "string"}, "note": {"type": ["string", "null"]}, "o": {"type": "object"}}
+            "properties": {
+                "cmd": {"type": "string"},
+                "note": {"type": ["string", "null"]},
+                "o": {"type": "object"},
+            }
         },
     ),
     ToolSpec("ping", schema={"properties": {}}),
@@ -52,16 +56,25 @@ FILLER = [
 ]
 NAMES = [
     *families(),
-    *(pytest.param(template_name(json.dumps(source)), id=f"described-{name}") for name, source in OWN.items()),
+    *(
+        pytest.param(template_name(json.dumps(source)), id=f"described-{name}")
+        for name, source in OWN.items()
+    ),
 ]
 REASONS = [FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP_STRING]
 
 
 def ingredients(name: str) -> list[str]:
-    """What the family's output is made of: its vectors' words, its markers, its calls, and things that go wrong."""
+    """What the family's output is made of: its vectors' words, its markers, its calls, and things
+    that go wrong."""
     family = find_family(name)
     cases = vectors(name) if name in families() else []
-    seen = {word for case in cases for word in words(case["raw"]) if len(word) > 1 and not word.isalnum()}
+    seen = {
+        word
+        for case in cases
+        for word in words(case["raw"])
+        if len(word) > 1 and not word.isalnum()
+    }
     own = {
         family.style.write_call("run", {"cmd": "ls <b>"}),
         family.style.write_reasoning("hm"),
@@ -98,7 +111,8 @@ def cut(text: str, chance: random.Random) -> list[str]:
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
-    """Nothing raises, the stream is well-formed, the cuts do not matter, prose is the input's own, nothing is doubled."""
+    """Nothing raises, the stream is well-formed, the cuts do not matter, prose is the input's own,
+    nothing is doubled."""
     raw = data.draw(outputs(name))
     reason = data.draw(st.sampled_from(REASONS))
     reasoning = data.draw(st.booleans())
@@ -112,14 +126,17 @@ def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
         assert blocks(list(chunking(raw))) == whole
     assert blocks(cut(raw, chance)) == whole
     rest = iter(("<think>" if name == "minimax_m2_append_think" else "") + raw)
-    assert all(char in rest for block in whole if block["type"] != "tool_use" for char in block["text"])
+    assert all(
+        char in rest for block in whole if block["type"] != "tool_use" for char in block["text"]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(12))
 @given(st.text(alphabet="ab .,é\n", max_size=60), st.booleans())
 def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: bool) -> None:
-    """Character by character; only a line break and blanks after it wait, because they may precede a marker."""
+    """Character by character; only a line break and blanks after it wait, because they may precede
+    a marker."""
     parser = open_parser(name, tools=TOOLS, in_reasoning=reasoning)
     parser.feed("So it is ")
     fed, shown = "So it is ", "So it is "
@@ -134,7 +151,8 @@ def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: b
 @settings(max_examples=examples(12))
 @given(st.data())
 def test_held_back_text_is_bounded(name: str, data: st.DataObject) -> None:
-    """No more input waits for its meaning than the longest opening marker, with its name, may be long."""
+    """No more input waits for its meaning than the longest opening marker, with its name, may be
+    long."""
     parser = open_parser(name, tools=TOOLS, in_reasoning=False)
     for piece in data.draw(st.lists(st.sampled_from(ingredients(name)), max_size=60)):
         for char in piece:

@@ -1,7 +1,7 @@
 """The work is linear in the text: counted in steps, not in time.
 
-A step is a call or return of a Python or C function. The work of C functions is bounded by the lengths of their buffers,
-which are summed up, too. Doubling a hostile input at most doubles both.
+A step is a call or return of a Python or C function. The work of C functions is bounded by the
+lengths of their buffers, which are summed up, too. Doubling a hostile input at most doubles both.
 """
 
 import json
@@ -22,7 +22,11 @@ TOOLS = [
     ToolSpec(
         "run",
         schema={
-            "properties": {"cmd": {"type": "string"}, "o": {"type": "object"}, "note": {"type": ["string", "null"]}}
+            "properties": {
+                "cmd": {"type": "string"},
+                "o": {"type": "object"},
+                "note": {"type": ["string", "null"]},
+            }
         },
     )
 ]
@@ -71,7 +75,10 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
     if family.style.call_prefix(None):
         inputs |= {
             "openers": ("", family.style.call_prefix(None)),
-            "half openers": ("", family.style.call_prefix(None)[: len(family.style.call_prefix(None)) // 2 + 1]),
+            "half openers": (
+                "",
+                family.style.call_prefix(None)[: len(family.style.call_prefix(None)) // 2 + 1],
+            ),
         }
     if family.style.call:
         call = family.style.write_call("run", {"cmd": "ls"})
@@ -93,7 +100,9 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "cut", [list, pytest.param(lambda text: [text], marks=pytest.mark.slow)], ids=["characters", "whole"]
+    "cut",
+    [list, pytest.param(lambda text: [text], marks=pytest.mark.slow)],
+    ids=["characters", "whole"],
 )
 @pytest.mark.parametrize(
     "family",
@@ -103,7 +112,9 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
     ]
     + [
         pytest.param(
-            described(template_name(json.dumps(source))), marks=() if name == "list" else pytest.mark.slow, id=name
+            described(template_name(json.dumps(source))),
+            marks=() if name == "list" else pytest.mark.slow,
+            id=name,
         )
         for name, source in OWN.items()
     ],

@@ -14,7 +14,12 @@ from tests.families.parser_cases import read_body
 N = "]~["
 GRAMMAR = Nested(N, beyond=("</calls>", "<invoke name="))
 SCHEMA = {
-    "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "number"}, "label": {"type": "string"}}}},
+    "$defs": {
+        "Point": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "label": {"type": "string"}},
+        }
+    },
     "properties": {
         "s": {"type": "string"},
         "n": {"type": "integer"},
@@ -32,7 +37,10 @@ TOOLS = [ToolSpec("f", schema=SCHEMA)]
 def read(text: str, reason: FinishReason = FinishReason.STOP, opener: str = "") -> tuple[Any, str]:
     """The arguments (None if never complete) and the text left; the same however the text is cut."""
     text = text.replace("NS", N)
-    results = [read_body(GRAMMAR, text, TOOLS, CallOpener(opener, "", "f"), size, reason) for size in (1, 3, 1000)]
+    results = [
+        read_body(GRAMMAR, text, TOOLS, CallOpener(opener, "", "f"), size, reason)
+        for size in (1, 3, 1000)
+    ]
     assert results[0] == results[1] == results[2]
     ((block,), rest, _) = results[0]
     return block.get("input"), rest
@@ -42,7 +50,10 @@ def read(text: str, reason: FinishReason = FinishReason.STOP, opener: str = "") 
     ("text", "value"),
     [
         ("NS<s>12NS</s>NS<n>12NS</n>NS<other>3NS</other>", {"s": "12", "n": 12, "other": "3"}),
-        ("NS<s>  <item>1</item></invoke> a]<b NS<x>\nNS</s>", {"s": f"  <item>1</item></invoke> a]<b {N}<x>\n"}),
+        (
+            "NS<s>  <item>1</item></invoke> a]<b NS<x>\nNS</s>",
+            {"s": f"  <item>1</item></invoke> a]<b {N}<x>\n"},
+        ),
         ("NS<maybe>nullNS</maybe>", {"maybe": None}),
         ("NS<tags>NS<item>1NS</item>NS<item>bNS</item>NS</tags>", {"tags": ["1", "b"]}),
         ("NS<tags>NS</tags>NS<free>NS</free>NS<s>NS</s>", {"tags": [], "free": {}, "s": ""}),
@@ -79,7 +90,9 @@ def test_marker_after_the_call_ends_it_and_is_not_consumed() -> None:
     assert read("NS<n>1NS</n>\nNS</calls>") == ({"n": 1}, f"{N}</calls>")
 
 
-@pytest.mark.parametrize("text", ["NS<s>cut", "NS<n>1", "NS<free>NS<a>1NS</a>", "NS<s>xNS</s>NS<n", ""])
+@pytest.mark.parametrize(
+    "text", ["NS<s>cut", "NS<n>1", "NS<free>NS<a>1NS</a>", "NS<s>xNS</s>NS<n", ""]
+)
 def test_cut_off_call_never_completes(text: str) -> None:
     assert read(text)[0] is None
 
@@ -106,7 +119,9 @@ PLAIN = st.text(alphabet='ab <>/]~\n"é', max_size=8).filter(lambda t: N not in 
             "s": PLAIN,
             "n": st.integers(),
             "tags": st.lists(PLAIN, min_size=1, max_size=3),
-            "points": st.lists(st.fixed_dictionaries({"x": st.integers(), "label": PLAIN}), max_size=3),
+            "points": st.lists(
+                st.fixed_dictionaries({"x": st.integers(), "label": PLAIN}), max_size=3
+            ),
         },
     )
 )

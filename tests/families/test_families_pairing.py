@@ -1,4 +1,5 @@
-"""Pairs of families: every one that fits reads the reasoning of the second around the calls of the first."""
+"""Pairs of families: every one that fits reads the reasoning of the second around the calls of the
+first."""
 
 import random
 from itertools import product
@@ -37,11 +38,13 @@ def read(name: str, raw: str, *, in_reasoning: bool = False) -> list[tuple[str, 
     places = sorted(chance.sample(range(len(raw) + 1), min(6, len(raw))))
     cuts.append([raw[a:b] for a, b in zip([0, *places], [*places, len(raw)], strict=True)])
     results = [
-        fold(run(open_parser(name, tools=TOOLS, in_reasoning=in_reasoning), cut, FinishReason.STOP)) for cut in cuts
+        fold(run(open_parser(name, tools=TOOLS, in_reasoning=in_reasoning), cut, FinishReason.STOP))
+        for cut in cuts
     ]
     assert all(result == results[0] for result in results)
     return [
-        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip()) for b in results[0]
+        (b["name"], b.get("input")) if b["type"] == "tool_use" else (b["type"], b["text"].strip())
+        for b in results[0]
     ]
 
 
@@ -60,7 +63,9 @@ def check_pair(calls: Family, reasoning: Family) -> None:
         text("Done."),
     ]
     if call:
-        assert read(pair.name, joint.join((first, line + call, second, line + pair.style.write_call(*PING)))) == [
+        assert read(
+            pair.name, joint.join((first, line + call, second, line + pair.style.write_call(*PING)))
+        ) == [
             thought("A < b."),
             RUN,
             thought("Then."),
@@ -70,14 +75,19 @@ def check_pair(calls: Family, reasoning: Family) -> None:
     if not joint:
         assert pair.think
         assert pair.opens_reasoning(f"x{pair.think[0]}\n")
-        assert read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [thought("Plan."), text("Done.")]
+        assert read(pair.name, f"Plan.{closer}{answer}", in_reasoning=True) == [
+            thought("Plan."),
+            text("Done."),
+        ]
         if calls.think and calls.think != reasoning.think and calls.name != "granite":
             other = calls.style.reasoning.replace("{text}", "x").strip()
             kept = read(pair.name, f"So {other} is.")
             assert kept == [text(f"So {other} is.")], "the other family's marks are text"
 
 
-@pytest.mark.parametrize(("number", "calls"), [*enumerate(CALLS)], ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    ("number", "calls"), [*enumerate(CALLS)], ids=lambda value: getattr(value, "name", "")
+)
 def test_a_pair_reads_reasoning_around_calls(number: int, calls: Family) -> None:
     """The calls of each family, once, with reasoning of another in turn."""
     fitting = [found for found in FIRST.values() if found in READING and fits(calls, found)]
@@ -92,7 +102,9 @@ def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
             check_pair(calls, reasoning)
 
 
-@pytest.mark.parametrize("calls", [found for found in CALLS if isinstance(found.grammar, Markup)], ids=ids)
+@pytest.mark.parametrize(
+    "calls", [found for found in CALLS if isinstance(found.grammar, Markup)], ids=ids
+)
 def test_reasoning_stays_in_the_text_of_a_pair(calls: Family) -> None:
     name = f"{calls.name}+minimax_append_think"
     made = [RUN] if calls.style.call else []
@@ -104,12 +116,20 @@ def test_reasoning_stays_in_the_text_of_a_pair(calls: Family) -> None:
 def test_every_other_pair_is_refused_with_candidates() -> None:
     everything = families().values()
     fit = {(calls.name, reasoning.name) for calls, reasoning in PAIRS}
-    refused = [(a, b) for a, b in product(everything, everything) if a is not b and (a.name, b.name) not in fit]
+    refused = [
+        (a, b)
+        for a, b in product(everything, everything)
+        if a is not b and (a.name, b.name) not in fit
+    ]
     assert refused
     for calls, reasoning in refused:
         with pytest.raises(UnknownFamily) as caught:
             family(f"{calls.name}+{reasoning.name}")
-        candidates = str(caught.value).rpartition(" by " if " by " in str(caught.value) else " of ")[2].split(", ")
+        candidates = (
+            str(caught.value)
+            .rpartition(" by " if " by " in str(caught.value) else " of ")[2]
+            .split(", ")
+        )
         assert candidates
         assert all(name in families() for name in candidates)
 

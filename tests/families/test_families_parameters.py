@@ -29,10 +29,15 @@ INLINE = Parameters(
 )
 FRAMED = Parameters(opens=("<p={key}>",), closes=("</p>",), ends=("</f>",), frame=True)
 STATED = Parameters(
-    opens=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">', '<p k="{key}">'), closes=("</p>",), ends=("</f>",)
+    opens=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">', '<p k="{key}">'),
+    closes=("</p>",),
+    ends=("</f>",),
 )
 PAIRS = Parameters(
-    opens=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"), closes=("</v>",), ends=("</call>",), beyond=("<call>",)
+    opens=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"),
+    closes=("</v>",),
+    ends=("</call>",),
+    beyond=("<call>",),
 )
 
 
@@ -56,7 +61,10 @@ def cut(grammar: Parameters, text: str, reason: FinishReason = FinishReason.LENG
 
 def test_values_get_their_schema_s_types() -> None:
     text = "\n<p=s>12</p>\n<p=n>12</p><p=b>True</p><p=o>{'a': 1}</p><p=other>7</p>\n</f> rest"
-    assert whole(INLINE, text) == ({"s": "12", "n": 12, "b": True, "o": {"a": 1}, "other": "7"}, " rest")
+    assert whole(INLINE, text) == (
+        {"s": "12", "n": 12, "b": True, "o": {"a": 1}, "other": "7"},
+        " rest",
+    )
 
 
 def test_call_without_arguments_is_read() -> None:
@@ -70,7 +78,9 @@ def test_nullable_string_is_null_or_text(text: str, value: str | None) -> None:
     assert whole(INLINE, f"<p=maybe>{text}</p></f>")[0] == {"maybe": value}
 
 
-@pytest.mark.parametrize("value", ["", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n"])
+@pytest.mark.parametrize(
+    "value", ["", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n"]
+)
 def test_whitespace_is_exact_except_for_the_frame(value: str) -> None:
     assert whole(INLINE, f"<p=s>{value}</p></f>")[0] == {"s": value}
     assert whole(FRAMED, f"<p=s>\n{value}\n</p>\n</f>")[0] == {"s": value}
@@ -88,11 +98,16 @@ def test_missing_parameter_ends_an_open_value_that_is_whole_by_its_type() -> Non
     assert whole(FRAMED, "<p=n>\n4\n<p=s>\nx\n</p>\n</f>")[0] == {"n": 4, "s": "x"}
 
 
-def test_string_that_holds_the_tag_of_a_parameter_completes_only_if_that_parameter_follows() -> None:
-    """Otherwise the string may have ended before the tag, without its closer: the call is not dispatched."""
+def test_string_that_holds_the_tag_of_a_parameter_completes_only_if_that_parameter_follows() -> (
+    None
+):
+    """Otherwise the string may have ended before the tag, without its closer: the call is not
+    dispatched."""
     assert whole(INLINE, "<p=s>3.5<p=n>4</p><p=n>4</p></f>")[0] == {"s": "3.5<p=n>4", "n": 4}
     assert cut(INLINE, "<p=s>3.5<p=n>4</p></f>", FinishReason.STOP) == '{"s": "3.5<p=n>4"'
-    assert cut(FRAMED, "<p=s>\nx\n<p=n>\n4\n</p>\n</f>", FinishReason.STOP) == '{"s": "x\\n<p=n>\\n4"'
+    assert (
+        cut(FRAMED, "<p=s>\nx\n<p=n>\n4\n</p>\n</f>", FinishReason.STOP) == '{"s": "x\\n<p=n>\\n4"'
+    )
     assert whole(FRAMED, "<p=s>\nIt is <p=n>.\n</p>\n</f>")[0] == {"s": "It is <p=n>."}
 
 
@@ -104,7 +119,9 @@ def test_noise_before_parameters_is_dropped() -> None:
     assert whole(INLINE, "so: <p <b> <p=s>x</p><p=n>1</p></f>")[0] == {"s": "x", "n": 1}
 
 
-@pytest.mark.parametrize("text", ['<p="s">x</p></f>', '<p=n>1</p><p="s">x</p></f>', "<p=>x</p><p=n>1</p></f>"])
+@pytest.mark.parametrize(
+    "text", ['<p="s">x</p></f>', '<p=n>1</p><p="s">x</p></f>', "<p=>x</p><p=n>1</p></f>"]
+)
 def test_call_with_a_malformed_key_never_completes(text: str) -> None:
     cut(INLINE, text, FinishReason.STOP)
 
@@ -128,16 +145,17 @@ def test_json_may_replace_parameters() -> None:
 
 def test_single_undeclared_parameter_may_hold_all_arguments() -> None:
     assert whole(INLINE, '<p=arguments>{"s": "x"}</p></f>')[0] == {"s": "x"}
-    assert whole(INLINE, '<p=arguments>{"s": "x"}</p><p=n>1</p></f>')[0] == {"arguments": {"s": "x"}, "n": 1}
+    assert whole(INLINE, '<p=arguments>{"s": "x"}</p><p=n>1</p></f>')[0] == {
+        "arguments": {"s": "x"},
+        "n": 1,
+    }
     assert whole(INLINE, "<p=arguments>x</p></f>")[0] == {"arguments": "x"}
 
 
 def test_stated_types_decide() -> None:
     text = '<p k="s" s="true">12</p><p k="n" s="false">12</p><p k="q" s="false">1.2.3</p><p k="t" s="false">12</p></f>'
     assert whole(STATED, text)[0] == {"s": "12", "n": 12, "q": "1.2.3", "t": "12"}
-    text = (
-        '<p k="a" t="string">[1]</p><p k="b" t="array">[1]</p><p k="c" t="null">null</p><p k="t" t="string">"x"</p></f>'
-    )
+    text = '<p k="a" t="string">[1]</p><p k="b" t="array">[1]</p><p k="c" t="null">null</p><p k="t" t="string">"x"</p></f>'
     assert whole(STATED, text)[0] == {"a": "[1]", "b": [1], "c": None, "t": '"x"'}
 
 
@@ -170,7 +188,9 @@ def test_attributes_are_unescaped_and_names_mapped() -> None:
 
 
 def test_a_closer_that_is_a_stop_token_may_be_missing() -> None:
-    grammar = Parameters(opens=("<p={key}>",), closes=("</p>",), ends=("<|call|>",), stop_closes=True)
+    grammar = Parameters(
+        opens=("<p={key}>",), closes=("</p>",), ends=("<|call|>",), stop_closes=True
+    )
     assert whole(grammar, "")[0] == {}
     assert cut(grammar, "") == ""
 

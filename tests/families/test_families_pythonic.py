@@ -15,7 +15,9 @@ TOOLS = [ToolSpec("f"), ToolSpec("mcp.read")]
 MARKED = Pythonic("<s>", ("<e>",))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -23,7 +25,8 @@ VALUES = st.recursive(
 def read(
     text: str, grammar: Pythonic = MARKED, reason: FinishReason = FinishReason.STOP
 ) -> tuple[list[Any], str, str | None]:
-    """Names with arguments (None: never complete), the text left, the text given back; however the text is cut."""
+    """Names with arguments (None: never complete), the text left, the text given back; however the
+    text is cut."""
     opener = CallOpener(grammar.marker, grammar.marker)
     results = [read_body(grammar, text, TOOLS, opener, size, reason) for size in (1, 3, 1000)]
     assert results[0] == results[1] == results[2]
@@ -58,7 +61,9 @@ def test_written_calls_are_read_back(arguments: dict[str, Any]) -> None:
     assert read(f"[f({python_style(arguments)})]")[0] == [("f", arguments)]
 
 
-@pytest.mark.parametrize("text", ["[f('positional')]", "see below", "[1, 2]", "[f(a b)]", "f[0](x=1)"])
+@pytest.mark.parametrize(
+    "text", ["[f('positional')]", "see below", "[1, 2]", "[f(a b)]", "f[0](x=1)"]
+)
 def test_body_that_is_not_a_call_is_returned_as_text(text: str) -> None:
     calls, rest, back = read(text)
     assert calls == []

@@ -51,7 +51,8 @@ def test_every_name_means_one_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"), [("qwen3_codr", "qwen3_coder"), ("glm-46", "glm4"), ("deepseek_v5", "deepseek_v")]
+    ("wrong", "near"),
+    [("qwen3_codr", "qwen3_coder"), ("glm-46", "glm4"), ("deepseek_v5", "deepseek_v")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(wrong: str, near: str) -> None:
     with pytest.raises(UnknownFamily, match=near) as caught:
@@ -79,10 +80,16 @@ def test_fields_of_a_family_are_consistent(name: str) -> None:
         assert call.startswith(found.style.call_prefix("ping"))
         assert found.style.call_prefix("ping").startswith(found.style.call_prefix(None))
         assert "ping" not in found.style.call_prefix(None)
-        words = [word for word in found.evidence if word not in ("<SPECIAL_", "<beginning_of_sentence>")]
+        words = [
+            word for word in found.evidence if word not in ("<SPECIAL_", "<beginning_of_sentence>")
+        ]
         whole = found.style.write_reasoning("hm") + found.style.write_text("t") + call
-        assert all(word in whole or word in ("tool_name", "<response>", "<answer>") for word in words), words
-    assert all(Shape(marker).text == Shape(marker).head for marker in (*found.markers, *found.stops))
+        assert all(
+            word in whole or word in ("tool_name", "<response>", "<answer>") for word in words
+        ), words
+    assert all(
+        Shape(marker).text == Shape(marker).head for marker in (*found.markers, *found.stops)
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,11 @@ def test_fields_of_a_family_are_consistent(name: str) -> None:
         ("qwen3_coder", "<|im_start|>assistant\n<think>\n", True),
         ("qwen3_coder", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
         ("qwen3_coder", "what is <think>?<|im_end|>\n<|im_start|>assistant\n", False),
-        ("qwen3_coder", "<think>\nold\n</think>\n\nx<|im_end|>\n<|im_start|>assistant\n<think>\nSo far", True),
+        (
+            "qwen3_coder",
+            "<think>\nold\n</think>\n\nx<|im_end|>\n<|im_start|>assistant\n<think>\nSo far",
+            True,
+        ),
         ("hy_v3", "<think:opensource>", True),
         ("hy_v3", "<think:opensource></think:opensource>", False),
         ("k2_horizon", "<ifm|think_fast>", True),

@@ -1,4 +1,5 @@
-"""Response templates are read as transformers reads them: the same fields for the same output, however it is split."""
+"""Response templates are read as transformers reads them: the same fields for the same output,
+however it is split."""
 
 import json
 import random
@@ -23,9 +24,13 @@ SCHEMA = {
     "places": {"type": "array", "items": {"type": "string"}},
     "options": {"type": "object"},
 }
-TOOLS = [ToolSpec(name, schema={"type": "object", "properties": SCHEMA}) for name in ("get_weather", "look_up")]
+TOOLS = [
+    ToolSpec(name, schema={"type": "object", "properties": SCHEMA})
+    for name in ("get_weather", "look_up")
+]
 DEFINITIONS: list[Any] = [
-    {"type": "function", "function": {"name": tool.name, "parameters": dict(tool.schema)}} for tool in TOOLS
+    {"type": "function", "function": {"name": tool.name, "parameters": dict(tool.schema)}}
+    for tool in TOOLS
 ]
 Arguments = Mapping[str, Any]
 Call = tuple[str, dict[str, Any]]
@@ -52,7 +57,9 @@ class Written:
     delimiters: tuple[str, ...] = field(default=())
 
 
-def _each(write: Callable[[str, Arguments], str], joint: str = "\n") -> Callable[[Sequence[Call]], str]:
+def _each(
+    write: Callable[[str, Arguments], str], joint: str = "\n"
+) -> Callable[[Sequence[Call]], str]:
     return lambda calls: joint.join(write(name, arguments) for name, arguments in calls)
 
 
@@ -66,12 +73,16 @@ def _object(name: str, arguments: Arguments) -> str:
 
 
 def _function_tags(name: str, arguments: Arguments) -> str:
-    tags = "".join(f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items())
+    tags = "".join(
+        f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items()
+    )
     return f"<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>"
 
 
 def _key_value_tags(name: str, arguments: Arguments) -> str:
-    tags = (f"<arg_key>{k}</arg_key>\n<arg_value>{_text(v)}</arg_value>\n" for k, v in arguments.items())
+    tags = (
+        f"<arg_key>{k}</arg_key>\n<arg_value>{_text(v)}</arg_value>\n" for k, v in arguments.items()
+    )
     return f"<tool_call>{name}\n{''.join(tags)}</tool_call>"
 
 
@@ -85,11 +96,19 @@ def _harmony(name: str, arguments: Arguments) -> str:
 
 
 def _python(value: Any) -> str:
-    return f"'{value}'" if isinstance(value, str) else json.dumps(value) if isinstance(value, dict) else str(value)
+    return (
+        f"'{value}'"
+        if isinstance(value, str)
+        else json.dumps(value)
+        if isinstance(value, dict)
+        else str(value)
+    )
 
 
 def _lfm(calls: Sequence[Call]) -> str:
-    written = (f"{name}({', '.join(f'{k}={_python(v)}' for k, v in args.items())})" for name, args in calls)
+    written = (
+        f"{name}({', '.join(f'{k}={_python(v)}' for k, v in args.items())})" for name, args in calls
+    )
     return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
 
 
@@ -98,7 +117,11 @@ def _gemma_value(value: Any) -> str:
         return f'<|"|>{value}<|"|>'
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_gemma_value(item)}" for key, item in value.items()) + "}"
-    return "[" + ",".join(map(_gemma_value, value)) + "]" if isinstance(value, list) else json.dumps(value)
+    return (
+        "[" + ",".join(map(_gemma_value, value)) + "]"
+        if isinstance(value, list)
+        else json.dumps(value)
+    )
 
 
 def _gemma(name: str, arguments: Arguments) -> str:
@@ -119,7 +142,9 @@ def _brackets(name: str, arguments: Arguments) -> str:
 
 
 def _python_calls(calls: Sequence[Call]) -> str:
-    written = (f"{name}({', '.join(f'{k}={v!r}' for k, v in args.items())})" for name, args in calls)
+    written = (
+        f"{name}({', '.join(f'{k}={v!r}' for k, v in args.items())})" for name, args in calls
+    )
     return f"[TOOLS][{', '.join(written)}][/TOOLS]"
 
 
@@ -135,9 +160,15 @@ _CHATML = "<|im_start|>assistant\n"
 _TAGS = ("<tool_call>", "</tool_call>", "</parameter>", "<parameter=city>", "</function>")
 WRITTEN = {
     "qwen3": Written(
-        _each(_object), _think, prompt=_CHATML, end="<|im_end|>", delimiters=("<tool_call>", "</tool_call>")
+        _each(_object),
+        _think,
+        prompt=_CHATML,
+        end="<|im_end|>",
+        delimiters=("<tool_call>", "</tool_call>"),
     ),
-    "qwen3_5": Written(_each(_function_tags), _think, prompt=_CHATML, end="<|im_end|>", delimiters=_TAGS),
+    "qwen3_5": Written(
+        _each(_function_tags), _think, prompt=_CHATML, end="<|im_end|>", delimiters=_TAGS
+    ),
     "glm4moe": Written(
         _each(_key_value_tags),
         _think,
@@ -162,7 +193,12 @@ WRITTEN = {
         delimiters=("<|call|>", "<|end|>", "<|message|>"),
     ),
     "lfm2_2_5": Written(
-        _lfm, _think, prompt=_CHATML, end="<|im_end|>", barred="'\"()[]{},\\", delimiters=(")", ")]<|tool_call_end|>")
+        _lfm,
+        _think,
+        prompt=_CHATML,
+        end="<|im_end|>",
+        barred="'\"()[]{},\\",
+        delimiters=(")", ")]<|tool_call_end|>"),
     ),
     "nemotron_3": Written(
         _each(_function_tags),
@@ -190,7 +226,12 @@ WRITTEN = {
         delimiters=("[/CALL]", "[/ARG]", "[ARG city]"),
     ),
     "python": Written(
-        _python_calls, _think, prompt="[BOT]", end="[EOT]", barred="\n\\'\"", delimiters=("[/TOOLS]", ")]")
+        _python_calls,
+        _think,
+        prompt="[BOT]",
+        end="[EOT]",
+        barred="\n\\'\"",
+        delimiters=("[/TOOLS]", ")]"),
     ),
     "list": Written(
         _object_list,
@@ -208,9 +249,11 @@ WRITTEN = {
     ),
 }
 _ENDS = re.compile(r"(?:</(?:parameter|arg_value)>|\[/ARG\])\s*[<\[]").search
-"""Finds a closer of a value with another delimiter after it: no parser can tell it from the end of the value."""
+"""Finds a closer of a value with another delimiter after it: no parser can tell it from the end of
+the value."""
 _OPENS = re.compile(r"<parameter=|<arg_key>|\[ARG ").search
-"""Finds the tag of an argument in a string; if that argument is missing, the string may have lost its end."""
+"""Finds the tag of an argument in a string; if that argument is missing, the string may have lost
+its end."""
 WORDS = (
     "Paris",
     "naïve",
@@ -260,7 +303,11 @@ def make_turn(rng: random.Random, written: Written, *, marked: bool = False) -> 
             "exact": lambda: rng.random() < 0.5,
             "share": lambda: rng.choice([0.5, -1.25, 3, 1e20]),
             "places": lambda: [words(2) for _ in range(rng.randint(0, 3))],
-            "options": lambda: {"a": [1, {"b": words(2)}], "c": None, "d": rng.choice([True, words(2)])},
+            "options": lambda: {
+                "a": [1, {"b": words(2)}],
+                "c": None,
+                "d": rng.choice([True, words(2)]),
+            },
         }
         return values[kind]()
 
@@ -295,12 +342,18 @@ def by_transformers(template: dict[str, Any], turn: Turn) -> tuple[str, str, lis
     calls = message.get("tool_calls") or []
     flat = [one for item in calls for one in (item if isinstance(item, list) else [item])]
     functions = [item["function"] for item in flat]
-    return thought, message.get("content") or "", [(one["name"], one["arguments"]) for one in functions]
+    return (
+        thought,
+        message.get("content") or "",
+        [(one["name"], one["arguments"]) for one in functions],
+    )
 
 
 def blocks(events: Sequence[BlockEvent]) -> list[tuple[str, str | None, str, bool]]:
     """Kind, name, text and completeness of each block."""
-    kinds = {event.block: (event.kind, event.name) for event in events if isinstance(event, BlockStart)}
+    kinds = {
+        event.block: (event.kind, event.name) for event in events if isinstance(event, BlockStart)
+    }
     text = dict.fromkeys(kinds, "")
     for event in events:
         if isinstance(event, Delta):
@@ -310,9 +363,13 @@ def blocks(events: Sequence[BlockEvent]) -> list[tuple[str, str | None, str, boo
     return [(*kinds[block], text[block], ends[block]) for block in kinds]
 
 
-def parsed(name: str, turn: Turn, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP) -> Any:
+def parsed(
+    name: str, turn: Turn, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP
+) -> Any:
     """The blocks of a turn that comes in pieces."""
-    parser = open_parser(name, tools=TOOLS, in_reasoning=described(name).opens_reasoning(turn.prompt[-512:]))
+    parser = open_parser(
+        name, tools=TOOLS, in_reasoning=described(name).opens_reasoning(turn.prompt[-512:])
+    )
     events = [event for piece in pieces for event in parser.feed(piece)]
     return blocks([*events, *parser.finish(reason)])
 
@@ -320,7 +377,11 @@ def parsed(name: str, turn: Turn, pieces: Sequence[str], reason: FinishReason = 
 def fields(found: Sequence[tuple[str, str | None, str, bool]]) -> tuple[str, str, list[Call]]:
     """Reasoning, the last text, and the complete calls."""
     last = {kind: text.strip() for kind, _, text, _ in found}
-    calls = [(name or "", json.loads(text)) for kind, name, text, complete in found if kind == "tool_use" and complete]
+    calls = [
+        (name or "", json.loads(text))
+        for kind, name, text, complete in found
+        if kind == "tool_use" and complete
+    ]
     return last.get("reasoning", ""), last.get("text", ""), calls
 
 
@@ -336,7 +397,10 @@ def splits(rng: random.Random, text: str) -> Iterator[list[str]]:
 def judge(name: str, seeds: range, *, marked: bool = False) -> dict[str, int]:
     """Compares both readers; returns how many turns had which result."""
     template, written = templates()[name], WRITTEN[name]
-    family_name, counts = template_name(json.dumps(template)), dict.fromkeys(("equal", "safer", "better"), 0)
+    family_name, counts = (
+        template_name(json.dumps(template)),
+        dict.fromkeys(("equal", "safer", "better"), 0),
+    )
     for seed in seeds:
         rng = random.Random(f"{name} {seed}")
         turn = make_turn(rng, written, marked=marked)
@@ -360,7 +424,9 @@ def judge(name: str, seeds: range, *, marked: bool = False) -> dict[str, int]:
             counts["better"] += 1
         else:
             assert marked, (seed, turn.output, mine, theirs)
-            assert theirs != truth or any(_OPENS(json.dumps(arguments)) for _, arguments in turn.calls)
+            assert theirs != truth or any(
+                _OPENS(json.dumps(arguments)) for _, arguments in turn.calls
+            )
             assert all(call in turn.calls for call in mine[2]), (seed, turn.output, mine)
             counts["safer"] += 1
     return counts

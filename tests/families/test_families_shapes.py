@@ -28,7 +28,9 @@ def test_incomplete_match_is_none_at_the_end_of_the_input() -> None:
 
 
 def test_holes_capture_their_text() -> None:
-    found = Shape("<call>{ws}<function={name}>").at("<call>\n <function=mcp__a-7.read.v2>", 0, False)
+    found = Shape("<call>{ws}<function={name}>").at(
+        "<call>\n <function=mcp__a-7.read.v2>", 0, False
+    )
     assert isinstance(found, Match)
     assert found["name"] == "mcp__a-7.read.v2"
 
@@ -88,9 +90,13 @@ def test_result_of_a_shape_is_final(shape: Shape, text: str) -> None:
     is_final(shape, text)
 
 
-CHANNELS = [family.grammar for family in families().values() if isinstance(family.grammar, Channels)]
+CHANNELS = [
+    family.grammar for family in families().values() if isinstance(family.grammar, Channels)
+]
 HEADERS = {
-    repr(shape): shape for grammar in CHANNELS for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)
+    repr(shape): shape
+    for grammar in CHANNELS
+    for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)
 }
 
 
@@ -114,7 +120,11 @@ def test_cut_distinguishes_a_marker_from_a_possible_one() -> None:
 @pytest.fixture
 def markers() -> Markers[str]:
     return Markers(
-        [(Shape("<call>", then=("{",)), "call"), (Shape("</think>"), "answer"), (Shape("<fn", line_start=True), "fn")]
+        [
+            (Shape("<call>", then=("{",)), "call"),
+            (Shape("</think>"), "answer"),
+            (Shape("<fn", line_start=True), "fn"),
+        ]
     )
 
 

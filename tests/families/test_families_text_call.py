@@ -1,4 +1,5 @@
-"""Calls whose body is bare text (CWM): any text is read whole, in every chunking, and never in part."""
+"""Calls whose body is bare text (CWM): any text is read whole, in every chunking, and never in
+part."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from tests.families.parser_cases import CHUNKINGS, fold, run
 
 TOOLS = [ToolSpec("bash", schema={"properties": {"command": {"type": "string"}}}), ToolSpec("ping")]
 PIECES = st.lists(
-    st.sampled_from(["ls", "\n", " ", "</tool>", "<tool: ", "<tool: bash>\n", "{", '"', "\\", "é", "</think>"]),
+    st.sampled_from(
+        ["ls", "\n", " ", "</tool>", "<tool: ", "<tool: bash>\n", "{", '"', "\\", "é", "</think>"]
+    ),
     max_size=8,
 )
 TEXTS = PIECES.map("".join)
@@ -20,7 +23,8 @@ TEXTS = PIECES.map("".join)
 def read(raw: str, reason: FinishReason = FinishReason.STOP) -> list[tuple[str, object]]:
     """The blocks, the same in every chunking; a call that never completes has None for arguments."""
     results = [
-        fold(run(open_parser("cwm", tools=TOOLS, in_reasoning=False), cut(raw), reason)) for cut in CHUNKINGS.values()
+        fold(run(open_parser("cwm", tools=TOOLS, in_reasoning=False), cut(raw), reason))
+        for cut in CHUNKINGS.values()
     ]
     assert all(result == results[0] for result in results)
     return [
@@ -38,7 +42,8 @@ def is_plain(text: str) -> bool:
         and bare[0] != "{"
         and not bare.startswith("</tool>")
         and not any(
-            not rest.strip() or rest.lstrip().startswith("<tool: ") for rest in f"\n{text}".split("\n</tool>")[1:]
+            not rest.strip() or rest.lstrip().startswith("<tool: ")
+            for rest in f"\n{text}".split("\n</tool>")[1:]
         )
     )
 

@@ -37,10 +37,17 @@ def test_thought_after_a_text_is_reasoning(family: Family) -> None:
         again = f"{raw}{before}{opener}{inside}So.{inside}{closer}{after}Three."
         blocks = [text("One."), thought("Hm."), text("Two."), thought("So."), text("Three.")]
         assert read(family, again) == blocks, again
-        assert read(family, f"{opener}{inside}Ah.{closer}{raw}")[:2] == [thought("Ah."), text("One.")]
+        assert read(family, f"{opener}{inside}Ah.{closer}{raw}")[:2] == [
+            thought("Ah."),
+            text("One."),
+        ]
         if family in CALLING:
             call = family.style.write_call(*RUN)
-            assert read(family, f"One.{before}{opener}{inside}Hm.\n{call}") == [text("One."), thought("Hm."), RUN]
+            assert read(family, f"One.{before}{opener}{inside}Hm.\n{call}") == [
+                text("One."),
+                thought("Hm."),
+                RUN,
+            ]
             assert read(family, f"{raw}\n{call}\n")[-1] == RUN
 
 
@@ -82,10 +89,16 @@ def test_mentioned_tag_stays_in_the_text(family: Family) -> None:
         assert read(family, f"{opener}Hm.{closer}{raw}") == [thought("Hm."), text(raw)]
 
 
-@pytest.mark.parametrize("family", [family for family in TAGGED if family.style.text != "{text}"], ids=ids)
+@pytest.mark.parametrize(
+    "family", [family for family in TAGGED if family.style.text != "{text}"], ids=ids
+)
 def test_thought_inside_of_a_framed_text_is_reasoning(family: Family) -> None:
     opener, closer = tags(family)
     raw = family.style.write_text(f"One.\n{opener}\nHm.\n{closer}\nTwo.")
     assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")]
-    raw = family.style.write_text("One.") + f"\n{opener}\nHm.\n{closer}\n" + family.style.write_text("Two.")
+    raw = (
+        family.style.write_text("One.")
+        + f"\n{opener}\nHm.\n{closer}\n"
+        + family.style.write_text("Two.")
+    )
     assert read(family, raw) == [text("One."), thought("Hm."), text("Two.")]

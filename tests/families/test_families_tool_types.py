@@ -54,10 +54,15 @@ def test_a_schema_that_contains_itself_ends() -> None:
 
 
 def test_tools_have_the_types_of_their_parameters() -> None:
-    schema = {"$defs": {"N": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/N"}, "s": {"type": "string"}}}
+    schema = {
+        "$defs": {"N": {"type": "integer"}},
+        "properties": {"n": {"$ref": "#/$defs/N"}, "s": {"type": "string"}},
+    }
     tools = Tools([ToolSpec("f", schema=schema), ToolSpec("g")])
     assert tools.types("f", "n") == {"integer"}
-    assert tools.types("f", "other") == tools.types("g", "n") == tools.types("unknown", "n") == STRING
+    assert (
+        tools.types("f", "other") == tools.types("g", "n") == tools.types("unknown", "n") == STRING
+    )
     assert list(tools.parameters("f")) == ["n", "s"]
     assert tools.parameters("g") == tools.parameters("unknown") == {}
     assert "f" in tools
@@ -66,7 +71,13 @@ def test_tools_have_the_types_of_their_parameters() -> None:
 
 
 def test_unnamed_parameter_has_the_type_of_additional_properties() -> None:
-    tools = Tools([ToolSpec("f", schema={"properties": {"s": {}}, "additionalProperties": {"type": "integer"}})])
+    tools = Tools(
+        [
+            ToolSpec(
+                "f", schema={"properties": {"s": {}}, "additionalProperties": {"type": "integer"}}
+            )
+        ]
+    )
     assert tools.types("f", "other") == {"integer"}
     assert tools.types("f", "s") == CONTAINERS
 
@@ -74,15 +85,27 @@ def test_unnamed_parameter_has_the_type_of_additional_properties() -> None:
 @pytest.mark.parametrize(
     ("schema", "key", "found"),
     [
-        ({"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "null"}}, "a", {"type": "string"}),
-        ({"properties": {"a": {}}, "additionalProperties": {"type": "null"}}, "b", {"type": "null"}),
+        (
+            {"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "null"}},
+            "a",
+            {"type": "string"},
+        ),
+        (
+            {"properties": {"a": {}}, "additionalProperties": {"type": "null"}},
+            "b",
+            {"type": "null"},
+        ),
         ({"items": {"type": "string"}}, "item", {"type": "string"}),
         (
             {"anyOf": [{"properties": {"a": {"type": "string"}}, "additionalProperties": False}]},
             "a",
             {"type": "string"},
         ),
-        ({"oneOf": [{"type": "null"}, {"allOf": [{"items": {"type": "string"}}]}]}, "item", {"type": "string"}),
+        (
+            {"oneOf": [{"type": "null"}, {"allOf": [{"items": {"type": "string"}}]}]},
+            "item",
+            {"type": "string"},
+        ),
         ({"anyOf": [{"$ref": "#/$defs/Deep"}]}, "a", None),
         ({"additionalProperties": True}, "a", None),
     ],
@@ -106,7 +129,9 @@ def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
         ("other.other", (), "other.other"),
     ],
 )
-def test_names_are_mapped_to_registered_ones(written: str, namespaces: tuple[str, ...], name: str) -> None:
+def test_names_are_mapped_to_registered_ones(
+    written: str, namespaces: tuple[str, ...], name: str
+) -> None:
     assert Tools([ToolSpec("ping"), ToolSpec("mcp.read")]).named(written, namespaces) == name
 
 

@@ -7,12 +7,18 @@ from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import TurnParser, families, open_parser
 from tests.families.parser_cases import fold, run
 
-TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}})]
+TOOLS = [
+    ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "integer"}}})
+]
 CALL = "<tool_call>\n<function=run>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>"
 
 
-def opened(family: str = "qwen3_coder", *, in_reasoning: bool = False, **options: Any) -> TurnParser:
-    return open_parser(family, tools=options.pop("tools", TOOLS), in_reasoning=in_reasoning, **options)
+def opened(
+    family: str = "qwen3_coder", *, in_reasoning: bool = False, **options: Any
+) -> TurnParser:
+    return open_parser(
+        family, tools=options.pop("tools", TOOLS), in_reasoning=in_reasoning, **options
+    )
 
 
 def texts(parser: TurnParser, *pieces: str) -> list[str]:
@@ -103,7 +109,10 @@ def test_marker_is_text_without_callable_tools() -> None:
 def test_prefix_is_not_repeated() -> None:
     assert texts(opened(prefix="The answer is"), " 42.") == [" 42."]
     assert texts(opened(prefix="The answer is "), "42.") == ["42."]
-    assert texts(opened(in_reasoning=True, prefix="I think"), " so.\n</think>\nYes.") == [" so.", "Yes."]
+    assert texts(opened(in_reasoning=True, prefix="I think"), " so.\n</think>\nYes.") == [
+        " so.",
+        "Yes.",
+    ]
     assert texts(opened(prefix=f"Look.\n{CALL}\n"), "Done.") == ["Done."]
 
 
@@ -115,7 +124,10 @@ def test_a_forced_call_belongs_to_the_turn(prefix: str) -> None:
 
 def test_a_prefix_may_end_inside_an_argument() -> None:
     (block,) = fold(
-        run(opened("hermes", prefix='So.<tool_call>{"name": "run", "arguments": {"cmd": "l'), ['s"}}</tool_call>'])
+        run(
+            opened("hermes", prefix='So.<tool_call>{"name": "run", "arguments": {"cmd": "l'),
+            ['s"}}</tool_call>'],
+        )
     )
     assert (block["name"], block["input"]) == ("run", {"cmd": "ls"})
 
@@ -128,7 +140,11 @@ def test_every_family_can_be_made_to_call(family: str) -> None:
     for name in ("run", None):
         prefix = found.style.call_prefix(name)
         (block,) = fold(run(opened(family, prefix=prefix), list(call.removeprefix(prefix))))
-        assert (block["name"], block["input"], block["complete"]) == ("run", {"cmd": "ls -l", "n": 3}, True)
+        assert (block["name"], block["input"], block["complete"]) == (
+            "run",
+            {"cmd": "ls -l", "n": 3},
+            True,
+        )
 
 
 def test_only_a_model_that_stopped_completes_an_open_call() -> None:
@@ -165,7 +181,9 @@ def test_incomplete_marker_at_the_end_is_text(family: str, raw: str) -> None:
     assert texts(opened(family), raw) == [raw]
 
 
-@pytest.mark.parametrize("raw", ["Done.</think>", "Done.\n</tool_call>\n", "Done.</function> </tool_call>"])
+@pytest.mark.parametrize(
+    "raw", ["Done.</think>", "Done.\n</tool_call>\n", "Done.</function> </tool_call>"]
+)
 def test_closer_without_opener_is_dropped_at_the_end(raw: str) -> None:
     assert texts(opened(), raw) == ["Done."]
 
@@ -193,7 +211,9 @@ def test_reasoning_closer_on_its_own_line_separates_texts() -> None:
 def test_closer_without_opener_is_dropped_at_the_start() -> None:
     assert texts(opened(), "</tool_call>\nx") == ["x"]
     assert texts(opened(), "</think>\n\nx") == ["x"]
-    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"], "without tools it is no marker"
+    assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"], (
+        "without tools it is no marker"
+    )
 
 
 def test_piece_of_a_tail_is_not_text() -> None:
@@ -201,4 +221,6 @@ def test_piece_of_a_tail_is_not_text() -> None:
 
 
 def test_text_that_looks_like_a_call_keeps_its_closer() -> None:
-    assert texts(opened("hermes"), '<tool_call>{"key": 1}</tool_call>') == ['<tool_call>{"key": 1}</tool_call>']
+    assert texts(opened("hermes"), '<tool_call>{"key": 1}</tool_call>') == [
+        '<tool_call>{"key": 1}</tool_call>'
+    ]

@@ -11,8 +11,14 @@ from tests.conftest import examples
 from tests.families.parser_cases import drive
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -21,13 +27,19 @@ def copied(reader: Values, text: str, size: int = 1) -> tuple[str, bool, str]:
     """What was said, whether the value ended, and what is left."""
     said: list[str] = []
     scanner = Scanner()
-    ended = drive(reader.copy(scanner, said.append), scanner, [text[i : i + size] for i in range(0, len(text), size)])
+    ended = drive(
+        reader.copy(scanner, said.append),
+        scanner,
+        [text[i : i + size] for i in range(0, len(text), size)],
+    )
     return "".join(said), ended, scanner.rest()
 
 
 @settings(max_examples=examples(150))
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]), st.sampled_from([1, 3, 1000]))
-def test_json_is_copied_as_it_was_written(value: object, ascii_only: bool, indent: int | None, size: int) -> None:
+def test_json_is_copied_as_it_was_written(
+    value: object, ascii_only: bool, indent: int | None, size: int
+) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     assert copied(JSON, text + "\n", size) == (text, True, "\n")
 
@@ -95,7 +107,9 @@ def test_reading_ends_at_malformed_json(text: str, left: str) -> None:
         assert copied(JSON, text, size)[1:] == (False, left)
 
 
-@pytest.mark.parametrize("text", ['{"a": "b', '{"a": ', '{"a', "[1, ", "", "[", '"\\', '"\\u12', "[tru"])
+@pytest.mark.parametrize(
+    "text", ['{"a": "b', '{"a": ', '{"a', "[1, ", "", "[", '"\\', '"\\u12', "[tru"]
+)
 def test_cut_off_value_has_not_ended(text: str) -> None:
     for size in (1, 100):
         assert not copied(JSON, text, size)[1]

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from schemas.events import FinishReason
 from services.families import families
 from tests.conftest import examples
-from tests.families.parser_cases import CHUNKINGS, VECTORS, failures, fold, opened, problems, run, vectors, words
+from tests.families.parser_cases import (
+    CHUNKINGS,
+    VECTORS,
+    failures,
+    fold,
+    opened,
+    problems,
+    run,
+    vectors,
+    words,
+)
 
 FAMILIES = sorted({*families(), *(file.stem for file in VECTORS.glob("*.jsonl"))})
 """All families, and names of parsers of other servers that have vectors."""
@@ -43,7 +53,9 @@ def test_blocks_do_not_depend_on_random_cuts(case: dict[str, Any], chance: rando
         size = chance.choice((1, 1, 2, 3, 5, 8, 40))
         pieces.append(case["raw"][at : at + size])
         at += size
-    assert problems(case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"])))) is None
+    assert (
+        problems(case, fold(run(opened(case), pieces, FinishReason(case["finish_reason"])))) is None
+    )
 
 
 def test_the_word_splitter_loses_nothing() -> None:

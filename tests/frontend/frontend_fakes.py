@@ -42,22 +42,41 @@ from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
 MODEL = "acme/served-model"
-CARD = ModelCard(MODEL, aliases=["claude-alias"], max_model_len=131072, created=1700000000, reasoning=True, tools=True)
+CARD = ModelCard(
+    MODEL,
+    aliases=["claude-alias"],
+    max_model_len=131072,
+    created=1700000000,
+    reasoning=True,
+    tools=True,
+)
 USAGE = Usage(prompt=656, cached=600, output=74, reasoning=12)
 
 Step: TypeAlias = list[TurnEvent] | asyncio.Event
 """What a turn does next: push these, or wait for that."""
 
 
-def reasoning(block: int, text: str, *, seal: str | None = "c2VhbA", pieces: int = 2) -> list[TurnEvent]:
-    return [BlockStart(block, "reasoning"), *deltas(block, text, pieces), BlockStop(block, length=len(text), seal=seal)]
+def reasoning(
+    block: int, text: str, *, seal: str | None = "c2VhbA", pieces: int = 2
+) -> list[TurnEvent]:
+    return [
+        BlockStart(block, "reasoning"),
+        *deltas(block, text, pieces),
+        BlockStop(block, length=len(text), seal=seal),
+    ]
 
 
 def text(block: int, said: str, *, pieces: int = 2) -> list[TurnEvent]:
-    return [BlockStart(block, "text"), *deltas(block, said, pieces), BlockStop(block, length=len(said))]
+    return [
+        BlockStart(block, "text"),
+        *deltas(block, said, pieces),
+        BlockStop(block, length=len(said)),
+    ]
 
 
-def call(block: int, name: str, arguments: str, *, call_id: str, complete: bool = True) -> list[TurnEvent]:
+def call(
+    block: int, name: str, arguments: str, *, call_id: str, complete: bool = True
+) -> list[TurnEvent]:
     start = BlockStart(block, "tool_use", name=name, call_id=call_id)
     dispatch = [Dispatch(block, call_id, name, arguments)] if complete else []
     stop = BlockStop(block, complete=complete, length=len(arguments))
@@ -82,7 +101,9 @@ def deltas(block: int, said: str, pieces: int) -> list[TurnEvent]:
     return [Delta(block, at, said[at : at + size]) for at in range(0, len(said), size)]
 
 
-def finish(blocks: int, reason: FinishReason = FinishReason.STOP, stop_string: str | None = None) -> Finish:
+def finish(
+    blocks: int, reason: FinishReason = FinishReason.STOP, stop_string: str | None = None
+) -> Finish:
     return Finish(reason, blocks, USAGE, stop_string)
 
 
@@ -91,7 +112,9 @@ def hello() -> list[Step]:
 
 
 class FakeTurn:
-    def __init__(self, turn_id: str, card: ModelCard, conversation: Conversation, sink: TurnSink) -> None:
+    def __init__(
+        self, turn_id: str, card: ModelCard, conversation: Conversation, sink: TurnSink
+    ) -> None:
         self.id = turn_id
         self.card = card
         self.prepared = Prepared(656, 1024)
@@ -119,7 +142,9 @@ class FakeTurn:
 class FakeGateway:
     """Steps before `opened_after` are played while `open` is still awaited."""
 
-    def __init__(self, steps: Callable[[], list[Step]] = hello, cards: list[ModelCard] | None = None) -> None:
+    def __init__(
+        self, steps: Callable[[], list[Step]] = hello, cards: list[ModelCard] | None = None
+    ) -> None:
         self.catalog = self.gateway = self.texts = self
         self.steps = steps
         self.cards = [CARD] if cards is None else cards
@@ -155,7 +180,9 @@ class FakeGateway:
         self.counted.append(admitted.conversation)
         return 4321
 
-    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
+    async def tokenize(
+        self, admitted: Admitted, text: str | None, add_special_tokens: bool
+    ) -> TextReply:
         conversation = admitted.conversation if text is None else None
         self.tokenized.append((admitted.card.name, text, conversation, add_special_tokens))
         ids = [len(word) for word in (text or "a whole prompt").split()]
@@ -189,7 +216,10 @@ def admission(pipeline: Pipeline, put_image: Put | None = None) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
     fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
-    pdfs, images = PdfReader(structlog.get_logger(), 1), ImageReader(FrontendConfig(), put_image, fetcher)
+    pdfs, images = (
+        PdfReader(structlog.get_logger(), 1),
+        ImageReader(FrontendConfig(), put_image, fetcher),
+    )
     return Admission(pipeline, limits, pdfs, images, notices=False)
 
 

@@ -1,4 +1,5 @@
-"""Requests that take long to read: for each API, bodies of a size that consist of one kind of part, many times."""
+"""Requests that take long to read: for each API, bodies of a size that consist of one kind of part,
+many times."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,9 +22,13 @@ class Kind(NamedTuple):
 
     def body(self, size: int) -> bytes:
         """A body of about `size` bytes."""
-        low, high = (len(json.dumps(self.part(i), separators=(",", ":"))) + 1 for i in (10, 1_000_000))
+        low, high = (
+            len(json.dumps(self.part(i), separators=(",", ":"))) + 1 for i in (10, 1_000_000)
+        )
         rough = size // ((low + high) // 2)
-        return json.dumps(self.wrap([self.part(i) for i in range(max(rough, 1))]), separators=(",", ":")).encode()
+        return json.dumps(
+            self.wrap([self.part(i) for i in range(max(rough, 1))]), separators=(",", ":")
+        ).encode()
 
 
 def user(content: Any) -> list[Any]:
@@ -71,16 +76,28 @@ GRAMMARS: list[tuple[str, str, Part]] = [
     ("classes", "regex", lambda i: f"{i}" + r"\w" * 4000),
     ("escapes", "regex", lambda i: f"{i}" + r"\p{L}" * 2500),
     ("alternatives", "regex", lambda i: "|".join(f"a{i}{j}" for j in range(2000))),
-    ("rules", "lark", lambda i: f'start: r0 "{i}"\n' + "".join(f"r{j}: r{j + 1}\n" for j in range(450)) + 'r450: "x"'),
+    (
+        "rules",
+        "lark",
+        lambda i: (
+            f'start: r0 "{i}"\n' + "".join(f"r{j}: r{j + 1}\n" for j in range(450)) + 'r450: "x"'
+        ),
+    ),
     (
         "too deep",
         "lark",
-        lambda i: f'start: r0 "{i}"\n' + "".join(f"r{j}: r{j + 1}\n" for j in range(5000)) + 'r5000: "x"',
+        lambda i: (
+            f'start: r0 "{i}"\n' + "".join(f"r{j}: r{j + 1}\n" for j in range(5000)) + 'r5000: "x"'
+        ),
     ),
     (
         "terminals",
         "lark",
-        lambda i: f'start: T0 "{i}"\n' + "".join(f"T{j}: /a{j}/ T{j + 1}\n" for j in range(450)) + 'T450: "x"',
+        lambda i: (
+            f'start: T0 "{i}"\n'
+            + "".join(f"T{j}: /a{j}/ T{j + 1}\n" for j in range(450))
+            + 'T450: "x"'
+        ),
     ),
     ("sequence", "lark", lambda i: f'start: "{i}" ' + '"a" ' * 4000),
     ("nesting", "lark", lambda i: "start: " + "(" * 4000 + f'"{i}"' + ")" * 4000),
@@ -99,10 +116,16 @@ def chat() -> Iterator[Kind]:
     def call(i: int) -> dict[str, Any]:
         return {"id": f"c{i}", "function": {"name": "f", "arguments": "{}"}}
 
-    yield kind("messages", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=all))
-    yield kind("assistant", lambda i: {"role": "assistant", "content": "a"}, lambda all: ask(messages=all))
+    yield kind(
+        "messages", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=all)
+    )
+    yield kind(
+        "assistant", lambda i: {"role": "assistant", "content": "a"}, lambda all: ask(messages=all)
+    )
     yield kind("strings", lambda i: "a", lambda all: ask(messages=user(all)))
-    yield kind("texts", lambda i: {"type": "text", "text": "a"}, lambda all: ask(messages=user(all)))
+    yield kind(
+        "texts", lambda i: {"type": "text", "text": "a"}, lambda all: ask(messages=user(all))
+    )
     image = {"type": "image_url", "image_url": "data:image/png;base64,AAAA"}
     yield kind("images", lambda i: image, lambda all: ask(messages=user(all)))
     pdf = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}
@@ -115,7 +138,11 @@ def chat() -> Iterator[Kind]:
         lambda i: {"text": "a"},
         lambda all: ask(
             messages=[
-                {"role": "assistant", "reasoning_details": all, "tool_calls": [call(i) for i in range(len(all) // 5)]}
+                {
+                    "role": "assistant",
+                    "reasoning_details": all,
+                    "tool_calls": [call(i) for i in range(len(all) // 5)],
+                }
             ]
         ),
     )
@@ -136,7 +163,13 @@ def chat() -> Iterator[Kind]:
         "details",
         lambda i: {"format": "turnwire-v1", "data": "a", "id": f"c{i}"},
         lambda all: ask(
-            messages=[{"role": "assistant", "reasoning_details": all, "tool_calls": [*map(call, range(len(all)))]}]
+            messages=[
+                {
+                    "role": "assistant",
+                    "reasoning_details": all,
+                    "tool_calls": [*map(call, range(len(all)))],
+                }
+            ]
         ),
     )
     yield kind(
@@ -154,7 +187,9 @@ def chat() -> Iterator[Kind]:
         ),
     )
     yield kind("functions", lambda i: {"function": function(i)}, lambda all: ask(tools=all))
-    yield kind("strict", lambda i: {"function": function(i, strict=True)}, lambda all: ask(tools=all))
+    yield kind(
+        "strict", lambda i: {"function": function(i, strict=True)}, lambda all: ask(tools=all)
+    )
     yield kind("legacy functions", function, lambda all: ask(functions=all))
     yield kind(
         "allowed",
@@ -163,14 +198,19 @@ def chat() -> Iterator[Kind]:
             tools=all,
             tool_choice={
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": f"f{i}"}} for i in range(len(all))]},
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"function": {"name": f"f{i}"}} for i in range(len(all))],
+                },
             },
         ),
     )
     for name, syntax, definition in GRAMMARS:
         for least in (1, 2000):
 
-            def custom(i: int, syntax: str = syntax, definition: Part = definition, least: int = least) -> Any:
+            def custom(
+                i: int, syntax: str = syntax, definition: Part = definition, least: int = least
+            ) -> Any:
                 grammar = {"syntax": syntax, "definition": definition(i + least)}
                 return {
                     "type": "custom",
@@ -188,18 +228,30 @@ def chat() -> Iterator[Kind]:
             )
     for name, part in SCHEMAS:
         label = f"{name} {part(0)} schema"
-        yield kind(label, part, shaped(name, lambda own: ask(tools=[{"function": function(0, parameters=own)}])))
+        yield kind(
+            label,
+            part,
+            shaped(name, lambda own: ask(tools=[{"function": function(0, parameters=own)}])),
+        )
         yield kind(
             f"strict {label}",
             part,
-            shaped(name, lambda own: ask(tools=[{"function": function(0, parameters=own, strict=True)}])),
+            shaped(
+                name,
+                lambda own: ask(tools=[{"function": function(0, parameters=own, strict=True)}]),
+            ),
         )
         yield kind(
             f"format {label}",
             part,
             shaped(
                 name,
-                lambda own: ask(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": own}}),
+                lambda own: ask(
+                    response_format={
+                        "type": "json_schema",
+                        "json_schema": {"name": "a", "schema": own},
+                    }
+                ),
             ),
         )
     yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop=all))
@@ -208,7 +260,11 @@ def chat() -> Iterator[Kind]:
     yield kind("template kwargs", lambda i: [], lambda all: ask(chat_template_kwargs={"a": all}))
     yield kind("unknown", lambda i: {}, lambda all: ask(unknown=all))
     yield kind("surrogates", lambda i: "\ud800", lambda all: ask(messages=user("".join(all))))
-    yield kind("mistake", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=[*all, {"role": "a"}]))
+    yield kind(
+        "mistake",
+        lambda i: {"role": "user", "content": "a"},
+        lambda all: ask(messages=[*all, {"role": "a"}]),
+    )
     yield kind("choices", lambda i: "word ", lambda all: ask(messages=user("".join(all)), n=128))
     yield kind(
         "choices of schema",
@@ -229,7 +285,11 @@ def messages() -> Iterator[Kind]:
 
     def said(name: str, part: Part) -> Kind:
         return kind(
-            name, part, lambda all: ask(messages=[*user("a"), {"role": "assistant", "content": all}, *user("b")])
+            name,
+            part,
+            lambda all: ask(
+                messages=[*user("a"), {"role": "assistant", "content": all}, *user("b")]
+            ),
         )
 
     def tool(i: int, **rest: Any) -> dict[str, Any]:
@@ -239,17 +299,32 @@ def messages() -> Iterator[Kind]:
         return {"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}}
 
     png = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
-    yield kind("messages", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=all))
+    yield kind(
+        "messages", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=all)
+    )
     yield content("texts", lambda i: {"type": "text", "text": "a"})
     yield content("images", lambda i: {"type": "image", "source": png})
-    yield content("documents", lambda i: {"type": "document", "source": {**png, "media_type": "text/plain"}})
-    yield content("pdfs", lambda i: {"type": "document", "source": {**png, "media_type": "application/pdf"}})
-    yield content("document blocks", lambda i: {"type": "document", "source": {"type": "content", "content": []}})
-    yield content("passages", lambda i: {"type": "search_result", "content": [{"type": "text", "text": "a"}]})
+    yield content(
+        "documents", lambda i: {"type": "document", "source": {**png, "media_type": "text/plain"}}
+    )
+    yield content(
+        "pdfs", lambda i: {"type": "document", "source": {**png, "media_type": "application/pdf"}}
+    )
+    yield content(
+        "document blocks",
+        lambda i: {"type": "document", "source": {"type": "content", "content": []}},
+    )
+    yield content(
+        "passages", lambda i: {"type": "search_result", "content": [{"type": "text", "text": "a"}]}
+    )
     yield said("thoughts", lambda i: {"type": "thinking", "thinking": "a"})
     yield said("calls", use)
-    yield said("searches", lambda i: {"type": "server_tool_use", "id": f"srvc{i}", "name": "web_search"})
-    yield said("results", lambda i: {"type": "web_search_tool_result", "tool_use_id": "a", "content": []})
+    yield said(
+        "searches", lambda i: {"type": "server_tool_use", "id": f"srvc{i}", "name": "web_search"}
+    )
+    yield said(
+        "results", lambda i: {"type": "web_search_tool_result", "tool_use_id": "a", "content": []}
+    )
     yield kind(
         "hosted results",
         lambda i: {"type": "web_search_tool_result", "tool_use_id": f"srvc{i}", "content": []},
@@ -270,7 +345,12 @@ def messages() -> Iterator[Kind]:
                 for i in range(len(all) // 20)
                 for message in (
                     {"role": "assistant", "content": [use(i)]},
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c{i}", "content": "a"}]},
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "tool_result", "tool_use_id": f"c{i}", "content": "a"}
+                        ],
+                    },
                 )
             ]
         ),
@@ -285,8 +365,18 @@ def messages() -> Iterator[Kind]:
             ]
         ),
     )
-    added = lambda i: {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool(i)}}  # noqa: E731
-    yield kind("additions", added, lambda all: ask(messages=[*user("a"), {"role": "system", "content": all}]))
+
+    def added(i):  # type: ignore[no-untyped-def]
+        return {
+            "type": "tool_addition",
+            "tool": {"type": "tool_definition", "definition": tool(i)},
+        }
+
+    yield kind(
+        "additions",
+        added,
+        lambda all: ask(messages=[*user("a"), {"role": "system", "content": all}]),
+    )
     yield said("compactions", lambda i: {"type": "compaction", "content": "a"})
     yield kind(
         "compacted changes",
@@ -294,7 +384,10 @@ def messages() -> Iterator[Kind]:
         lambda all: ask(
             messages=[
                 *user("a"),
-                {"role": "assistant", "content": [{"type": "compaction", "content": "a", "tool_changes": all}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "compaction", "content": "a", "tool_changes": all}],
+                },
                 *user("b"),
             ]
         ),
@@ -312,7 +405,11 @@ def messages() -> Iterator[Kind]:
     yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop_sequences=all))
     yield kind("edits", lambda i: {"type": "a"}, lambda all: ask(context_management={"edits": all}))
     yield kind("unknown", lambda i: {}, lambda all: ask(unknown=all))
-    yield kind("mistake", lambda i: {"role": "user", "content": "a"}, lambda all: ask(messages=[*all, {"role": "a"}]))
+    yield kind(
+        "mistake",
+        lambda i: {"role": "user", "content": "a"},
+        lambda all: ask(messages=[*all, {"role": "a"}]),
+    )
 
 
 def responses() -> Iterator[Kind]:
@@ -333,17 +430,25 @@ def responses() -> Iterator[Kind]:
 
     yield item("messages", lambda i: {"role": "user", "content": "a"})
     yield item("answers", lambda i: {"role": "assistant", "content": "a"})
-    yield item("parts", lambda i: {"role": "user", "content": [{"type": "input_text", "text": "a"}] * 20})
+    yield item(
+        "parts", lambda i: {"role": "user", "content": [{"type": "input_text", "text": "a"}] * 20}
+    )
     yield item(
         "images",
-        lambda i: {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]},
+        lambda i: {
+            "role": "user",
+            "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}],
+        },
     )
     yield item("reasoning", lambda i: {"type": "reasoning", "summary": []})
     yield item("sealed", lambda i: {"type": "reasoning", "encrypted_content": "AAAA"})
     carried = {"type": "reasoning", "encrypted_content": "turnwire.1.W10="}
     yield item("carried", lambda i: carried)
     yield item("calls", call)
-    yield item("custom calls", lambda i: {"type": "custom_tool_call", "call_id": f"c{i}", "name": "f", "input": "a"})
+    yield item(
+        "custom calls",
+        lambda i: {"type": "custom_tool_call", "call_id": f"c{i}", "name": "f", "input": "a"},
+    )
     yield item("searches", lambda i: {"type": "web_search_call"})
     yield item("unknown items", lambda i: {"type": "a"})
     yield item("references", lambda i: {"type": "item_reference", "id": f"msg_{i}"})
@@ -355,14 +460,21 @@ def responses() -> Iterator[Kind]:
             input=[
                 one
                 for i in range(len(all) // 20)
-                for one in (call(i), {"type": "function_call_output", "call_id": f"c{i}", "output": "a"})
+                for one in (
+                    call(i),
+                    {"type": "function_call_output", "call_id": f"c{i}", "output": "a"},
+                )
             ]
         ),
     )
     yield kind("tools", tool, lambda all: ask(tools=all))
-    yield kind("strict tools", lambda i: tool(i, strict=True, parameters={}), lambda all: ask(tools=all))
     yield kind(
-        "namespaces", lambda i: {"type": "namespace", "name": f"n{i}", "tools": [tool(i)]}, lambda all: ask(tools=all)
+        "strict tools", lambda i: tool(i, strict=True, parameters={}), lambda all: ask(tools=all)
+    )
+    yield kind(
+        "namespaces",
+        lambda i: {"type": "namespace", "name": f"n{i}", "tools": [tool(i)]},
+        lambda all: ask(tools=all),
     )
     yield kind(
         "allowed",
@@ -371,7 +483,9 @@ def responses() -> Iterator[Kind]:
             tools=[{"type": "namespace", "name": "n", "tools": all}],
             tool_choice={
                 "type": "allowed_tools",
-                "tools": [{"type": "function", "namespace": "n", "name": f"f{i}"} for i in range(len(all))],
+                "tools": [
+                    {"type": "function", "namespace": "n", "name": f"f{i}"} for i in range(len(all))
+                ],
             },
         ),
     )
@@ -379,7 +493,9 @@ def responses() -> Iterator[Kind]:
         "allowed namespaces",
         lambda i: {"type": "namespace", "name": "n"},
         lambda all: ask(
-            tools=[{"type": "namespace", "name": "n", "tools": [tool(i) for i in range(len(all) // 2)]}],
+            tools=[
+                {"type": "namespace", "name": "n", "tools": [tool(i) for i in range(len(all) // 2)]}
+            ],
             tool_choice={"type": "allowed_tools", "tools": all},
         ),
     )
@@ -391,7 +507,9 @@ def responses() -> Iterator[Kind]:
 
         yield kind(f"{name} grammars", custom, lambda all: ask(tools=all[:60]))
         yield kind(
-            f"{name} grammars in items", custom, lambda all: ask(input=[{"type": "additional_tools", "tools": all}])
+            f"{name} grammars in items",
+            custom,
+            lambda all: ask(input=[{"type": "additional_tools", "tools": all}]),
         )
     for name, part in SCHEMAS:
         yield kind(
@@ -408,10 +526,30 @@ def responses() -> Iterator[Kind]:
 
 
 def others() -> Iterator[Kind]:
-    yield Kind("completions ids", "/v1/completions", lambda i: i % 1000, lambda all: {"model": MODEL, "prompt": all})
-    yield Kind("completions texts", "/v1/completions", lambda i: "a", lambda all: {"model": MODEL, "prompt": all})
-    yield Kind("completions lists", "/v1/completions", lambda i: [1], lambda all: {"model": MODEL, "prompt": all})
-    yield Kind("detokenize", "/v1/detokenize", lambda i: i % 1000, lambda all: {"model": MODEL, "tokens": all})
+    yield Kind(
+        "completions ids",
+        "/v1/completions",
+        lambda i: i % 1000,
+        lambda all: {"model": MODEL, "prompt": all},
+    )
+    yield Kind(
+        "completions texts",
+        "/v1/completions",
+        lambda i: "a",
+        lambda all: {"model": MODEL, "prompt": all},
+    )
+    yield Kind(
+        "completions lists",
+        "/v1/completions",
+        lambda i: [1],
+        lambda all: {"model": MODEL, "prompt": all},
+    )
+    yield Kind(
+        "detokenize",
+        "/v1/detokenize",
+        lambda i: i % 1000,
+        lambda all: {"model": MODEL, "tokens": all},
+    )
     for path in ("/v1/tokenize", "/v1/messages/count_tokens"):
         yield Kind(
             f"{path} messages",

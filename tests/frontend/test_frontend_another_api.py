@@ -1,4 +1,5 @@
-"""Tests an API from outside the package: an `Api` object that is passed to the application with the others."""
+"""Tests an API from outside the package: an `Api` object that is passed to the application with the
+others."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,11 @@ class Oops(Struct):
 
 
 def oops(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    return ErrorReply(status or 422, {"content-type": "application/json"}, json.dumps({"oops": info.message}).encode())
+    return ErrorReply(
+        status or 422,
+        {"content-type": "application/json"},
+        json.dumps({"oops": info.message}).encode(),
+    )
 
 
 class Answer:
@@ -96,7 +101,15 @@ SHOUTING = Api(
     title="Shouting",
     errors=ErrorFormat("openai", Oops, frozenset({422}), oops),
     paths=("/v1/shouts",),
-    operations=(Operation(path="/v1/shouts", summary="Shout", body=Question, example={"question": "?"}, answer=Shout),),
+    operations=(
+        Operation(
+            path="/v1/shouts",
+            summary="Shout",
+            body=Question,
+            example={"question": "?"},
+            answer=Shout,
+        ),
+    ),
     mount=mount_shouting,
 )
 
@@ -104,7 +117,9 @@ SHOUTING = Api(
 async def test_another_api_serves_turns_errors_and_its_part_of_the_document() -> None:
     gateway = FakeGateway()
     apis = tuple(api for api in APIS if api.errors.name != "openai")
-    app = make_app(FrontendConfig(), gateway, CollectorRegistry(), get_logger(), apis=(*apis, SHOUTING))
+    app = make_app(
+        FrontendConfig(), gateway, CollectorRegistry(), get_logger(), apis=(*apis, SHOUTING)
+    )
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -113,7 +128,9 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document() ->
     try:
         async with ClientSession(url) as http:
             whole = await (await http.post("/v1/shouts", json={"question": "well?"})).json()
-            stream = await (await http.post("/v1/shouts", json={"question": "well?", "stream": True})).text()
+            stream = await (
+                await http.post("/v1/shouts", json={"question": "well?", "stream": True})
+            ).text()
             refused = await http.post("/v1/shouts", json={})
             missing = await http.get("/v1/shouts/1")
             result = await (await http.get("/openapi.json")).json()

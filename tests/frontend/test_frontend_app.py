@@ -47,7 +47,11 @@ from tests.frontend.frontend_fakes import (
     text,
 )
 
-ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 99,
+    "messages": [{"role": "user", "content": "hi"}],
+}
 STREAM = {**ASK, "stream": True}
 
 
@@ -75,7 +79,9 @@ async def error_of(response: ClientResponse) -> tuple[int, str, str]:
         (EngineFailed("bad"), 500, "api_error"),
     ],
 )
-async def test_refusal_has_its_status(error: TurnwireError, status: int, kind: str, stream: bool) -> None:
+async def test_refusal_has_its_status(
+    error: TurnwireError, status: int, kind: str, stream: bool
+) -> None:
     gateway = FakeGateway()
     gateway.refusal = error
     async with serving(gateway) as served, ClientSession(served.url) as http:
@@ -106,9 +112,15 @@ async def test_events_before_the_turn_is_open_are_not_lost() -> None:
 
 
 async def test_failure_of_a_document_is_an_error_status() -> None:
-    gateway = FakeGateway(lambda: [[*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]])
+    gateway = FakeGateway(
+        lambda: [[*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]]
+    )
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        assert await error_of(await http.post("/v1/messages", json=ASK)) == (500, "api_error", "engine died")
+        assert await error_of(await http.post("/v1/messages", json=ASK)) == (
+            500,
+            "api_error",
+            "engine died",
+        )
 
 
 async def test_bug_is_reported_as_an_internal_error_and_logged() -> None:
@@ -124,7 +136,10 @@ async def test_bug_is_reported_as_an_internal_error_and_logged() -> None:
 
 async def test_out_of_memory_is_answered_with_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessagesStream, "render", MagicMock(side_effect=MemoryError))
-    async with serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served, ClientSession(served.url) as http:
+    async with (
+        serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served,
+        ClientSession(served.url) as http,
+    ):
         response = await http.post("/v1/messages", json=ASK)
         assert await error_of(response) == (503, "overloaded_error", OUT_OF_MEMORY.message)
         assert response.headers["retry-after"] == "1"
@@ -148,7 +163,9 @@ async def test_bug_in_a_renderer_ends_only_its_stream(monkeypatch: pytest.Monkey
     assert served.lines[-1]["outcome"] == "internal"
 
 
-async def test_bug_after_the_first_byte_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_after_the_first_byte_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def broken(self: SseWriter) -> None:
         raise ZeroDivisionError
 
@@ -156,7 +173,11 @@ async def test_bug_after_the_first_byte_closes_the_connection(monkeypatch: pytes
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         body = json.dumps(STREAM).encode()
-        writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            % len(body)
+            + body
+        )
         answer = await reader.read()
         writer.close()
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -202,14 +223,24 @@ async def test_errors_of_openais_paths_have_openais_format(method: str, path: st
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.request(method, path, json={})
         assert response.status == 404
-        error = {"message": "Not found", "type": "invalid_request_error", "param": None, "code": None}
+        error = {
+            "message": "Not found",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
         assert await response.json() == {"error": error}
 
 
 async def test_errors_of_shared_paths_have_the_shared_format() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         error = (await (await http.get("/v1/models/nobody")).json())["error"]
-    assert error == {"type": "not_found_error", "message": "model: nobody", "param": None, "code": None}
+    assert error == {
+        "type": "not_found_error",
+        "message": "model: nobody",
+        "param": None,
+        "code": None,
+    }
 
 
 async def test_messages_api_can_be_disabled() -> None:
@@ -224,7 +255,14 @@ async def test_messages_api_can_be_disabled() -> None:
 
 @pytest.mark.parametrize(
     ("request_id", "echoed"),
-    [("trace-1.2:3@x/y", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("a,b", False), ("", False)],
+    [
+        ("trace-1.2:3@x/y", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("a b", False),
+        ("a,b", False),
+        ("", False),
+    ],
 )
 async def test_every_answer_has_a_request_id(request_id: str, echoed: bool) -> None:
     async with serving() as served, ClientSession(served.url) as http:
@@ -264,13 +302,18 @@ async def test_http_1_0_stream_is_not_chunked() -> None:
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
 async def test_request_too_large_for_the_bus_is_refused_with_the_reason(path: str) -> None:
     gateway = FakeGateway()
-    gateway.refusal = TooLarge("message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8})
+    gateway.refusal = TooLarge(
+        "message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8}
+    )
     body = {"model": MODEL, "input": "hi"} if path == "/v1/responses" else ASK
     async with serving(gateway) as served, ClientSession(served.url) as http:
         response = await http.post(path, json=body)
         error = (await response.json())["error"]
     assert response.status == 413
-    assert error["message"] == "The request has 9 bytes without the data of images and documents; the limit is 8."
+    assert (
+        error["message"]
+        == "The request has 9 bytes without the data of images and documents; the limit is 8."
+    )
     assert "details" not in error
 
 
@@ -285,7 +328,9 @@ async def test_request_too_large_for_the_bus_is_refused_with_the_reason(path: st
     ],
     ids=["line", "header", "length", "huge", "tls"],
 )
-async def test_malformed_http_logs_one_line_at_most(nonsense: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_http_logs_one_line_at_most(
+    nonsense: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -300,10 +345,18 @@ async def test_malformed_http_logs_one_line_at_most(nonsense: bytes, caplog: pyt
 
 @pytest.mark.parametrize(
     ("flag", "header", "sent"),
-    [(False, None, False), (False, "1", True), (False, "true", True), (True, None, True), (True, "0", False)],
+    [
+        (False, None, False),
+        (False, "1", True),
+        (False, "true", True),
+        (True, None, True),
+        (True, "0", False),
+    ],
 )
 async def test_dispatch_is_opt_in(flag: bool, header: str | None, sent: bool) -> None:
-    gateway = FakeGateway(lambda: [[*reasoning(0, "so"), *call(1, "look", '{"at": 1}', call_id="c1"), finish(2)]])
+    gateway = FakeGateway(
+        lambda: [[*reasoning(0, "so"), *call(1, "look", '{"at": 1}', call_id="c1"), finish(2)]]
+    )
     headers = {} if header is None else {"x-turnwire-tool-dispatch": header}
     config = FrontendConfig(enable_streaming_tool_dispatch=flag)
     async with serving(gateway, config) as served, ClientSession(served.url) as http:
@@ -312,7 +365,10 @@ async def test_dispatch_is_opt_in(flag: bool, header: str | None, sent: bool) ->
 
 
 async def test_dropped_tools_are_named() -> None:
-    tools = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "web_fetch_x\u00e9 y", "name": "f"}]
+    tools = [
+        {"type": "web_search_20250305", "name": "web_search"},
+        {"type": "web_fetch_x\u00e9 y", "name": "f"},
+    ]
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json={**ASK, "tools": tools})
         assert response.status == 200
@@ -322,7 +378,9 @@ async def test_dropped_tools_are_named() -> None:
 
 async def test_alias_reaches_the_model_and_is_echoed() -> None:
     async with serving() as served, ClientSession(served.url) as http:
-        document = await (await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})).json()
+        document = await (
+            await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})
+        ).json()
     assert document["model"] == "claude-alias"
     assert served.gateway.turns[0].conversation.model == MODEL
 
@@ -354,7 +412,9 @@ class Counted(FakeGateway):
         number = int(choice) // self.each if found and choice.isdigit() else 0
         prompt = self.prompts.setdefault(number, self.random.randint(1, 999))
         output = self.random.randint(1, 99)
-        usage = Usage(prompt, self.random.randint(0, prompt), output, self.random.randint(0, output))
+        usage = Usage(
+            prompt, self.random.randint(0, prompt), output, self.random.randint(0, output)
+        )
         self.steps = lambda: [[*text(0, "Hi"), Finish(FinishReason.STOP, 1, usage)]]
         turn = await super().open(admitted, sink, turn_id=turn_id)
         turn.prepared = Prepared(prompt, 1024)
@@ -366,14 +426,20 @@ def reported(path: str, document: dict[str, Any]) -> tuple[int, int, int]:
     usage = document.get("response", document)["usage"]
     if path == "/v1/messages":
         cached = usage["cache_read_input_tokens"]
-        return usage["input_tokens"] + usage["cache_creation_input_tokens"] + cached, cached, usage["output_tokens"]
+        return (
+            usage["input_tokens"] + usage["cache_creation_input_tokens"] + cached,
+            cached,
+            usage["output_tokens"],
+        )
     prompt, output = ("input", "output") if path == "/v1/responses" else ("prompt", "completion")
     cached = usage[f"{prompt}_tokens_details"]["cached_tokens"]
     return usage[f"{prompt}_tokens"], cached, usage[f"{output}_tokens"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/responses", "/v1/chat/completions", "/v1/completions"]
+)
 async def test_log_has_the_tokens_that_the_answer_reports(path: str, stream: bool) -> None:
     random = Random(path)
     for _ in range(12):
@@ -391,9 +457,13 @@ async def test_log_has_the_tokens_that_the_answer_reports(path: str, stream: boo
         async with serving(Counted(random, each)) as served, ClientSession(served.url) as http:
             answer = await (await http.post(path, json=body)).text()
             (line,) = [line for line in served.lines if line["event"] == "request"]
-        data = [one.removeprefix("data: ") for one in answer.splitlines() if one.startswith("data: {")] or [answer]
+        data = [
+            one.removeprefix("data: ") for one in answer.splitlines() if one.startswith("data: {")
+        ] or [answer]
         documents = [one for one in map(json.loads, data) if one.get("response", one).get("usage")]
-        assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == reported(path, documents[-1])
+        assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == reported(
+            path, documents[-1]
+        )
         assert len(served.gateway.turns) == each * prompts
 
 
@@ -402,7 +472,9 @@ async def test_turn_is_logged_and_counted() -> None:
     steps: list[Step] = [reasoning(0, "so"), gate, [*text(1, "hi"), finish(2)]]
     async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
         who = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
-        response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine", **who})
+        response = await http.post(
+            "/v1/messages", json=STREAM, headers={"x-request-id": "mine", **who}
+        )
         await response.content.readuntil(b"content_block_stop")
         gate.set()
         await response.text()
@@ -412,7 +484,12 @@ async def test_turn_is_logged_and_counted() -> None:
     assert turn["client_request"] == "mine"
     assert turn["model"] == MODEL
     assert (turn["session"], turn["parent"], turn["kind"]) == ("s/a", "s", "helper")
-    assert (turn["prompt_tokens"], turn["cached_tokens"], turn["output_tokens"], turn["reasoning_tokens"]) == (
+    assert (
+        turn["prompt_tokens"],
+        turn["cached_tokens"],
+        turn["output_tokens"],
+        turn["reasoning_tokens"],
+    ) == (
         USAGE.prompt,
         USAGE.cached,
         USAGE.output,
@@ -429,7 +506,10 @@ async def test_turn_is_logged_and_counted() -> None:
     assert value("turnwire_requests_running", model=MODEL) == 0
     assert value("turnwire_time_to_first_token_seconds_count", model=MODEL) == 1
     assert value("turnwire_inter_token_latency_seconds_count", model=MODEL) == USAGE.output - 1
-    assert value("turnwire_inter_token_latency_seconds_bucket", model=MODEL, le="+Inf") == USAGE.output - 1
+    assert (
+        value("turnwire_inter_token_latency_seconds_bucket", model=MODEL, le="+Inf")
+        == USAGE.output - 1
+    )
     assert value("turnwire_e2e_request_latency_seconds_count", model=MODEL) == 1
     assert value("turnwire_prompt_tokens_total", model=MODEL) == USAGE.prompt
     assert value("turnwire_generation_tokens_total", model=MODEL) == USAGE.output
@@ -437,7 +517,9 @@ async def test_turn_is_logged_and_counted() -> None:
     assert value("turnwire_prefix_cache_hits_tokens_total", model=MODEL) == USAGE.cached
 
 
-@pytest.mark.parametrize(("path", "status"), [("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)])
+@pytest.mark.parametrize(
+    ("path", "status"), [("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)]
+)
 async def test_probes_report_liveness_and_readiness(path: str, status: int) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.get(path)).status == 200
@@ -453,7 +535,13 @@ async def test_health_lists_the_models() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("HEAD", "/api/hello"), ("HEAD", "/"), ("GET", "/"), ("GET", "/api/hello"), ("GET", "/version")],
+    [
+        ("HEAD", "/api/hello"),
+        ("HEAD", "/"),
+        ("GET", "/"),
+        ("GET", "/api/hello"),
+        ("GET", "/version"),
+    ],
 )
 async def test_first_requests_of_clients_are_answered(method: str, path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:

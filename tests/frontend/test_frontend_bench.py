@@ -1,4 +1,5 @@
-"""Tests that the benchmark's client reads the streams of each API correctly, with streams rendered by the frontend."""
+"""Tests that the benchmark's client reads the streams of each API correctly, with streams rendered
+by the frontend."""
 
 from typing import Any
 
@@ -33,7 +34,9 @@ async def streamed(api: Api) -> tuple[FakeGateway, list[bytes]]:
 async def test_bench_reads_streams_correctly(api: Api) -> None:
     gateway, events = await streamed(api)
     asked = gateway.turns[0].conversation
-    said = [part.text for message in asked.messages for part in message.parts if hasattr(part, "text")]
+    said = [
+        part.text for message in asked.messages for part in message.parts if hasattr(part, "text")
+    ]
     assert "hi" in said
     assert [tool.name for tool in asked.tools] == ["look"]
     assert asked.sampling.max_tokens == 4096

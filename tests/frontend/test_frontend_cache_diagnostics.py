@@ -39,7 +39,9 @@ CASES: list[tuple[list[str], str, str]] = [
 def test_messages_names_the_first_change(changed: list[str], reason: str, _: str) -> None:
     found = messages_diagnostics("m", PromptComparison(100, 40, changed))
     assert found is not None
-    expected = {"type": reason} | ({} if reason == "unavailable" else {"cache_missed_input_tokens": 40})
+    expected = {"type": reason} | (
+        {} if reason == "unavailable" else {"cache_missed_input_tokens": 40}
+    )
     assert found == {"cache_miss_reason": expected}
     assert MESSAGES.validate_python(expected, strict=True).to_dict() == expected
 
@@ -89,7 +91,9 @@ def test_every_part_has_a_word() -> None:
 def test_comparison_without_a_change_of_the_request_is_named(
     comparison: PromptComparison | None, reason: str | None, kind: str
 ) -> None:
-    assert messages_diagnostics("m", comparison) == (reason and {"cache_miss_reason": {"type": reason}})
+    assert messages_diagnostics("m", comparison) == (
+        reason and {"cache_miss_reason": {"type": reason}}
+    )
     found = responses_diagnostics(comparison, compacted=True)
     assert found == {"type": kind}
     assert RESPONSES.validate_python(found, strict=True).to_dict() == found
@@ -102,4 +106,7 @@ def test_compaction_is_a_shorter_history_after_an_item() -> None:
         ("history", False, "input_changed"),
         ("messages", True, "input_changed"),
     ):
-        assert responses_diagnostics(PromptComparison(9, 4, [part]), compacted=compacted)["reason"] == reason
+        assert (
+            responses_diagnostics(PromptComparison(9, 4, [part]), compacted=compacted)["reason"]
+            == reason
+        )

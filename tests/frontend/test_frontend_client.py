@@ -1,4 +1,5 @@
-"""Tests which agent a request is taken to come from, with the headers of real clients and with invented ones."""
+"""Tests which agent a request is taken to come from, with the headers of real clients and with
+invented ones."""
 
 import json
 from typing import Any
@@ -82,20 +83,31 @@ DIALECTS: list[tuple[Dialect, dict[str, Any]]] = [
 ASKED = Conversation("m", [Message("user", [Text("Q")])], tools=[ToolSpec("ls")])
 
 
-@pytest.mark.parametrize(("dialect", "body"), DIALECTS, ids=[dialect.name for dialect, _ in DIALECTS])
+@pytest.mark.parametrize(
+    ("dialect", "body"), DIALECTS, ids=[dialect.name for dialect, _ in DIALECTS]
+)
 @pytest.mark.parametrize("who", SEEN)
-def test_clients_are_recognized_in_every_api(dialect: Dialect, body: dict[str, Any], who: str) -> None:
+def test_clients_are_recognized_in_every_api(
+    dialect: Dialect, body: dict[str, Any], who: str
+) -> None:
     headers, client = SEEN[who]
     parsed = dialect.parse(json.dumps({"model": "m"} | body).encode(), headers)
-    assert [replace(conversation.client, compare=None) for conversation in parsed.conversations] == [client]
+    assert [
+        replace(conversation.client, compare=None) for conversation in parsed.conversations
+    ] == [client]
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), st.text() | st.text("ab/", max_size=3)), st.text() | st.none())
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.text() | st.text("ab/", max_size=3)),
+    st.text() | st.none(),
+)
 def test_any_headers_give_short_printable_names(headers: dict[str, str], named: str | None) -> None:
     client = with_client(ASKED, headers, named).client
     for name in (client.session, client.parent):
         assert name is None or (0 < len(name) <= 2 * MAX_CHARS + 1 and name.isprintable())
-    assert (client.parent is None) or (client.session is not None and client.parent != client.session)
+    assert (client.parent is None) or (
+        client.session is not None and client.parent != client.session
+    )
     assert client.kind == "background" or (client.kind == "helper") == (client.parent is not None)
 
 
@@ -107,15 +119,23 @@ def test_different_ids_stay_different(one: str, other: str) -> None:
 
 
 @given(
-    st.sampled_from(["#", ""]), st.text("0123456789abcdef", min_size=32, max_size=32), st.text(min_size=MAX_CHARS + 1)
+    st.sampled_from(["#", ""]),
+    st.text("0123456789abcdef", min_size=32, max_size=32),
+    st.text(min_size=MAX_CHARS + 1),
 )
-def test_an_id_that_looks_like_a_hash_is_not_that_of_another_id(sign: str, digits: str, long: str) -> None:
+def test_an_id_that_looks_like_a_hash_is_not_that_of_another_id(
+    sign: str, digits: str, long: str
+) -> None:
     hashed = with_client(ASKED, {}, long).client.session
-    assert hashed not in (with_client(ASKED, {}, name).client.session for name in (sign + digits, hashed))
+    assert hashed not in (
+        with_client(ASKED, {}, name).client.session for name in (sign + digits, hashed)
+    )
 
 
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(["", "a", "b"]), max_size=4))
-def test_first_value_of_a_repeated_header_that_is_not_empty_counts(name: str, values: list[str]) -> None:
+def test_first_value_of_a_repeated_header_that_is_not_empty_counts(
+    name: str, values: list[str]
+) -> None:
     base = {"x-session-id": "s"} if "agent" in name or "parent" in name else {}
     repeated = CIMultiDict([*base.items(), *((name.title(), value) for value in values)])
     once = base | dict.fromkeys([name] if any(values) else [], next(filter(None, values), ""))
@@ -123,10 +143,14 @@ def test_first_value_of_a_repeated_header_that_is_not_empty_counts(name: str, va
 
 
 @given(st.text(), st.text() | st.none(), st.text() | st.none(), st.text() | st.none())
-def test_keys_of_tenants_differ(question: str, session: str | None, tenant: str | None, other: str | None) -> None:
+def test_keys_of_tenants_differ(
+    question: str, session: str | None, tenant: str | None, other: str | None
+) -> None:
     def key(name: str | None) -> str:
         client = Client(session, tenant=name)
-        return tenant_key(Conversation("m", [Message("user", [Text(question)])], client=client), session)
+        return tenant_key(
+            Conversation("m", [Message("user", [Text(question)])], client=client), session
+        )
 
     assert (key(tenant) == key(other)) == ((tenant or "") == (other or ""))
 
@@ -138,14 +162,38 @@ OPENCODE_TITLE = "You are a title generator. You output ONLY a thread title."
 @pytest.mark.parametrize(
     ("conversation", "session", "kind"),
     [
-        (Conversation("m", ASKED.messages, format=OutputFormat("json_schema", TITLE)), "s", "background"),
+        (
+            Conversation("m", ASKED.messages, format=OutputFormat("json_schema", TITLE)),
+            "s",
+            "background",
+        ),
         (Conversation("m", ASKED.messages, system=[Text(OPENCODE_TITLE)]), "s", "background"),
-        (Conversation("m", [Message("developer", [Text(OPENCODE_TITLE)]), *ASKED.messages]), "s", "background"),
+        (
+            Conversation("m", [Message("developer", [Text(OPENCODE_TITLE)]), *ASKED.messages]),
+            "s",
+            "background",
+        ),
         (Conversation("m", ASKED.messages, system=[Text(OPENCODE_TITLE)]), None, "main"),
-        (Conversation("m", ASKED.messages, tools=ASKED.tools, system=[Text(OPENCODE_TITLE)]), "s", "main"),
+        (
+            Conversation("m", ASKED.messages, tools=ASKED.tools, system=[Text(OPENCODE_TITLE)]),
+            "s",
+            "main",
+        ),
         (Conversation("m", [Message("user", [Text(OPENCODE_TITLE)])]), "s", "main"),
-        (Conversation("m", [*ASKED.messages, Message("assistant", [])], system=[Text(OPENCODE_TITLE)]), "s", "main"),
-        (Conversation("m", ASKED.messages, format=OutputFormat("json_schema", {"properties": 5})), "s", "main"),
+        (
+            Conversation(
+                "m", [*ASKED.messages, Message("assistant", [])], system=[Text(OPENCODE_TITLE)]
+            ),
+            "s",
+            "main",
+        ),
+        (
+            Conversation(
+                "m", ASKED.messages, format=OutputFormat("json_schema", {"properties": 5})
+            ),
+            "s",
+            "main",
+        ),
         (Conversation("m", ASKED.messages, format=OutputFormat("json_object")), "s", "main"),
         (Conversation("m", []), "s", "main"),
     ],

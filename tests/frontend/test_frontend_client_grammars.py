@@ -1,4 +1,5 @@
-"""Tests that grammars of freeform tools are checked, and that a header names formats that are not enforced."""
+"""Tests that grammars of freeform tools are checked, and that a header names formats that are not
+enforced."""
 
 from typing import Any
 
@@ -24,15 +25,26 @@ BAD = [
 def chat(syntax: str, definition: str) -> tuple[str, dict[str, Any]]:
     form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
     tool = {"type": "custom", "custom": {"name": "patch", "format": form}}
-    return "/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
+    return "/v1/chat/completions", {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [tool],
+    }
 
 
 def responses(syntax: str, definition: str) -> tuple[str, dict[str, Any]]:
     form = {"type": "grammar", "syntax": syntax, "definition": definition}
-    return "/v1/responses", {"model": MODEL, "input": "hi", "tools": [{"type": "custom", "name": "p", "format": form}]}
+    return "/v1/responses", {
+        "model": MODEL,
+        "input": "hi",
+        "tools": [{"type": "custom", "name": "p", "format": form}],
+    }
 
 
-PLACES = {chat: "tools[0].custom.format.grammar.definition", responses: "tools[0].format.definition"}
+PLACES = {
+    chat: "tools[0].custom.format.grammar.definition",
+    responses: "tools[0].format.definition",
+}
 
 
 @pytest.mark.parametrize("make", [chat, responses])
@@ -77,12 +89,22 @@ STRICT = {"name": "f", "input_schema": {"type": "object", "properties": {}}, "st
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_unenforced_grammar_is_named(features: list[str], family: str, header: str | None, stream: bool) -> None:
+async def test_unenforced_grammar_is_named(
+    features: list[str], family: str, header: str | None, stream: bool
+) -> None:
     gateway = FakeGateway(cards=[replace(CARD, features=features, family=family)])
-    ask = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    ask = {
+        "model": MODEL,
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": stream,
+    }
     promising = {**ask, "tools": [STRICT], "output_config": {"format": ANSWER}}
     async with serving(gateway) as served, ClientSession(served.url) as http:
-        for body, expected in ((promising, header), ({**ask, "tools": [{**STRICT, "strict": False}]}, None)):
+        for body, expected in (
+            (promising, header),
+            ({**ask, "tools": [{**STRICT, "strict": False}]}, None),
+        ):
             async with http.post("/v1/messages", json=body) as response:
                 assert response.status == 200
                 assert response.headers.get("x-turnwire-not-enforced") == expected
@@ -94,7 +116,11 @@ async def test_unenforced_grammar_is_named(features: list[str], family: str, hea
 
 HELLO = [{"role": "user", "content": "hi"}]
 BUDGETS: list[tuple[str, dict[str, Any], bool]] = [
-    ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+    (
+        "/v1/messages",
+        {"max_tokens": 4096, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+        True,
+    ),
     ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "adaptive"}}, False),
     ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "disabled"}}, False),
     ("/v1/messages", {"max_tokens": 4096}, False),
@@ -116,13 +142,20 @@ async def test_thinking_budget_is_named_as_not_enforced(
     async with serving(gateway) as served, ClientSession(served.url) as http:
         async with http.post(path, json={"model": MODEL, "messages": HELLO, **body}) as response:
             assert response.status == 200, await response.text()
-            assert response.headers.get("x-turnwire-not-enforced") == ("thinking_budget" if named else None)
+            assert response.headers.get("x-turnwire-not-enforced") == (
+                "thinking_budget" if named else None
+            )
         assert any("not_enforced" in line for line in served.lines) == named
 
 
 async def test_background_response_names_an_unenforced_grammar() -> None:
     body = {"model": MODEL, "input": "hi", "background": True}
-    tool = {"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", "properties": {}}}
+    tool = {
+        "type": "function",
+        "name": "f",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {}},
+    }
     async with (
         serving() as served,
         ClientSession(served.url) as http,

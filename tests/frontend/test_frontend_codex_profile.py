@@ -1,4 +1,5 @@
-"""Tests Codex' catalogue: required fields of every version, the model's limits, and profiles of Codex itself."""
+"""Tests Codex' catalogue: required fields of every version, the model's limits, and profiles of
+Codex itself."""
 
 import json
 from pathlib import Path
@@ -72,16 +73,24 @@ def test_entry_has_every_field_that_a_version_requires(model: ModelCard) -> None
     [
         (card(), [], "none"),
         (card(reasoning=True), ["medium"], "medium"),
-        (card(reasoning=True, efforts=["low", "medium", "high"]), ["low", "medium", "high"], "medium"),
+        (
+            card(reasoning=True, efforts=["low", "medium", "high"]),
+            ["low", "medium", "high"],
+            "medium",
+        ),
         (card(reasoning=True, efforts=["low", "high", "max"]), ["low", "high", "xhigh"], "high"),
         (card(reasoning=True, efforts=["high", "xhigh", "max"]), ["high", "xhigh", "max"], "xhigh"),
         (card(efforts=["minimal", "high"]), ["minimal", "high"], "high"),
     ],
 )
-def test_levels_are_those_of_the_template(model: ModelCard, expected: list[str], default: str) -> None:
+def test_levels_are_those_of_the_template(
+    model: ModelCard, expected: list[str], default: str
+) -> None:
     assert levels(model) == expected
     assert default_level(expected) == default
-    assert [level["effort"] for level in entry(model, "x")["supported_reasoning_levels"]] == expected
+    assert [
+        level["effort"] for level in entry(model, "x")["supported_reasoning_levels"]
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,11 @@ def test_levels_are_those_of_the_template(model: ModelCard, expected: list[str],
 def test_compaction_leaves_room_for_an_answer(window: int, expected: int) -> None:
     assert compact_at(window) == expected
     made = entry(card(max_model_len=window), "x")
-    assert (made["context_window"], made["max_context_window"], made["auto_compact_token_limit"]) == (
+    assert (
+        made["context_window"],
+        made["max_context_window"],
+        made["auto_compact_token_limit"],
+    ) == (
         window,
         window,
         expected,
@@ -100,7 +113,9 @@ def test_compaction_leaves_room_for_an_answer(window: int, expected: int) -> Non
 
 def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
     theirs = BUNDLED["models"][0]
-    made = entry(card(max_model_len=65_536, reasoning=True), "acme/m", 0, profiles_of(BUNDLED)["gpt-5.5"])
+    made = entry(
+        card(max_model_len=65_536, reasoning=True), "acme/m", 0, profiles_of(BUNDLED)["gpt-5.5"]
+    )
     kept = (
         "shell_type",
         "truncation_policy",
@@ -110,7 +125,11 @@ def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
         "tool_mode",
     )
     assert {key: made[key] for key in kept} == {key: theirs[key] for key in kept}
-    assert (made["slug"], made["display_name"], made["context_window"]) == ("acme/m", "acme/m", 65_536)
+    assert (made["slug"], made["display_name"], made["context_window"]) == (
+        "acme/m",
+        "acme/m",
+        65_536,
+    )
     assert (made["upgrade"], made["service_tiers"]) == (None, [])
     assert made.keys() >= REQUIRED
 
@@ -123,7 +142,10 @@ def test_profiles_are_assigned_by_name() -> None:
         "gpt-5.5": "gpt-5.5",
     }
     profiles_by_name = assign_profiles(profiles, {"*": "gpt-5.5"}, ["x", "other"])
-    assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {"x": "gpt-5.5", "other": "other"}
+    assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {
+        "x": "gpt-5.5",
+        "other": "other",
+    }
     with pytest.raises(ValueError, match=r"no profile gpt-7 .*gpt-5\.5, other"):
         assign_profiles(profiles, {"x": "gpt-7"}, [])
     with pytest.raises(ValueError, match=r"no profile gpt-7 without codex_models_file$"):
@@ -131,7 +153,8 @@ def test_profiles_are_assigned_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [None, [], {}, {"models": []}, {"models": [1]}, {"models": [{"slug": 1}]}, {"data": []}]
+    "document",
+    [None, [], {}, {"models": []}, {"models": [1]}, {"models": [{"slug": 1}]}, {"data": []}],
 )
 def test_invalid_catalogue_is_refused(document: object) -> None:
     with pytest.raises(ValueError, match="not a Codex catalogue"):
@@ -140,7 +163,10 @@ def test_invalid_catalogue_is_refused(document: object) -> None:
 
 def test_first_name_has_the_highest_priority() -> None:
     made = catalogue([(CARD, MODEL), (CARD, "alias")])
-    assert [(model["slug"], model["priority"]) for model in made["models"]] == [(MODEL, 0), ("alias", 1)]
+    assert [(model["slug"], model["priority"]) for model in made["models"]] == [
+        (MODEL, 0),
+        ("alias", 1),
+    ]
 
 
 async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
@@ -148,7 +174,9 @@ async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
     file.write_text(json.dumps(BUNDLED))
     config = FrontendConfig(codex_models_file=str(file), codex_profiles={MODEL: "gpt-5.5"})
     async with serving(FakeGateway(), config) as served, ClientSession(served.url) as http:
-        models = (await (await http.get("/codex/models.json?client_version=0.169.0")).json())["models"]
+        models = (await (await http.get("/codex/models.json?client_version=0.169.0")).json())[
+            "models"
+        ]
     assert {model["slug"]: model["base_instructions"] for model in models} == {
         MODEL: "their instructions",
         "claude-alias": INSTRUCTIONS,
@@ -160,5 +188,7 @@ async def test_error_names_an_unusable_profile_file(tmp_path: Path, content: str
     file = tmp_path / "bundled.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"bundled\.json"):
-        async with serving(config=FrontendConfig(codex_models_file=str(file), codex_profiles={"x": "gpt-5.5"})):
+        async with serving(
+            config=FrontendConfig(codex_models_file=str(file), codex_profiles={"x": "gpt-5.5"})
+        ):
             pass

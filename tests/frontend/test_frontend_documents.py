@@ -1,5 +1,5 @@
-"""Tests that a document has the content of its stream, in every API, for the turns of the vectors, generated turns, and
-turns that were cut off."""
+"""Tests that a document has the content of its stream, in every API, for the turns of the vectors,
+generated turns, and turns that were cut off."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,16 @@ from anthropic.types import ToolUseBlock
 
 from fuzz.cases import Case, from_vector
 from fuzz.generated_turns import generated_turn
-from schemas.events import BlockEvent, BlockStart, BlockStop, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.events import (
+    BlockEvent,
+    BlockStart,
+    BlockStop,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
@@ -49,7 +58,11 @@ def turns() -> Iterator[list[TurnEvent]]:
 def turn(case: Case, raw: str, reason: FinishReason) -> list[TurnEvent]:
     parser = case.open()
     half = len(raw) // 2
-    events: list[BlockEvent] = [*parser.feed(raw[:half]), *parser.feed(raw[half:]), *parser.finish(reason)]
+    events: list[BlockEvent] = [
+        *parser.feed(raw[:half]),
+        *parser.feed(raw[half:]),
+        *parser.finish(reason),
+    ]
     blocks = sum(isinstance(event, BlockStart) for event in events)
     return [*events, Finish(reason, blocks, Usage(9, 3, 5, 1))]
 
@@ -79,12 +92,14 @@ def of_messages(stream: bytes, document: dict[str, Any]) -> Seen:
 
 
 def of_message(document: dict[str, Any]) -> Seen:
-    return document["content"], {name: document[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
+    return document["content"], {
+        name: document[name] for name in ("stop_reason", "stop_sequence", "stop_details")
+    }
 
 
 def input_of(arguments: str, document_input: dict[str, Any]) -> dict[str, Any]:
-    """Returns a document's input after a check that the SDKs make the same of the arguments. The SDKs also keep a cut value
-    if it is a number, an object or a list."""
+    """Returns a document's input after a check that the SDKs make the same of the arguments. The
+    SDKs also keep a cut value if it is a number, an object or a list."""
     found = jiter.from_json((arguments or "{}").encode(), partial_mode=True)
     assert list(found)[:-1] == list(document_input)[: len(found) - 1]
     assert document_input.items() <= found.items()
@@ -140,7 +155,13 @@ def of_response(document: dict[str, Any]) -> Seen:
 
 
 APIS: Mapping[
-    str, tuple[Dialect, dict[str, Any], Callable[[bytes, dict[str, Any]], Seen], Callable[[dict[str, Any]], Seen]]
+    str,
+    tuple[
+        Dialect,
+        dict[str, Any],
+        Callable[[bytes, dict[str, Any]], Seen],
+        Callable[[dict[str, Any]], Seen],
+    ],
 ] = {
     "messages": (Messages(), {"max_tokens": 64, "messages": QUESTION}, of_messages, of_message),
     "chat": (Chat(Settings()), {"messages": QUESTION}, of_chunks, of_completion),
@@ -154,7 +175,9 @@ def all_turns() -> Sequence[list[TurnEvent]]:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_document_has_the_content_of_its_stream(api: str, all_turns: Sequence[list[TurnEvent]]) -> None:
+def test_document_has_the_content_of_its_stream(
+    api: str, all_turns: Sequence[list[TurnEvent]]
+) -> None:
     served, request, of_stream, of_document = APIS[api]
     ask = served.parse(json.dumps({"model": MODEL, **request}).encode(), {})
     cut = 0
@@ -184,7 +207,9 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "kept"), CUT)
-async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(arguments: str, kept: dict[str, Any]) -> None:
+async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(
+    arguments: str, kept: dict[str, Any]
+) -> None:
     events = [*text(0, "Now."), *call(1, "edit", arguments, call_id="toolu_1", complete=False)]
     gateway = FakeGateway(lambda: [[*events, finish(2, FinishReason.LENGTH)]])
     async with serving(gateway) as served:
@@ -194,7 +219,11 @@ async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(argument
             streamed = await stream.get_final_message()
         whole = await client.messages.create(**question)
     assert streamed.stop_reason == whole.stop_reason == "max_tokens"
-    assert [block.type for block in streamed.content] == [block.type for block in whole.content] == ["text", "tool_use"]
+    assert (
+        [block.type for block in streamed.content]
+        == [block.type for block in whole.content]
+        == ["text", "tool_use"]
+    )
     block, other = whole.content[1], streamed.content[1]
     assert isinstance(block, ToolUseBlock)
     assert isinstance(other, ToolUseBlock)

@@ -17,9 +17,17 @@ from services.frontend.apis.tokens import Ids, Text
 from services.worker.engine import SAMPLING_FIELDS
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
-PLACES = ("preprocessor", "worker/admission.py", "worker/engines", "templates", "tokenization", "frontend/turns")
+PLACES = (
+    "preprocessor",
+    "worker/admission.py",
+    "worker/engines",
+    "templates",
+    "tokenization",
+    "frontend/turns",
+)
 ELSEWHERE = frozenset({"engine", "engine_args", "id", "tokens"})
-"""Settings of processes that do not start, the ids that this server makes, and a field of one API alone."""
+"""Settings of processes that do not start, the ids that this server makes, and a field of one API
+alone."""
 QUESTION = {"messages": [{"role": "user", "content": "hi"}]}
 APIS: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/chat/completions": (chat_wire.Body, QUESTION),
@@ -38,13 +46,25 @@ NEVER = {"/v1/completions": {"tools", "tool_choice", "chat_template_kwargs"}}
 
 
 def names() -> Iterator[str]:
-    """The fields that errors of the pipeline name: those of its sources, and those that the sources compute."""
-    yield from (*SAMPLING_FIELDS, "top_logprobs", "stop_token_ids", "prompt", "format", "cache_salt")
+    """The fields that errors of the pipeline name: those of its sources, and those that the sources
+    compute."""
+    yield from (
+        *SAMPLING_FIELDS,
+        "top_logprobs",
+        "stop_token_ids",
+        "prompt",
+        "format",
+        "cache_salt",
+    )
     for place in PLACES:
         path = Path(services.__path__[0]) / place
         for file in [path] if path.suffix else path.rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.keyword) and node.arg == "param" and isinstance(node.value, ast.Constant):
+                if (
+                    isinstance(node, ast.keyword)
+                    and node.arg == "param"
+                    and isinstance(node.value, ast.Constant)
+                ):
                     yield str(node.value.value)
 
 
@@ -75,7 +95,15 @@ def refusals(name: str) -> Iterator[TurnwireError]:
 
 
 def test_names_of_the_pipeline_are_found() -> None:
-    assert {"messages", "stop_sequences", "format", "prompt", "max_tokens", "min_tokens", "tools"} <= {*NAMES}
+    assert {
+        "messages",
+        "stop_sequences",
+        "format",
+        "prompt",
+        "max_tokens",
+        "min_tokens",
+        "tools",
+    } <= {*NAMES}
 
 
 @pytest.mark.parametrize("path", APIS)
@@ -89,4 +117,7 @@ async def test_error_names_a_field_of_the_own_api(path: str) -> None:
                 async with http.post(path, json={"model": MODEL, **fields}) as reply:
                     error = (await reply.json())["error"]
                 assert reply.status == 400, error
-                assert error["param"] is None or error["param"].partition(".")[0] in own, (name, error)
+                assert error["param"] is None or error["param"].partition(".")[0] in own, (
+                    name,
+                    error,
+                )

@@ -1,4 +1,5 @@
-"""Fields that decide the answer of another API are refused by their name, in every API and wherever it counts."""
+"""Fields that decide the answer of another API are refused by their name, in every API and wherever
+it counts."""
 
 import random
 import re
@@ -33,7 +34,9 @@ DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 
 def declared() -> list[str]:
     """The fields that the docs name as refused where they belong to another API."""
-    found = re.search(r"another API has and that decide its answer[^(]*\(([^)]*)\)", DIFFERENCES.read_text())
+    found = re.search(
+        r"another API has and that decide its answer[^(]*\(([^)]*)\)", DIFFERENCES.read_text()
+    )
     assert found is not None
     return re.findall(r"`(\w+)`", found[1])
 

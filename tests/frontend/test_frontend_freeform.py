@@ -20,18 +20,28 @@ def read(parts: list[str]) -> str:
     return "".join([*(reader.feed(part) for part in parts), reader.end()])
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.booleans(), st.lists(st.integers(0, 999)))
-def test_input_is_the_same_for_every_splitting(said: str, ascii_only: bool, cuts: list[int]) -> None:
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])), st.booleans(), st.lists(st.integers(0, 999))
+)
+def test_input_is_the_same_for_every_splitting(
+    said: str, ascii_only: bool, cuts: list[int]
+) -> None:
     arguments = json.dumps({"input": said}, ensure_ascii=ascii_only)
     assert freeform_input(arguments) == said
     assert read(pieces(arguments, cuts)) == said
 
 
 @given(
-    st.lists(st.sampled_from(['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"])),
+    st.lists(
+        st.sampled_from(
+            ['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"]
+        )
+    ),
     st.lists(st.integers(0, 99)),
 )
-def test_text_other_than_json_is_the_same_for_every_splitting(parts: list[str], cuts: list[int]) -> None:
+def test_text_other_than_json_is_the_same_for_every_splitting(
+    parts: list[str], cuts: list[int]
+) -> None:
     arguments = "".join(parts)
     assert read(pieces(arguments, cuts)) == freeform_input(arguments)
 

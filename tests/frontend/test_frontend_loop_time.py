@@ -1,5 +1,5 @@
-"""No request holds the frontend's event loop: the processor time of one turn of the loop has a limit, whatever a client
-sends. Processor time, because a busy machine must not fail these tests."""
+"""No request holds the frontend's event loop: the processor time of one turn of the loop has a
+limit, whatever a client sends. Processor time, because a busy machine must not fail these tests."""
 
 import asyncio
 import gc
@@ -28,7 +28,8 @@ from tests.frontend.loop_bodies import KINDS, Kind
 HOLD_S = 0.05
 """Limit of one turn of the loop on an idle machine."""
 SLACK = 5.0
-"""Processor time on a machine in which other processes use the caches and the second thread of a core."""
+"""Processor time on a machine in which other processes use the caches and the second thread of a
+core."""
 ON_LOOP = PARSE_IN_THREAD_FROM_BYTES - 4096
 FAMILIES = ("hermes", "qwen3_coder")
 """With JSON arguments, and with arguments in tags."""
@@ -67,13 +68,16 @@ class Measured:
 @contextmanager
 def measured(family: str = FAMILIES[0]) -> Iterator[Measured]:
     gc.collect()
-    gc.freeze()  # as services do when they are ready: a test process has a hundred times their objects
+    # as services do when they are ready: a test process has a hundred times their objects
+    gc.freeze()
     loop = MeasuredLoop()
     ready: list[Measured] = []
     started, stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        gateway = FakeGateway(cards=[replace(CARD, family=family, features=["guided", "grammar", "strict"])])
+        gateway = FakeGateway(
+            cards=[replace(CARD, family=family, features=["guided", "grammar", "strict"])]
+        )
         async with serving(gateway, FrontendConfig()) as served:
             ready.append(Measured(served, loop))
             started.set()
@@ -98,7 +102,12 @@ def some(kinds: list[Kind]) -> list[Kind]:
         "chat allowed",
         "chat deep [] schema",
     )
-    others = ("messages additions", "messages hosted results", "responses small grammars", "responses allowed")
+    others = (
+        "messages additions",
+        "messages hosted results",
+        "responses small grammars",
+        "responses allowed",
+    )
     return [kind for kind in kinds if kind.name in (*names, *others)]
 
 
@@ -130,10 +139,14 @@ async def test_request_does_not_hold_the_loop(kind: Kind, family: str) -> None:
         ("br", brotli.compress(b" " * (60 << 20), quality=1)),
     ],
 )
-async def test_small_body_that_decodes_to_a_large_one_does_not_hold_the_loop(encoding: str, body: bytes) -> None:
+async def test_small_body_that_decodes_to_a_large_one_does_not_hold_the_loop(
+    encoding: str, body: bytes
+) -> None:
     assert len(body) < THREAD_FROM_BYTES
     with measured() as server:
-        seconds, status = await server.hold_body("/v1/messages", body, **{"content-encoding": encoding})
+        seconds, status = await server.hold_body(
+            "/v1/messages", body, **{"content-encoding": encoding}
+        )
         assert seconds < SLACK * HOLD_S
         assert status == 400
 

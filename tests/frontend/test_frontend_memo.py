@@ -22,7 +22,9 @@ LONG = "Reads one file, from its first line to its last. " * 8
 
 def messages(tools: Any, **rest: Any) -> bytes:
     said = [{"role": "user", "content": "Hi."}]
-    return json.dumps({"model": "m", "max_tokens": 9, "messages": said, "tools": tools, **rest}).encode()
+    return json.dumps(
+        {"model": "m", "max_tokens": 9, "messages": said, "tools": tools, **rest}
+    ).encode()
 
 
 def tool(name: str, **rest: Any) -> dict[str, Any]:
@@ -31,11 +33,19 @@ def tool(name: str, **rest: Any) -> dict[str, Any]:
 
 
 def function(name: str, **rest: Any) -> dict[str, Any]:
-    return {"type": "function", "name": name, "description": LONG, "parameters": {"type": "object"}, **rest}
+    return {
+        "type": "function",
+        "name": name,
+        "description": LONG,
+        "parameters": {"type": "object"},
+        **rest,
+    }
 
 
 def chat(tools: Any, **rest: Any) -> bytes:
-    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi."}], "tools": tools, **rest}).encode()
+    return json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "tools": tools, **rest}
+    ).encode()
 
 
 def responses(tools: Any, **rest: Any) -> bytes:
@@ -43,7 +53,10 @@ def responses(tools: Any, **rest: Any) -> bytes:
 
 
 def wrapped(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": LONG, "parameters": {"type": "object"}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": LONG, "parameters": {"type": "object"}},
+    }
 
 
 def test_equal_tools_are_the_same_objects() -> None:
@@ -52,7 +65,9 @@ def test_equal_tools_are_the_same_objects() -> None:
         (Chat(), chat, wrapped),
         (Responses(), responses, function),
     ):
-        first, again = (dialect.parse(ask([offer("read")], temperature=heat), {}) for heat in (0.1, 0.9))
+        first, again = (
+            dialect.parse(ask([offer("read")], temperature=heat), {}) for heat in (0.1, 0.9)
+        )
         (one,), (other,) = first.conversations[0].tools, again.conversations[0].tools
         assert one is other
         assert one.description == LONG
@@ -62,7 +77,13 @@ def test_equal_tools_are_the_same_objects() -> None:
 
 def test_remembered_tools_equal_fresh_ones() -> None:
     dialect = Messages()
-    body = messages([tool("read"), tool("find", defer_loading=True), {"type": "web_search_20250305", "name": "search"}])
+    body = messages(
+        [
+            tool("read"),
+            tool("find", defer_loading=True),
+            {"type": "web_search_20250305", "name": "search"},
+        ]
+    )
     fresh = parse_messages(body, {})
     assert [dialect.parse(body, {}) for _ in range(3)] == [fresh] * 3
     assert fresh.notes == ["web_search_20250305"]
@@ -81,18 +102,34 @@ def test_changes_of_tools_stay_in_their_conversation() -> None:
     ]
     changed = dialect.parse(messages([tool("read")], messages=said), {})
     assert [spec.name for spec in changed.conversation.tools] == ["read", "late"]
-    assert [spec.name for spec in dialect.parse(messages([tool("read")]), {}).conversation.tools] == ["read"]
+    assert [
+        spec.name for spec in dialect.parse(messages([tool("read")]), {}).conversation.tools
+    ] == ["read"]
 
 
 @pytest.mark.parametrize(
     ("dialect", "body"),
     [
-        (Messages(), messages([tool("read"), {"name": "x", "input_schema": 3, "description": LONG}])),
+        (
+            Messages(),
+            messages([tool("read"), {"name": "x", "input_schema": 3, "description": LONG}]),
+        ),
         (Messages(), messages({"name": LONG * 2})),
         (Messages(), messages([tool("read"), tool("read")])),
-        (Chat(), chat([wrapped("read"), {"type": "function", "function": {"name": 3, "description": LONG}}])),
+        (
+            Chat(),
+            chat(
+                [
+                    wrapped("read"),
+                    {"type": "function", "function": {"name": 3, "description": LONG}},
+                ]
+            ),
+        ),
         (Chat(), chat([wrapped("read"), {"type": "function", "description": LONG}])),
-        (Responses(), responses([function("read"), {"type": "function", "name": 3, "description": LONG}])),
+        (
+            Responses(),
+            responses([function("read"), {"type": "function", "name": 3, "description": LONG}]),
+        ),
         (Responses(), responses([function("read"), function("read")])),
     ],
 )
@@ -110,7 +147,9 @@ def test_place_of_an_invalid_tool_is_that_in_the_body() -> None:
     with pytest.raises(Invalid, match=r"tools\.1\.input_schema"):
         parse_messages(messages([tool("read"), {"name": "x", "input_schema": 3}]), {})
     with pytest.raises(Invalid, match=r"tools\[1\]\.function\.name"):
-        parse_chat(chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]), {}, Settings())
+        parse_chat(
+            chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]), {}, Settings()
+        )
 
 
 def test_lone_surrogate_in_a_tool_is_mended() -> None:
@@ -176,7 +215,9 @@ OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
 
 
 def shared(cache: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
-    conversation = Conversation("m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
+    conversation = Conversation(
+        "m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system]
+    )
     share_texts(conversation, cache)
     return conversation
 
@@ -185,7 +226,9 @@ def test_requests_with_equal_instructions_share_one_text() -> None:
     api = Messages()
     blocks = [{"type": "text", "text": "You are an agent."}, {"type": "text", "text": INSTRUCTIONS}]
     said = [[{"role": "user", "content": text}] for text in ("Hi.", INSTRUCTIONS + "?")]
-    first, second = (api.parse(messages([], system=blocks, messages=one), {}).conversation for one in said)
+    first, second = (
+        api.parse(messages([], system=blocks, messages=one), {}).conversation for one in said
+    )
     assert first.system[1] is second.system[1]
     assert [first, second] == [
         parse_messages(messages([], system=blocks, messages=one), {}).conversation for one in said

@@ -42,7 +42,11 @@ def ids(document: dict[str, Any]) -> list[str]:
 def test_every_name_is_listed_once() -> None:
     document = page()
     assert ids(document) == ["acme/one", "claude-one", "two"]
-    assert (document["first_id"], document["last_id"], document["has_more"]) == ("acme/one", "two", False)
+    assert (document["first_id"], document["last_id"], document["has_more"]) == (
+        "acme/one",
+        "two",
+        False,
+    )
     assert [model["slug"] for model in document["models"]] == ids(document)
 
 
@@ -57,19 +61,30 @@ def test_entries_fit_the_strict_types_of_both_sdks(card: ModelCard) -> None:
     assert info.capabilities.thinking.supported is card.reasoning
     assert info.capabilities.effort.supported is bool(card.efforts)
     assert [
-        level for level in ("low", "medium", "high", "max") if getattr(info.capabilities.effort, level).supported
+        level
+        for level in ("low", "medium", "high", "max")
+        if getattr(info.capabilities.effort, level).supported
     ] == (card.efforts)
     assert info.capabilities.structured_outputs.supported is ("guided" in card.features)
-    assert (made["object"], made["owned_by"], made["created"]) == ("model", "turnwire", card.created)
+    assert (made["object"], made["owned_by"], made["created"]) == (
+        "model",
+        "turnwire",
+        card.created,
+    )
 
 
 async def test_served_web_search_is_a_capability() -> None:
-    for config, expected in ((FrontendConfig(), False), (FrontendConfig(web_provider="http://127.0.0.1:9/"), True)):
+    for config, expected in (
+        (FrontendConfig(), False),
+        (FrontendConfig(web_provider="http://127.0.0.1:9/"), True),
+    ):
         async with serving(config=config) as served, ClientSession() as http:
             for path in ("/v1/models", f"/v1/models/{MODEL}"):
                 async with http.get(served.url + path) as response:
                     document = await response.json()
-                model = ModelInfo.model_validate(document["data"][0] if "data" in document else document, strict=False)
+                model = ModelInfo.model_validate(
+                    document["data"][0] if "data" in document else document, strict=False
+                )
                 assert model.capabilities is not None
                 assert model.capabilities.server_tools is not None
                 assert model.capabilities.server_tools.supported is expected
@@ -81,7 +96,11 @@ def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> N
     made = entry(card, "alias")
     model = Model.model_validate(made, strict=True)
     assert (model.id, model.owned_by) == ("alias", "turnwire")
-    assert (made["root"], made["parent"], made["max_model_len"]) == (card.name, card.name, card.max_model_len or None)
+    assert (made["root"], made["parent"], made["max_model_len"]) == (
+        card.name,
+        card.name,
+        card.max_model_len or None,
+    )
     assert made["permission"][0]["allow_sampling"] is True
     assert entry(card, card.name)["parent"] is None
     assert card.name in made["description"]
@@ -117,11 +136,15 @@ def test_invalid_limit_is_refused(limit: str) -> None:
         page(limit=limit)
 
 
-@pytest.mark.parametrize("spelled", ["acme/served-model", "acme%2Fserved-model", "acme%2fserved-model"])
+@pytest.mark.parametrize(
+    "spelled", ["acme/served-model", "acme%2Fserved-model", "acme%2fserved-model"]
+)
 async def test_slash_in_a_name_may_be_escaped(spelled: str) -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(f"GET /v1/models/{spelled} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET /v1/models/{spelled} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
         answer = (await reader.read()).decode()
         writer.close()
     assert answer.startswith("HTTP/1.1 200")
@@ -130,7 +153,11 @@ async def test_slash_in_a_name_may_be_escaped(spelled: str) -> None:
 
 async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
     async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
-        assert ids(await (await http.get("/v1/models?limit=1000")).json()) == ["acme/one", "claude-one", "two"]
+        assert ids(await (await http.get("/v1/models?limit=1000")).json()) == [
+            "acme/one",
+            "claude-one",
+            "two",
+        ]
         assert ids(await (await http.get("/v1/models?lifecycle[]=retired")).json()) == []
         assert (await http.get("/v1/models?limit=0")).status == 400
 
@@ -148,7 +175,9 @@ async def test_list_without_models_is_empty() -> None:
     }
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models?client_version=0.169.0", "/codex/models.json"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models?client_version=0.169.0", "/codex/models.json"]
+)
 async def test_unchanged_list_is_not_sent_again(path: str) -> None:
     gateway = FakeGateway(cards=CARDS)
     async with serving(gateway) as served, ClientSession(served.url) as http:
@@ -169,7 +198,9 @@ async def test_catalogue_has_one_etag_and_pages_have_their_own() -> None:
             for path in ("/v1/models", "/codex/models.json", "/v1/models?limit=1")
         ]
         assert etags[0] == etags[1] != etags[2]
-        whole, alone = [await (await http.get(path)).json() for path in ("/v1/models", "/codex/models.json")]
+        whole, alone = [
+            await (await http.get(path)).json() for path in ("/v1/models", "/codex/models.json")
+        ]
         assert alone == {"models": whole["models"]}
 
 
@@ -179,7 +210,10 @@ async def test_models_cannot_be_deleted() -> None:
         assert answer.status == 405
         assert "GET" in answer.headers["allow"]
         error = (await answer.json())["error"]
-        assert (error["type"], error["message"]) == ("invalid_request_error", "Method DELETE is not allowed here")
+        assert (error["type"], error["message"]) == (
+            "invalid_request_error",
+            "Method DELETE is not allowed here",
+        )
 
 
 async def test_unknown_name_is_not_found() -> None:
@@ -194,15 +228,22 @@ async def test_answer_has_the_etag_of_the_catalogue() -> None:
     async with serving(gateway) as served, ClientSession(served.url) as http:
         etag = (await http.get("/codex/models.json")).headers["etag"]
         for stream in (True, False):
-            answer = await http.post("/v1/responses", json={"model": MODEL, "input": "Hi", "stream": stream})
+            answer = await http.post(
+                "/v1/responses", json={"model": MODEL, "input": "Hi", "stream": stream}
+            )
             assert (answer.status, answer.headers["x-models-etag"]) == (200, etag)
         other = await http.post(
-            "/v1/messages", json={"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+            "/v1/messages",
+            json={"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
         )
         assert "x-models-etag" not in other.headers
         gateway.cards = [*gateway.cards, *CARDS]
         answer = await http.post("/v1/responses", json={"model": MODEL, "input": "Hi"})
-        assert answer.headers["x-models-etag"] == (await http.get("/codex/models.json")).headers["etag"] != etag
+        assert (
+            answer.headers["x-models-etag"]
+            == (await http.get("/codex/models.json")).headers["etag"]
+            != etag
+        )
 
 
 async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
@@ -210,7 +251,10 @@ async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
     digests = [hashlib.sha256(key).hexdigest() for key in (b"all", b"few")]
     keys.write_text(f"a:{digests[0]}\nb:{digests[1]} models=two\n")
     config = FrontendConfig(api_keys_file=str(keys))
-    async with serving(FakeGateway(cards=CARDS), config) as served, ClientSession(served.url) as http:
+    async with (
+        serving(FakeGateway(cards=CARDS), config) as served,
+        ClientSession(served.url) as http,
+    ):
         seen = {}
         for key in ("all", "few"):
             document = await (await http.get("/v1/models", headers={"x-api-key": key})).json()
@@ -224,7 +268,9 @@ async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
 
 def test_document_states_which_fields_limit_reasoning() -> None:
     def budgets(**fields: Any) -> dict[str, Any]:
-        found: dict[str, Any] = entry(ModelCard("m", **fields), "m")["capabilities"]["thinking"]["budgets"]
+        found: dict[str, Any] = entry(ModelCard("m", **fields), "m")["capabilities"]["thinking"][
+            "budgets"
+        ]
         return found
 
     none: dict[str, list[str]] = {"messages": [], "chat": [], "responses": []}

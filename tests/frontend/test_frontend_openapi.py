@@ -1,4 +1,5 @@
-"""Tests that the OpenAPI document describes what is served, and that answers conform to it (schemathesis)."""
+"""Tests that the OpenAPI document describes what is served, and that answers conform to it
+(schemathesis)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,9 +16,21 @@ from services.frontend.apis.shared.mount import Api
 from services.frontend.apis.shared.openapi import REASONS, document
 from services.frontend.app import APIS, make_app
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra `test`)")
+schemathesis = pytest.importorskip(
+    "schemathesis", reason="schemathesis is not installed (extra `test`)"
+)
 
 EXAMPLES = 25
 """Examples for each operation and mode; the whole run takes about half a minute."""
@@ -27,7 +40,12 @@ EVERYTHING = document("1.0", APIS)
 
 def everything_said() -> list[Step]:
     return [
-        [*reasoning(0, "so"), *text(1, "well"), *call(2, "look", '{"at": 1}', call_id="toolu_1"), finish(3)],
+        [
+            *reasoning(0, "so"),
+            *text(1, "well"),
+            *call(2, "look", '{"at": 1}', call_id="toolu_1"),
+            finish(3),
+        ],
     ]
 
 
@@ -48,7 +66,10 @@ def test_document_describes_every_route_and_no_other(app: web.Application) -> No
 
 
 async def test_document_is_public_and_has_the_enabled_apis() -> None:
-    async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=FrontendConfig(enable_anthropic_api=False)) as served,
+        ClientSession(served.url) as http,
+    ):
         response = await http.get("/openapi.json")
         result = await response.json()
     assert result["openapi"] == "3.1.0"
@@ -62,14 +83,25 @@ def test_every_reference_in_the_document_is_defined() -> None:
     for reference in set(_references(EVERYTHING)):
         kind, _, name = reference.removeprefix("#/components/").partition("/")
         assert name in EVERYTHING["components"][kind]
-    used = {name for reference in _references(EVERYTHING) for name in [reference.rpartition("/")[2]]}
+    used = {
+        name for reference in _references(EVERYTHING) for name in [reference.rpartition("/")[2]]
+    }
     assert set(names) <= used
     assert {"MessagesBody", "ChatBody", "CompletionsBody", "ResponsesBody"} <= set(names)
     for schema in names.values():
         assert schema["description"]
-    ids = [operation["operationId"] for methods in EVERYTHING["paths"].values() for operation in methods.values()]
+    ids = [
+        operation["operationId"]
+        for methods in EVERYTHING["paths"].values()
+        for operation in methods.values()
+    ]
     assert len(set(ids)) == len(ids) == len(OPERATIONS)
-    statuses = {s for methods in EVERYTHING["paths"].values() for o in methods.values() for s in o["responses"]}
+    statuses = {
+        s
+        for methods in EVERYTHING["paths"].values()
+        for o in methods.values()
+        for s in o["responses"]
+    }
     assert statuses <= {"101", "200", *map(str, REASONS)}
 
 
@@ -105,13 +137,17 @@ def test_wire_types_have_the_constraints_of_their_api() -> None:
     temperature = schemas["ChatBody"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0.0, 2.0)
     assert schemas["TokensIds"]["properties"]["tokens"]["items"]["maximum"] == 2**32 - 1
-    create = EVERYTHING["paths"]["/v1/messages"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    create = EVERYTHING["paths"]["/v1/messages"]["post"]["requestBody"]["content"][
+        "application/json"
+    ]["schema"]
     assert create["allOf"][1] == {"required": ["model", "max_tokens"]}
 
 
 def test_members_with_a_default_are_required_in_answers_only() -> None:
     schemas = EVERYTHING["components"]["schemas"]
-    assert {"id", "type", "role", "content", "stop_reason", "usage"} <= set(schemas["MessagesAnswer"]["required"])
+    assert {"id", "type", "role", "content", "stop_reason", "usage"} <= set(
+        schemas["MessagesAnswer"]["required"]
+    )
     assert {"object", "choices"} <= set(schemas["ChatAnswer"]["required"])
     assert {"finish_reason", "logprobs"} <= set(schemas["ChatAnswerChoice"]["required"])
     assert {"object", "status", "store", "error"} <= set(schemas["ResponsesAnswer"]["required"])
@@ -143,14 +179,23 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
 
 def test_answers_have_exact_enumerations_and_required_members() -> None:
     schemas = EVERYTHING["components"]["schemas"]
-    chat, completion, message = schemas["ChatAnswerChoice"], schemas["CompletionsChoice"], schemas["MessagesAnswer"]
-    assert chat["properties"]["finish_reason"] == {"enum": ["function_call", "length", "stop", "tool_calls"]}
+    chat, completion, message = (
+        schemas["ChatAnswerChoice"],
+        schemas["CompletionsChoice"],
+        schemas["MessagesAnswer"],
+    )
+    assert chat["properties"]["finish_reason"] == {
+        "enum": ["function_call", "length", "stop", "tool_calls"]
+    }
     assert completion["properties"]["finish_reason"] == {"enum": ["length", "stop"]}
     assert {"end_turn", "tool_use"} < {*message["properties"]["stop_reason"]["enum"]}
     assert {"finish_reason", "message", "logprobs"} <= {*chat["required"]}
     assert {"role", "content", "refusal"} == {*schemas["ChatAnswerMessage"]["required"]}
     assert {"type", "role", "stop_reason", "stop_sequence", "usage"} <= {*message["required"]}
-    assert all("object" in schemas[f"{api}Answer"]["required"] for api in ("Chat", "Completions", "Responses"))
+    assert all(
+        "object" in schemas[f"{api}Answer"]["required"]
+        for api in ("Chat", "Completions", "Responses")
+    )
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
@@ -163,7 +208,9 @@ def test_no_type_is_in_requests_and_answers(api: Api) -> None:
     assert not bodies.keys() & answers.keys()
 
 
-@pytest.mark.parametrize(("method", "path", "body"), REQUESTS, ids=[f"{m} {p}" for m, p, _ in REQUESTS])
+@pytest.mark.parametrize(
+    ("method", "path", "body"), REQUESTS, ids=[f"{m} {p}" for m, p, _ in REQUESTS]
+)
 async def test_answers_have_their_types(method: str, path: str, body: Any) -> None:
     (kind,) = [one.answer for one in OPERATIONS if (one.method.upper(), one.path) == (method, path)]
     async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
@@ -189,7 +236,8 @@ def operations() -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
 async def test_generated_requests_get_only_documented_answers(operation: Any) -> None:
-    """Checks status, content type, schema and headers of every answer, to valid and invalid requests."""
+    """Checks status, content type, schema and headers of every answer, to valid and invalid
+    requests."""
     gateway = FakeGateway(everything_said)
     gateway.any_model = True
     async with serving(gateway) as served:
@@ -239,7 +287,11 @@ def _examples(operation: Any) -> list[Any]:
         return []
     raw = EVERYTHING["paths"][operation.path][operation.method.lower()]
     content = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
-    return [{**example["value"], **more} for example in content.get("examples", {}).values() for more in _forms(raw)]
+    return [
+        {**example["value"], **more}
+        for example in content.get("examples", {}).values()
+        for more in _forms(raw)
+    ]
 
 
 def _forms(raw: Any) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Tests the table of sampling fields: every API accepts each field, and a new field needs one line in it and one in
-`Sampling`."""
+"""Tests the table of sampling fields: every API accepts each field, and a new field needs one line
+in it and one in `Sampling`."""
 
 import json
 from typing import Any, get_args, get_type_hints
@@ -26,7 +26,9 @@ VALUES: dict[type, Any] = {float: 0.5, int: 7, bool: True}
 
 
 @pytest.mark.parametrize(("dialect", "body"), APIS, ids=[dialect.name for dialect, _ in APIS])
-@pytest.mark.parametrize("field", msgspec.structs.fields(SamplingFields), ids=lambda field: field.name)
+@pytest.mark.parametrize(
+    "field", msgspec.structs.fields(SamplingFields), ids=lambda field: field.name
+)
 def test_every_api_accepts_every_sampling_field(
     dialect: Any, body: dict[str, Any], field: msgspec.structs.FieldInfo
 ) -> None:
@@ -51,7 +53,9 @@ class WarmerBody(WarmerFields):
 def test_new_sampling_field_needs_no_other_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling_fields, "Sampling", Warmer)
     monkeypatch.setattr(sampling_fields, "SamplingFields", WarmerFields)
-    body = msgspec.json.decode(b'{"warmth": 0.25, "top_k": 3, "stop_words": ["a"]}', type=WarmerBody)
+    body = msgspec.json.decode(
+        b'{"warmth": 0.25, "top_k": 3, "stop_words": ["a"]}', type=WarmerBody
+    )
     assert sampling_of(body, stop=body.stop_words) == Warmer(warmth=0.25, top_k=3, stop=["a"])
 
 

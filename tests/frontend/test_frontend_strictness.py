@@ -1,5 +1,5 @@
-"""Tests that requests which the vendors' APIs refuse are refused with their wording; docs/differences.md lists the
-exceptions."""
+"""Tests that requests which the vendors' APIs refuse are refused with their wording;
+docs/differences.md lists the exceptions."""
 
 import json
 from typing import Any
@@ -16,15 +16,17 @@ from services.frontend.apis.shared.content import base64_size
 from services.frontend.turns.interfaces import Dialect
 
 Json = dict[str, Any]
-APIS: dict[str, Dialect] = {"messages": Messages(), "chat": Chat(Settings()), "responses": Responses()}
+APIS: dict[str, Dialect] = {
+    "messages": Messages(),
+    "chat": Chat(Settings()),
+    "responses": Responses(),
+}
 SCHEMA = {"type": "object"}
 CLEAR_THINKING = {"type": "clear_thinking_20251015", "keep": "all"}
 PNG = "iVBORw0KGgo="
 PATTERN = "String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"
 EXPECTED = "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
-AN_IMAGE = (
-    "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
-)
+AN_IMAGE = "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
 INCLUDABLE = (
     "'file_search_call.results', 'web_search_call.results', 'web_search_call.action.sources', "
     "'message.input_image.image_url', 'computer_call_output.output.image_url', 'code_interpreter_call.outputs', "
@@ -33,7 +35,11 @@ INCLUDABLE = (
 
 
 def messages(**fields: Any) -> tuple[str, Json]:
-    return "messages", {"max_tokens": 64, "messages": [{"role": "user", "content": "Hi."}], **fields}
+    return "messages", {
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "Hi."}],
+        **fields,
+    }
 
 
 def chat(**fields: Any) -> tuple[str, Json]:
@@ -51,14 +57,18 @@ def image(media_type: str, data: str) -> tuple[str, Json]:
 
 def document(media_type: str, data: str) -> tuple[str, Json]:
     source = {"type": "base64", "media_type": media_type, "data": data}
-    return messages(messages=[{"role": "user", "content": [{"type": "document", "source": source}]}])
+    return messages(
+        messages=[{"role": "user", "content": [{"type": "document", "source": source}]}]
+    )
 
 
 def result_image(media_type: str) -> tuple[str, Json]:
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     block = {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": PNG}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
-    return messages(messages=[{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}])
+    return messages(
+        messages=[{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    )
 
 
 def chat_part(part: Json) -> tuple[str, Json]:
@@ -70,7 +80,9 @@ def chat_image(url: str) -> tuple[str, Json]:
 
 
 def input_image(url: str) -> tuple[str, Json]:
-    return responses(input=[{"role": "user", "content": [{"type": "input_image", "image_url": url}]}])
+    return responses(
+        input=[{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
+    )
 
 
 def tool(api: str, name: str) -> tuple[str, Json]:
@@ -78,7 +90,9 @@ def tool(api: str, name: str) -> tuple[str, Json]:
         return messages(tools=[{"name": name, "input_schema": SCHEMA}])
     if api == "chat":
         return chat(tools=[{"type": "function", "function": {"name": name, "parameters": SCHEMA}}])
-    return responses(tools=[{"type": "function", "name": name, "parameters": SCHEMA, "strict": False}])
+    return responses(
+        tools=[{"type": "function", "name": name, "parameters": SCHEMA, "strict": False}]
+    )
 
 
 REFUSED: list[tuple[tuple[str, Json], str, str]] = [
@@ -121,9 +135,17 @@ REFUSED: list[tuple[tuple[str, Json], str, str]] = [
     ),
     (tool("messages", "two words"), f"tools.0.custom.name: {PATTERN}", "tools.0.name"),
     (tool("messages", "x" * 129), f"tools.0.custom.name: {PATTERN}", "tools.0.name"),
-    (messages(temperature=2.5), "temperature: Input should be less than or equal to 2", "temperature"),
+    (
+        messages(temperature=2.5),
+        "temperature: Input should be less than or equal to 2",
+        "temperature",
+    ),
     (messages(top_p=-0.5), "top_p: Input should be greater than or equal to 0", "top_p"),
-    (messages(repetition_penalty=0), "repetition_penalty: Input should be greater than 0", "repetition_penalty"),
+    (
+        messages(repetition_penalty=0),
+        "repetition_penalty: Input should be greater than 0",
+        "repetition_penalty",
+    ),
     (
         chat_image("data:text/plain;base64,aGk="),
         f"Invalid 'messages[0].content[0].image_url.url'. {AN_IMAGE}, but got unsupported MIME type 'text/plain'.",
@@ -135,7 +157,12 @@ REFUSED: list[tuple[tuple[str, Json], str, str]] = [
         "messages[0].content[0].image_url.url",
     ),
     (
-        chat_part({"type": "file", "file": {"file_data": "data:application/pdf;base64,", "filename": "a.pdf"}}),
+        chat_part(
+            {
+                "type": "file",
+                "file": {"file_data": "data:application/pdf;base64,", "filename": "a.pdf"},
+            }
+        ),
         "Invalid file data: 'messages[0].content[0].file.file_data'. Expected a base64-encoded data URL "
         "(e.g. 'data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ=='), but got empty base64-encoded bytes.",
         "messages[0].content[0].file.file_data",
@@ -215,19 +242,39 @@ TAKEN = [
     chat_image("https://example.com/a.png"),
     responses(include=["web_search_call.action.sources"]),
     messages(temperature=1.5, top_k=-1),
-    messages(tools=[{"name": "look", "input_schema": {}}], context_management={"edits": [CLEAR_THINKING]}),
-    messages(messages=[{"role": "user", "content": []}]),
-    chat(tools=[], functions=[], tool_choice="auto", parallel_tool_calls=False, stream_options={"include_usage": True}),
-    chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}),
-    chat(messages=[{"role": "user", "content": []}, {"role": "assistant", "content": "Hi.", "tool_calls": []}]),
     messages(
-        messages=[{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b c", "input": {}}]}]
+        tools=[{"name": "look", "input_schema": {}}], context_management={"edits": [CLEAR_THINKING]}
+    ),
+    messages(messages=[{"role": "user", "content": []}]),
+    chat(
+        tools=[],
+        functions=[],
+        tool_choice="auto",
+        parallel_tool_calls=False,
+        stream_options={"include_usage": True},
+    ),
+    chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}),
+    chat(
+        messages=[
+            {"role": "user", "content": []},
+            {"role": "assistant", "content": "Hi.", "tool_calls": []},
+        ]
+    ),
+    messages(
+        messages=[
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "a", "name": "b c", "input": {}}],
+            }
+        ]
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("request_", "message", "param"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
+    ("request_", "message", "param"),
+    REFUSED,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_refusal_has_native_wording(request_: tuple[str, Json], message: str, param: str) -> None:
     api, body = request_
@@ -244,7 +291,18 @@ def test_valid_request_is_accepted(request_: tuple[str, Json]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [5, "5m", [], {"ttl": "5m"}, {"ttl": "1h"}, {"ttl": ""}, {"ttl": 30}, {"ttl": ["30m"]}, {"ttl": {}}, {"ttl": True}],
+    [
+        5,
+        "5m",
+        [],
+        {"ttl": "5m"},
+        {"ttl": "1h"},
+        {"ttl": ""},
+        {"ttl": 30},
+        {"ttl": ["30m"]},
+        {"ttl": {}},
+        {"ttl": True},
+    ],
     ids=repr,
 )
 def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai(options: Any) -> None:
@@ -255,7 +313,9 @@ def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai(optio
         (Responses(), {"input": "Hi."}),
     ):
         with pytest.raises(Invalid) as refusal:
-            dialect.parse(json.dumps({"model": "m", "prompt_cache_options": options, **body}).encode(), {})
+            dialect.parse(
+                json.dumps({"model": "m", "prompt_cache_options": options, **body}).encode(), {}
+            )
         info = refusal.value.info
         errors.add((info.message, info.param, info.code))
     assert len(errors) == 1, errors

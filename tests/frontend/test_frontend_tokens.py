@@ -27,7 +27,12 @@ async def test_text_is_tokenized(path: str, body: dict[str, Any], text: str, spe
 
 
 async def test_conversation_is_tokenized() -> None:
-    body = {"model": MODEL, "messages": HI, "system": "be brief", "tools": [{"name": "look", "input_schema": {}}]}
+    body = {
+        "model": MODEL,
+        "messages": HI,
+        "system": "be brief",
+        "tools": [{"name": "look", "input_schema": {}}],
+    }
     async with serving() as served, ClientSession(served.url) as http:
         document = await (await http.post("/v1/tokenize", json=body)).json()
     assert document["count"] == len(document["tokens"])
@@ -51,7 +56,11 @@ async def test_ids_are_detokenized() -> None:
         ("/v1/tokenize", {"model": MODEL}, "prompt: Field required (or `text`, or `messages`)"),
         ("/v1/tokenize", {"model": MODEL, "prompt": 5}, "prompt: Input should be a valid string"),
         ("/v1/detokenize", {"model": MODEL}, "tokens: Field required"),
-        ("/v1/detokenize", {"model": MODEL, "tokens": ["x"]}, "tokens.0: Input should be a valid integer"),
+        (
+            "/v1/detokenize",
+            {"model": MODEL, "tokens": ["x"]},
+            "tokens.0: Input should be a valid integer",
+        ),
         (
             "/v1/detokenize",
             {"model": MODEL, "tokens": [-1]},
@@ -71,7 +80,10 @@ async def test_count_reports_context_management() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         plain = await (await http.post("/v1/messages/count_tokens", json=body)).json()
         managed = await (
-            await http.post("/v1/messages/count_tokens?beta=true", json={**body, "context_management": {"edits": []}})
+            await http.post(
+                "/v1/messages/count_tokens?beta=true",
+                json={**body, "context_management": {"edits": []}},
+            )
         ).json()
     assert plain == {"input_tokens": 4321}
     assert managed == {"input_tokens": 4321, "context_management": {"original_input_tokens": 4321}}
@@ -88,7 +100,14 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "argume
         {"messages": [{"role": "developer", "content": "be brief"}, *HI]},
         {"messages": HI, "tools": [{"type": "function", "function": {"name": "look"}}]},
         {"messages": HI, "add_generation_prompt": True},
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "http://x"}}],
+                }
+            ]
+        },
         {"messages": [{"role": "tool", "tool_call_id": "call_9", "content": "alone"}]},
         {"messages": HI, "tools": [{"type": "custom", "custom": {"name": "patch"}}]},
         {"messages": HI, "functions": [{"name": "look"}]},
@@ -109,14 +128,23 @@ async def test_chat_conversation_is_tokenized(body: dict[str, Any]) -> None:
 
 
 async def test_tokenized_chat_prompt_equals_the_turns_prompt() -> None:
-    body = {"model": MODEL, "messages": HI, "functions": [{"name": "look"}], "reasoning_effort": "none"}
+    body = {
+        "model": MODEL,
+        "messages": HI,
+        "functions": [{"name": "look"}],
+        "reasoning_effort": "none",
+    }
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.post("/v1/tokenize", json=body)).status == 200
         assert (await http.post("/v1/chat/completions", json=body)).status == 200
     ((_, _, result, _),) = served.gateway.tokenized
     asked = served.gateway.turns[0].conversation
     assert result is not None
-    assert (result.tools, result.thinking, result.messages) == (asked.tools, asked.thinking, asked.messages)
+    assert (result.tools, result.thinking, result.messages) == (
+        asked.tools,
+        asked.thinking,
+        asked.messages,
+    )
     assert [tool.name for tool in result.tools] == ["look"]
 
 

@@ -1,7 +1,9 @@
-"""Tests that each field of the SDKs' request types is in a table, which says what a request with it gets.
+"""Tests that each field of the SDKs' request types is in a table, which says what a request with it
+gets.
 
-A field that a new version of an SDK adds or removes fails `test_tables_have_every_field`. What vendors refuse is in
-the `CASES` of the APIs: each is refused here, noted in a header, or declared in the docs.
+A field that a new version of an SDK adds or removes fails `test_tables_have_every_field`. What
+vendors refuse is in the `CASES` of the APIs: each is refused here, noted in a header, or declared
+in the docs.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -12,7 +14,9 @@ import pytest
 from aiohttp import ClientSession
 from anthropic.types.beta.beta_content_block_param import BetaContentBlockParam
 from anthropic.types.beta.beta_tool_union_param import BetaToolUnionParam
-from anthropic.types.beta.message_create_params import MessageCreateParamsStreaming as BetaMessageCreateParamsStreaming
+from anthropic.types.beta.message_create_params import (
+    MessageCreateParamsStreaming as BetaMessageCreateParamsStreaming,
+)
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
@@ -35,10 +39,17 @@ ROOTS: dict[str, tuple[Any, ...]] = {
     "responses": (ResponseCreateParamsStreaming,),
 }
 PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
-CASES = {"messages": messages_cases.CASES, "chat": chat_cases.CASES, "responses": responses_cases.CASES}
+CASES = {
+    "messages": messages_cases.CASES,
+    "chat": chat_cases.CASES,
+    "responses": responses_cases.CASES,
+}
 PAGES = ("differences", "messages", "chat", "responses")
 DOCS = " ".join(
-    " ".join((Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").split()) for page in PAGES
+    " ".join(
+        (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").split()
+    )
+    for page in PAGES
 )
 Fields: TypeAlias = dict[str, dict[str, Any]]
 
@@ -49,14 +60,17 @@ def name_of(hint: Any) -> str:
 
 
 def fields_of(hint: Any, found: Fields, whole: Mapping[str, str]) -> Fields:
-    """Adds the fields of all types that a type contains, by the name of the type, except inside types of `whole`."""
+    """Adds the fields of all types that a type contains, by the name of the type, except inside
+    types of `whole`."""
     for inner in parts_of(hint):
         if not is_typeddict(inner):
             fields_of(inner, found, whole)
             continue
         name, hints = name_of(inner), get_type_hints(inner, include_extras=True)
         new = {
-            field: each for field, each in hints.items() if repr(each) not in map(repr, found.get(name, {}).values())
+            field: each
+            for field, each in hints.items()
+            if repr(each) not in map(repr, found.get(name, {}).values())
         }
         known = found.setdefault(name, {}).keys() >= hints.keys() and not new
         found[name] |= hints
@@ -80,7 +94,9 @@ def test_tables_have_every_field(api: str) -> None:
     found: Fields = {}
     for root in ROOTS[api]:
         fields_of(root, found, WHOLE[api])
-    tables: dict[str, set[str]] = {name: set(fields.split()) for name, fields in ACCEPTED[api].items()}
+    tables: dict[str, set[str]] = {
+        name: set(fields.split()) for name, fields in ACCEPTED[api].items()
+    }
     remarkable: dict[str, set[str]] = {}
     for case in CASES[api]:
         name, _, field = case.field.partition(".")
@@ -93,7 +109,9 @@ def test_tables_have_every_field(api: str) -> None:
         for name in {*tables, *remarkable, *WHOLE[api]}
     }
     actual = {name: set() if name in WHOLE[api] else set(fields) for name, fields in found.items()}
-    differences = {name: actual.get(name, set()) ^ expected.get(name, set()) for name in {*actual, *expected}}
+    differences = {
+        name: actual.get(name, set()) ^ expected.get(name, set()) for name in {*actual, *expected}
+    }
     assert {name: fields for name, fields in differences.items() if fields} == {}
     assert WHOLE[api].keys() <= actual.keys()
 
@@ -108,23 +126,31 @@ async def answered(http: ClientSession, api: str, body: Json) -> tuple[int, Json
     """Status, document, and what the headers name as left out or not enforced."""
     body = {name: value for name, value in {"model": MODEL, **body}.items() if value is not None}
     async with http.post(PATHS[api], json=body) as reply:
-        names = [reply.headers.get(f"x-turnwire-{name}", "") for name in ("dropped-tools", "not-enforced")]
+        names = [
+            reply.headers.get(f"x-turnwire-{name}", "")
+            for name in ("dropped-tools", "not-enforced")
+        ]
         return reply.status, await reply.json(), ",".join(names)
 
 
 @pytest.mark.parametrize("api", CASES)
-async def test_what_vendors_refuse_is_refused_noted_or_declared(http: ClientSession, api: str) -> None:
+async def test_what_vendors_refuse_is_refused_noted_or_declared(
+    http: ClientSession, api: str
+) -> None:
     wrong = []
     for number, case in enumerate(CASES[api]):
         status, document, notes = await answered(http, api, case.body)
         error = document.get("error") or {}
         told = {
-            "refused": status == 400 and case.text in f"{error.get('param')} {error.get('message')}",
+            "refused": status == 400
+            and case.text in f"{error.get('param')} {error.get('message')}",
             "noted": status == 200 and case.text in notes,
             "declared": status == 200 and case.text in DOCS,
         }
         if not told[case.outcome]:
-            wrong.append(f"{number}: {case.field} {case.outcome} {case.text!r}: {status} {error} {notes}")
+            wrong.append(
+                f"{number}: {case.field} {case.outcome} {case.text!r}: {status} {error} {notes}"
+            )
     assert not wrong, "\n".join(wrong)
 
 
@@ -139,9 +165,11 @@ async def test_tools_of_messages_are_treated_as_the_table_says(http: ClientSessi
     for kind, sample in samples(BetaToolUnionParam):
         status, _, notes = await answered(http, "messages", messages(tools=[TOOL, sample]))
         noted = sample["type"] in notes
-        assert (kind, status, noted) in [("accepted", 200, False), ("noted", 200, True), ("refused", 400, False)], (
-            sample
-        )
+        assert (kind, status, noted) in [
+            ("accepted", 200, False),
+            ("noted", 200, True),
+            ("refused", 400, False),
+        ], sample
 
 
 async def test_blocks_of_messages_are_treated_as_the_table_says(http: ClientSession) -> None:
@@ -150,7 +178,12 @@ async def test_blocks_of_messages_are_treated_as_the_table_says(http: ClientSess
         call = CALL | {"id": sample.get("tool_use_id", CALL["id"])}
         statuses = set()
         for role in ("user", "assistant", "system"):
-            history = [USER, {"role": "assistant", "content": [call]}, {"role": role, "content": [sample]}, USER]
+            history = [
+                USER,
+                {"role": "assistant", "content": [call]},
+                {"role": role, "content": [sample]},
+                USER,
+            ]
             statuses.add((await answered(http, "messages", messages(messages=history)))[0])
         assert kind in ("accepted", "text")
         refused |= set() if 200 in statuses else {sample["type"]}

@@ -38,11 +38,20 @@ def with_block(block: Any) -> dict[str, Any]:
             {"messages": [{"role": "developer", "content": "x"}]},
             "messages.0.role: Input should be 'user', 'assistant' or 'system'",
         ),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be a valid string or list"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages.0.content: Input should be a valid string or list",
+        ),
         (with_block("x"), "messages.0.content.0: Input should be a valid dictionary"),
-        (with_block({"text": "x"}), "messages.0.content.0: Unable to extract tag using discriminator 'type'"),
+        (
+            with_block({"text": "x"}),
+            "messages.0.content.0: Unable to extract tag using discriminator 'type'",
+        ),
         (with_block({"type": "text"}), "messages.0.content.0.text.text: Field required"),
-        (with_block({"type": "text", "text": 1}), "messages.0.content.0.text.text: Input should be a valid string"),
+        (
+            with_block({"type": "text", "text": 1}),
+            "messages.0.content.0.text.text: Input should be a valid string",
+        ),
         (
             with_block({"type": "tool_use", "id": "a", "input": {}}),
             "messages.0.content.0.tool_use.name: Field required",
@@ -59,7 +68,10 @@ def with_block(block: Any) -> dict[str, Any]:
         ({"messages": [], "stream": "yes"}, "stream: Input should be a valid boolean"),
         ({"messages": [], "temperature": "hot"}, "temperature: Input should be a valid number"),
         ({"messages": [], "system": 5}, "system: Input should be a valid string or list"),
-        ({"messages": [], "tools": [{"input_schema": []}]}, "tools.0.input_schema: Input should be a valid dictionary"),
+        (
+            {"messages": [], "tools": [{"input_schema": []}]},
+            "tools.0.input_schema: Input should be a valid dictionary",
+        ),
         (
             {"messages": [], "output_config": {"effort": "huge"}},
             "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'",
@@ -79,7 +91,11 @@ def test_error_for_an_unknown_block_type_names_the_known_types() -> None:
 
 
 def test_error_for_an_unknown_block_in_a_result_names_the_known_types() -> None:
-    inner = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "thinking", "thinking": ""}]}
+    inner = {
+        "type": "tool_result",
+        "tool_use_id": "a",
+        "content": [{"type": "thinking", "thinking": ""}],
+    }
     message = refused(json.dumps(with_block(inner)).encode())
     assert message == (
         "messages.0.content.0.content.0: Input tag 'thinking' found using 'type' does not match any of the expected "
@@ -89,7 +105,9 @@ def test_error_for_an_unknown_block_in_a_result_names_the_known_types() -> None:
 
 def unmatched(place: str, *known: str) -> str:
     tags = ", ".join(f"'{tag}'" for tag in known)
-    return f"{place}: Input tag 'x' found using 'type' does not match any of the expected tags: {tags}"
+    return (
+        f"{place}: Input tag 'x' found using 'type' does not match any of the expected tags: {tags}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +119,10 @@ def unmatched(place: str, *known: str) -> str:
         ),
         ({"tool_choice": {"type": "x"}}, unmatched("tool_choice", "auto", "any", "tool", "none")),
         ({"system": [{"type": "x"}]}, unmatched("system.0", "text")),
-        ({"system": [marked(ttl="2h")]}, "system.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'"),
+        (
+            {"system": [marked(ttl="2h")]},
+            "system.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'",
+        ),
         ({"cache_control": {"type": "x"}}, unmatched("cache_control", "ephemeral")),
         (
             with_block(marked(ttl=3600)),
@@ -119,7 +140,10 @@ def unmatched(place: str, *known: str) -> str:
             },
             "tools.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'",
         ),
-        ({"output_config": {"format": {"type": "x"}}}, unmatched("output_config.format", "json_schema")),
+        (
+            {"output_config": {"format": {"type": "x"}}},
+            unmatched("output_config.format", "json_schema"),
+        ),
         (
             with_block({"type": "image", "source": {"type": "x"}}),
             unmatched("messages.0.content.0.source", "base64", "url", "file"),
@@ -129,7 +153,9 @@ def unmatched(place: str, *known: str) -> str:
             unmatched("messages.0.content.0.source", "base64", "url", "file", "text", "content"),
         ),
         (
-            with_block({"type": "document", "source": {"type": "content", "content": [{"type": "x"}]}}),
+            with_block(
+                {"type": "document", "source": {"type": "content", "content": [{"type": "x"}]}}
+            ),
             unmatched("messages.0.content.0.source.content.0", "text", "image"),
         ),
         (
@@ -148,7 +174,9 @@ def unmatched(place: str, *known: str) -> str:
         ),
     ],
 )
-def test_error_for_an_unknown_type_names_the_types_allowed_there(request_body: Any, message: str) -> None:
+def test_error_for_an_unknown_type_names_the_types_allowed_there(
+    request_body: Any, message: str
+) -> None:
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}], **request_body}
     assert refused(json.dumps(body).encode()) == message
 
@@ -187,7 +215,8 @@ def test_body_other_than_json_is_refused(body: bytes) -> None:
     [
         b'{"unknown": ' + b"[" * 100_000,
         b'{"tools": [{"input_schema": ' + b'{"a":' * 100_000,
-        b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": ' + b"[" * 100_000,
+        b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": '
+        + b"[" * 100_000,
     ],
 )
 def test_deep_nesting_is_refused(body: bytes) -> None:

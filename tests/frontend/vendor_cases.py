@@ -1,5 +1,5 @@
-"""A request with one remarkable value, by the field of the SDK's types that has it, and what becomes of it. `CASES` of each
-API are in its folder.
+"""A request with one remarkable value, by the field of the SDK's types that has it, and what
+becomes of it. `CASES` of each API are in its folder.
 
 refused     400 in the API's form; the third member is a part of the message, which names the field
 noted       200; a response header names it
@@ -15,7 +15,9 @@ LONG = "x" * 300
 PNG = "iVBORw0KGgo="
 USER: Json = {"role": "user", "content": "Hi."}
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "string"}}}
-OPEN_SCHEMA: Json = {"oneOf": [{"type": "object"}, {"type": "object", "properties": {"ä b": {"minLength": 3}}}]}
+OPEN_SCHEMA: Json = {
+    "oneOf": [{"type": "object"}, {"type": "object", "properties": {"ä b": {"minLength": 3}}}]
+}
 
 
 class Case(NamedTuple):

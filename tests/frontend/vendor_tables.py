@@ -1,7 +1,7 @@
 """The fields of the SDKs' request types that have no case in the `CASES` of the APIs.
 
-`ACCEPTED`: fields of which every value of the SDK's type is accepted; the API's page says what it does. `WHOLE`: types that
-get one treatment, whatever their fields:
+`ACCEPTED`: fields of which every value of the SDK's type is accepted; the API's page says what it
+does. `WHOLE`: types that get one treatment, whatever their fields:
 
     ignored     without effect
     text        text of the history
@@ -213,4 +213,7 @@ _KINDS: dict[str, dict[str, str]] = {
         ),
     },
 }
-WHOLE = {api: {name: kind for kind, names in kinds.items() for name in names.split()} for api, kinds in _KINDS.items()}
+WHOLE = {
+    api: {name: kind for kind, names in kinds.items() for name in names.split()}
+    for api, kinds in _KINDS.items()
+}

@@ -1,4 +1,5 @@
-"""No byte in a URL, a header or a cookie is an error of a server: each of our HTTP servers answers below 500."""
+"""No byte in a URL, a header or a cookie is an error of a server: each of our HTTP servers answers
+below 500."""
 
 import asyncio
 import hashlib
@@ -34,7 +35,9 @@ async def frontend(_directory: Path) -> AsyncIterator[int]:
 async def frontend_with_keys(directory: Path) -> AsyncIterator[int]:
     keys = directory / "keys.txt"
     keys.write_text(f"a:{hashlib.sha256(KEY.encode()).hexdigest()}\n")
-    config = FrontendConfig(api_keys_file=str(keys), cors_origins=["http://a.example"], allowed_hosts=["a.example"])
+    config = FrontendConfig(
+        api_keys_file=str(keys), cors_origins=["http://a.example"], allowed_hosts=["a.example"]
+    )
     async with serving(config=config) as served:
         yield served.port
 
@@ -66,16 +69,79 @@ SERVERS: dict[str, Open] = {
     "health": health,
 }
 PATHS = [
-    *("/", "/metrics", "/live", "/health", "/v1/models", "/v1/messages", "/v1/responses", "/v1/responses/resp_1"),
-    *("/api/stream", "/api/search", "/api/turns/x", "/api/turns/x/tokens", "/api/sessions/x", "/page/app.js", "/none"),
+    *(
+        "/",
+        "/metrics",
+        "/live",
+        "/health",
+        "/v1/models",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/responses/resp_1",
+    ),
+    *(
+        "/api/stream",
+        "/api/search",
+        "/api/turns/x",
+        "/api/turns/x/tokens",
+        "/api/sessions/x",
+        "/page/app.js",
+        "/none",
+    ),
 ]
 HEADERS = [
-    *("Host", "Authorization", "Cookie", "X-Api-Key", "Accept", "Accept-Encoding", "Accept-Language", "Content-Type"),
-    *("Origin", "Referer", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "If-Match", "Upgrade", "Expect"),
-    *("Connection", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Via", "Date", "User-Agent", "X-Request-Id"),
-    *("Traceparent", "Tracestate", "Baggage", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol"),
-    *("Anthropic-Version", "Anthropic-Beta", "OpenAI-Organization", "Access-Control-Request-Method"),
-    *("Access-Control-Request-Headers", "Content-Encoding", "Content-Length", "Transfer-Encoding", "X-Session-Id"),
+    *(
+        "Host",
+        "Authorization",
+        "Cookie",
+        "X-Api-Key",
+        "Accept",
+        "Accept-Encoding",
+        "Accept-Language",
+        "Content-Type",
+    ),
+    *(
+        "Origin",
+        "Referer",
+        "Range",
+        "If-Range",
+        "If-None-Match",
+        "If-Modified-Since",
+        "If-Match",
+        "Upgrade",
+        "Expect",
+    ),
+    *(
+        "Connection",
+        "Forwarded",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",
+        "Via",
+        "Date",
+        "User-Agent",
+        "X-Request-Id",
+    ),
+    *(
+        "Traceparent",
+        "Tracestate",
+        "Baggage",
+        "Sec-WebSocket-Key",
+        "Sec-WebSocket-Version",
+        "Sec-WebSocket-Protocol",
+    ),
+    *(
+        "Anthropic-Version",
+        "Anthropic-Beta",
+        "OpenAI-Organization",
+        "Access-Control-Request-Method",
+    ),
+    *(
+        "Access-Control-Request-Headers",
+        "Content-Encoding",
+        "Content-Length",
+        "Transfer-Encoding",
+        "X-Session-Id",
+    ),
 ]
 VALUES = [
     *(
@@ -161,10 +227,22 @@ def requests(choose: random.Random, count: int) -> list[bytes]:
         names = choose.sample(HEADERS, k=choose.randint(1, 5))
         if "Host" not in names:
             names.append("Host")
-        lines = [choose.choice([b"GET", b"GET", b"OPTIONS", b"HEAD", b"POST", b"DELETE"]) + b" " + path + b" HTTP/1.1"]
+        lines = [
+            choose.choice([b"GET", b"GET", b"OPTIONS", b"HEAD", b"POST", b"DELETE"])
+            + b" "
+            + path
+            + b" HTTP/1.1"
+        ]
         for name in names:
-            value = b"localhost" if name == "Host" and choose.random() < 0.6 else choose.choice(VALUES)
-            lines.append(name.encode() + b": " + value + choose.choice([b"", b"", b"\xff", choose.choice(VALUES)]))
+            value = (
+                b"localhost" if name == "Host" and choose.random() < 0.6 else choose.choice(VALUES)
+            )
+            lines.append(
+                name.encode()
+                + b": "
+                + value
+                + choose.choice([b"", b"", b"\xff", choose.choice(VALUES)])
+            )
         made.append(b"\r\n".join([*lines, b"", b""]))
     return made
 
@@ -198,5 +276,9 @@ async def test_key_that_is_not_utf8_is_refused_by_the_inspector(value: bytes) ->
         for head in (b"Authorization: Bearer " + value, cookie):
             request = b"GET / HTTP/1.1\r\nHost: localhost:%d\r\n" % port + head + b"\r\n\r\n"
             assert await status_of(port, request) == 401, request
-        asked = b"GET /?key=" + b"".join(b"%%%02x" % byte for byte in value) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asked = (
+            b"GET /?key="
+            + b"".join(b"%%%02x" % byte for byte in value)
+            + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         assert await status_of(port, asked) == 401

@@ -38,8 +38,14 @@ DOCUMENT = '{"a": [1, -2.5e+3, "x\\n\\u00e9", {}, [], null, true, {"b": "c"}], "
         ("no blank block", [OPEN, Delta(0, 0, " \n"), CLOSED]),
         ("prose is complete", [OPEN, TEXT, BlockStop(0, False, 2)]),
         ("a call has a name", [BlockStart(0, "tool_use", "")]),
-        ("arguments are a JSON object", [BlockStart(0, "tool_use", "f"), Delta(0, 0, "[]"), CLOSED]),
-        ("arguments are a JSON object", [BlockStart(0, "tool_use", "f"), Delta(0, 0, "{"), BlockStop(0, True, 1)]),
+        (
+            "arguments are a JSON object",
+            [BlockStart(0, "tool_use", "f"), Delta(0, 0, "[]"), CLOSED],
+        ),
+        (
+            "arguments are a JSON object",
+            [BlockStart(0, "tool_use", "f"), Delta(0, 0, "{"), BlockStop(0, True, 1)],
+        ),
         (
             "arguments are a prefix of a JSON object",
             [BlockStart(0, "tool_use", "f"), Delta(0, 0, "{,"), BlockStop(0, False, 2)],
@@ -81,9 +87,15 @@ class Faulty:
         if self._fault == "late":
             return self._late(events)
         if self._fault == "upper" and len(text) > 1:
-            return [Delta(e.block, e.offset, e.text.upper()) if isinstance(e, Delta) else e for e in events]
+            return [
+                Delta(e.block, e.offset, e.text.upper()) if isinstance(e, Delta) else e
+                for e in events
+            ]
         if self._fault == "surrogate":
-            return [Delta(e.block, e.offset, "\ud800" * len(e.text)) if isinstance(e, Delta) else e for e in events]
+            return [
+                Delta(e.block, e.offset, "\ud800" * len(e.text)) if isinstance(e, Delta) else e
+                for e in events
+            ]
         return events
 
     def _late(self, events: list[BlockEvent]) -> list[BlockEvent]:
@@ -131,7 +143,9 @@ def test_exceptions_of_the_parser_are_propagated() -> None:
         ("nothing is lost", ["a"], properties.accounted_for),
     ],
 )
-def test_invented_text_is_detected(property: str, texts: list[str], check: Callable[[Case, list[Block]], None]) -> None:
+def test_invented_text_is_detected(
+    property: str, texts: list[str], check: Callable[[Case, list[Block]], None]
+) -> None:
     blocks = [Block("text", None, None, text, True) for text in texts]
     with pytest.raises(PropertyViolated) as caught:
         check(Case("hermes", "a b"), blocks)
@@ -189,7 +203,12 @@ def test_cases_round_trip_through_vectors() -> None:
         FinishReason.LENGTH,
     )
     again = from_vector(to_vector(case))
-    assert (again.raw, again.family, again.in_reasoning, again.reason) == (case.raw, "glm47", True, FinishReason.LENGTH)
+    assert (again.raw, again.family, again.in_reasoning, again.reason) == (
+        case.raw,
+        "glm47",
+        True,
+        FinishReason.LENGTH,
+    )
     assert decode(b"").raw == ""
     assert "".join(case.pieces()) == case.raw
 
@@ -207,14 +226,26 @@ def test_failing_case_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PropertyViolated("no bold", case.raw)
 
     monkeypatch.setattr("fuzz.reduce.check", check)
-    least = reduced(Case("hermes", "some <b>bold</b> text", of_the_vectors(), in_reasoning=True, prefix="pre", seed=9))
+    least = reduced(
+        Case(
+            "hermes",
+            "some <b>bold</b> text",
+            of_the_vectors(),
+            in_reasoning=True,
+            prefix="pre",
+            seed=9,
+        )
+    )
     assert least.raw == "<b>"
     assert (least.tools, least.in_reasoning, least.prefix, least.seed) == ((), False, "", 0)
 
 
 def test_generated_turn_with_other_blocks_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     case, segments = generated_turn(bytes([9, 0, 0, 1, 3]))
-    monkeypatch.setattr("fuzz.targets.stories.generated_turn", lambda data: (case, [*segments, ("text", "more", {})]))
+    monkeypatch.setattr(
+        "fuzz.targets.stories.generated_turn",
+        lambda data: (case, [*segments, ("text", "more", {})]),
+    )
     with pytest.raises(PropertyViolated):
         stories.one(b"")
 
@@ -222,4 +253,6 @@ def test_generated_turn_with_other_blocks_is_detected(monkeypatch: pytest.Monkey
 def test_every_target_has_a_corpus(tmp_path: Path) -> None:
     counts = seed(tmp_path)
     assert counts.keys() == TARGETS.keys()
-    assert all(len(list((tmp_path / name).iterdir())) == count > 0 for name, count in counts.items())
+    assert all(
+        len(list((tmp_path / name).iterdir())) == count > 0 for name, count in counts.items()
+    )

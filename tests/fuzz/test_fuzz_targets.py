@@ -27,7 +27,8 @@ def body(block: bytes) -> bytes:
 @pytest.mark.parametrize(
     "block",
     [
-        # Bytes that are not UTF-8 reach the reader of hosted results, because raw JSON is not decoded before.
+        # Bytes that are not UTF-8 reach the reader of hosted results, because raw JSON is not
+        # decoded before.
         b'{"type":"web_search_tool_result","content":"\xff"}',
         b'{"type":"web_search_tool_result","content":[{"title":"\xc5"}]}',
         b'{"type":"mcp_tool_use","id":"a","name":"n","input":{"a":"\xff"}}',
@@ -48,6 +49,8 @@ def test_hosted_results_are_parsed_or_refused(block: bytes) -> None:
         (["</", "</done>"], "x</done>", "x", "</"),
     ],
 )
-def test_stop_string_inside_another_is_found_in_every_split(stops: list[str], text: str, shown: str, hit: str) -> None:
+def test_stop_string_inside_another_is_found_in_every_split(
+    stops: list[str], text: str, shown: str, hit: str
+) -> None:
     assert stop.reference(text, stops) == (shown, hit)
     stop.one(bytes([len(stops) - 1, 0]) + "\0".join([*stops, text]).encode())

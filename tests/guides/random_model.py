@@ -1,4 +1,5 @@
-"""A model without weights: it writes random tokens of those that a grammar allows, and now and then a marker."""
+"""A model without weights: it writes random tokens of those that a grammar allows, and now and then
+a marker."""
 
 import random
 from collections.abc import Sequence
@@ -67,10 +68,14 @@ class RandomModel:
 
     def __init__(self, tokenizer: ByteTokenizer, grammar: str) -> None:
         self._tokenizer = tokenizer
-        self._matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar))
+        self._matcher = llguidance.LLMatcher(
+            tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar)
+        )
         assert not self._matcher.is_error(), self._matcher.get_error()
 
-    def write(self, rng: random.Random, snippets: Sequence[str], most: int = 1500) -> tuple[str, bool]:
+    def write(
+        self, rng: random.Random, snippets: Sequence[str], most: int = 1500
+    ) -> tuple[str, bool]:
         """A turn, and whether it came to its end."""
         matcher, tokenizer = self._matcher, self._tokenizer
         matcher.reset()
@@ -85,23 +90,41 @@ class RandomModel:
                         break
                     written.append(token)
                 continue
-            bits = numpy.unpackbits(numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8), bitorder="little")
-            allowed = [int(i) for i in numpy.flatnonzero(bits) if i < 256 or int(i) in tokenizer.tokens.values()]
+            bits = numpy.unpackbits(
+                numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8), bitorder="little"
+            )
+            allowed = [
+                int(i)
+                for i in numpy.flatnonzero(bits)
+                if i < 256 or int(i) in tokenizer.tokens.values()
+            ]
             assert allowed or matcher.is_accepting(), tokenizer.decode(written)
             if not allowed:
                 return tokenizer.decode(written), True
             token = rng.choice(allowed)
-            assert matcher.try_consume_tokens([token]) == 1, (matcher.get_error(), tokenizer.decode(written))
+            assert matcher.try_consume_tokens([token]) == 1, (
+                matcher.get_error(),
+                tokenizer.decode(written),
+            )
             written.append(token)
         return tokenizer.decode(written), False
 
 
 def calls_of(
-    family: Family, tools: Sequence[ToolSpec], text: str, *, ended: bool, in_reasoning: bool = False, prefix: str = ""
+    family: Family,
+    tools: Sequence[ToolSpec],
+    text: str,
+    *,
+    ended: bool,
+    in_reasoning: bool = False,
+    prefix: str = "",
 ) -> tuple[list[tuple[str, str, bool]], str]:
     """The calls that the family's parser reads (name, arguments, complete), and the turn's text."""
     parser = open_parser(family.name, tools=tools, in_reasoning=in_reasoning, prefix=prefix)
-    events = [*parser.feed(text), *parser.finish(FinishReason.STOP if ended else FinishReason.LENGTH)]
+    events = [
+        *parser.feed(text),
+        *parser.finish(FinishReason.STOP if ended else FinishReason.LENGTH),
+    ]
     kinds: dict[int, tuple[str, str | None]] = {}
     blocks: dict[int, list[str]] = {}
     calls: list[tuple[str, str, bool]] = []

@@ -51,10 +51,17 @@ def in_json(text: str) -> str:
 @pytest.mark.parametrize("patch", PATCHES)
 def test_codex_patches_are_accepted(patch: str) -> None:
     grammar = Grammar("lark", PATCH)
-    bare, quoted = whole(grammar, in_json=False, closers=("</parameter>",)), whole(grammar, in_json=True)
+    bare, quoted = (
+        whole(grammar, in_json=False, closers=("</parameter>",)),
+        whole(grammar, in_json=True),
+    )
     assert accepts(bare, patch)
     assert accepts(quoted, in_json(patch))
-    for broken in (patch.replace("*** Begin", "** Begin"), patch + "\nmore", patch.replace("\n", "\r", 1)):
+    for broken in (
+        patch.replace("*** Begin", "** Begin"),
+        patch + "\nmore",
+        patch.replace("\n", "\r", 1),
+    ):
         assert not accepts(bare, broken)
         assert not accepts(quoted, in_json(broken))
 
@@ -62,7 +69,9 @@ def test_codex_patches_are_accepted(patch: str) -> None:
 def test_bare_text_does_not_contain_the_marker_that_ends_it() -> None:
     patch = PATCHES[1].replace("x = ", "</parameter>")
     assert accepts(whole(Grammar("lark", PATCH), in_json=False), patch)
-    assert not accepts(whole(Grammar("lark", PATCH), in_json=False, closers=("</parameter>",)), patch)
+    assert not accepts(
+        whole(Grammar("lark", PATCH), in_json=False, closers=("</parameter>",)), patch
+    )
     assert accepts(whole(Grammar("lark", PATCH), in_json=True), in_json(patch))
 
 
@@ -114,7 +123,9 @@ def test_unsupported_grammars_are_refused(definition: str, match: str) -> None:
         ("\t\\t", ["\t\t"], [" "]),
     ],
 )
-def test_expressions_match_inside_json_strings(pattern: str, fits: list[str], others: list[str]) -> None:
+def test_expressions_match_inside_json_strings(
+    pattern: str, fits: list[str], others: list[str]
+) -> None:
     lark = whole(Grammar("regex", pattern), in_json=True)
     for text in fits:
         assert accepts(lark, in_json(text)), text
@@ -122,7 +133,9 @@ def test_expressions_match_inside_json_strings(pattern: str, fits: list[str], ot
         assert not accepts(lark, in_json(text)), text
 
 
-@pytest.mark.parametrize("pattern", [r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"])
+@pytest.mark.parametrize(
+    "pattern", [r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"]
+)
 def test_unsupported_expressions_are_refused(pattern: str) -> None:
     with pytest.raises(NotEmbeddable):
         JsonExpression(str).rewrite(pattern)
@@ -135,7 +148,14 @@ def test_expression_avoids_markers() -> None:
     pattern = avoiding(words)
     assert pattern is not None
     lark = f"start: T\nT: /{pattern.strip('^$').replace('/', chr(92) + '/')}/"
-    for text in ("</p>", "<<</param", "a <b> </parameters>", "<", "</</f</functions>", "x<parameter"):
+    for text in (
+        "</p>",
+        "<<</param",
+        "a <b> </parameters>",
+        "<",
+        "</</f</functions>",
+        "x<parameter",
+    ):
         assert accepts(lark, text), text
     for word in words:
         for text in (word, f"<{word}", f"a{word}b", f"</par{word}"):

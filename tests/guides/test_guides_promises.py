@@ -49,7 +49,9 @@ FORM = OutputFormat("json_object")
         (conversation(STRICT, prompt=RawPrompt(text="x")), [], []),
     ],
 )
-def test_promises_of_a_request_are_found(asked: Conversation, found: list[str], missing: list[str]) -> None:
+def test_promises_of_a_request_are_found(
+    asked: Conversation, found: list[str], missing: list[str]
+) -> None:
     assert sorted(promises(asked)) == found
     assert not_enforced(asked, ["guided"], "hermes") == missing
     assert not_enforced(asked, [GRAMMAR], "hermes") == []
@@ -67,10 +69,20 @@ def test_budget_of_a_turn_that_thinks_is_enforced_by_workers_with_the_feature(
     named = ["thinking_budget"] if budget is not None and mode != "disabled" else []
     assert not_enforced(conversation(thinking=thinking), features, "hermes") == named
     strict = [] if GRAMMAR in features else ["strict"]
-    assert not_enforced(conversation(STRICT, thinking=thinking), features, "hermes") == [*strict, *named]
-    assert not_enforced(conversation(prompt=RawPrompt(text="x"), thinking=thinking), features, "hermes") == []
+    assert not_enforced(conversation(STRICT, thinking=thinking), features, "hermes") == [
+        *strict,
+        *named,
+    ]
+    assert (
+        not_enforced(
+            conversation(prompt=RawPrompt(text="x"), thinking=thinking), features, "hermes"
+        )
+        == []
+    )
     assert promises(conversation(STRICT, thinking=thinking)) == {"strict"}
-    assert not_enforced(conversation(thinking=thinking), [*features, THINKING_BUDGET], "hermes") == []
+    assert (
+        not_enforced(conversation(thinking=thinking), [*features, THINKING_BUDGET], "hermes") == []
+    )
 
 
 def test_a_tool_is_named_with_its_namespace_or_without() -> None:

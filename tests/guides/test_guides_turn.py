@@ -1,4 +1,5 @@
-"""Whatever a random model writes under the grammar of a turn, the family's parser reads valid calls from it."""
+"""Whatever a random model writes under the grammar of a turn, the family's parser reads valid calls
+from it."""
 
 import json
 import random
@@ -32,20 +33,40 @@ STRICT: dict[str, Any] = {
     },
     "required": ["city", "days", "units", "tags", "type", "note"],
     "additionalProperties": False,
-    "$defs": {"kind": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}},
+    "$defs": {
+        "kind": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    },
 }
 INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 TOOLS = [
     ToolSpec("weather", schema=STRICT, strict=True),
-    ToolSpec("free", schema={"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object"}}}),
+    ToolSpec(
+        "free",
+        schema={"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "object"}}},
+    ),
     ToolSpec("apply_patch", kind="custom", schema=INPUT, grammar=Grammar("lark", PATCH)),
-    ToolSpec("word", kind="custom", schema=INPUT, grammar=Grammar("regex", r'^[a-z"\\]+ [0-9]{2}$')),
+    ToolSpec(
+        "word", kind="custom", schema=INPUT, grammar=Grammar("regex", r'^[a-z"\\]+ [0-9]{2}$')
+    ),
     ToolSpec("text", kind="custom", schema=INPUT),
 ]
-ANSWER = {"type": "object", "properties": {"mood": {"enum": ["calm", "rough"]}}, "required": ["mood"]}
+ANSWER = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["calm", "rough"]}},
+    "required": ["mood"],
+}
 FORM = OutputFormat("json_schema", {**ANSWER, "additionalProperties": False})
 UNHELD = {
-    *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json", "llama4_pythonic"),
+    *(
+        "beam",
+        "deepseek_r1",
+        "functiongemma",
+        "gemma4",
+        "kimi_thinking",
+        "lfm2",
+        "llama3_json",
+        "llama4_pythonic",
+    ),
     *("minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
 }
 """The families of docs/guided-turns.md without a grammar for calls."""
@@ -76,7 +97,9 @@ def cases() -> list[Any]:
 @cache
 def patch_matcher() -> tuple[ByteTokenizer, Any]:
     tokenizer = ByteTokenizer(())
-    return tokenizer, llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(PATCH))
+    return tokenizer, llguidance.LLMatcher(
+        tokenizer.library, llguidance.LLMatcher.grammar_from_lark(PATCH)
+    )
 
 
 def is_patch(text: str) -> bool:
@@ -129,8 +152,8 @@ def snippets(found: Family) -> list[str]:
 
 
 def may_stay_open(found: Family, text: str, calls: int) -> bool:
-    """Whether a call of the text may be incomplete at its end: a value shows the opening of another call, or a key is
-    written twice, which the grammar of a tool without `strict` cannot exclude."""
+    """Whether a call of the text may be incomplete at its end: a value shows the opening of another
+    call, or a key is written twice, which the grammar of a tool without `strict` cannot exclude."""
     opening = found.style.call.partition("{")[0].strip()
     return text.count(opening) > calls or repeats_key(found, text)
 
@@ -192,12 +215,16 @@ def test_turn_may_begin_in_reasoning(name: str, special: bool) -> None:
 @pytest.mark.parametrize(("name", "special"), cases())
 def test_a_forced_call_is_completed(name: str, special: bool) -> None:
     tools = [TOOLS[0], TOOLS[3]]
-    form = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix(None))
+    form = TurnForm(
+        tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix(None)
+    )
     for _, text, ended, calls, prose in turns(name, special, form, range(20, 23)):
         if ended:
             assert len(calls) == 1, text
             assert not prose.strip()
-    named = TurnForm(tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix("word"))
+    named = TurnForm(
+        tools=tools, parallel=False, forced=True, prefix=family(name).style.call_prefix("word")
+    )
     for _, _, ended, calls, _ in turns(name, special, named, range(23, 25)):
         # The call that the prefix opens belongs to the events: its name does, too.
         assert {called for called, _, _ in calls} <= {"word"}
@@ -239,40 +266,61 @@ def test_turn_without_parallel_calls_has_at_most_one() -> None:
 
 
 def test_promises_that_a_family_cannot_keep_are_named() -> None:
-    limited = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x+$"}}, "required": ["a"]}
+    limited = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": "^x+$"}},
+        "required": ["a"],
+    }
     ranged = Grammar("lark", 'start: "a".."z"')
     tools = [
         ToolSpec("limited", schema=limited, strict=True),
         ToolSpec("ranged", kind="custom", schema=INPUT, grammar=ranged),
     ]
-    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1] == ("strict limited", "grammar ranged")
+    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1] == (
+        "strict limited",
+        "grammar ranged",
+    )
     assert turn_grammar(TurnForm(tools=tools), family("hermes"))[1] == ("grammar ranged",)
 
 
 @pytest.mark.parametrize(("keyword", "value"), [("required", 5), ("enum", True)])
 def test_a_malformed_schema_is_not_enforced(keyword: str, value: Any) -> None:
     text = {"type": "string"} | ({"enum": value} if keyword == "enum" else {})
-    schema = {"type": "object", "properties": {"a": text}, "required": value if keyword == "required" else ["a"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": text},
+        "required": value if keyword == "required" else ["a"],
+    }
     tool = ToolSpec("odd", schema=schema, strict=True)
     assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder"))[1] == ("strict odd",)
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
 def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
-    properties = {"format": {"type": "string", "format": "color"}, "size": {"type": "integer", "format": "int8"}}
-    tool = ToolSpec("f", schema={"type": "object", "properties": properties, "required": ["format"]}, strict=True)
+    properties = {
+        "format": {"type": "string", "format": "color"},
+        "size": {"type": "integer", "format": "int8"},
+    }
+    tool = ToolSpec(
+        "f",
+        schema={"type": "object", "properties": properties, "required": ["format"]},
+        strict=True,
+    )
     found = family(name)
     grammar, lost = turn_grammar(TurnForm(tools=[tool]), found)
     assert not lost
     tokenizer = ByteTokenizer(())
-    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar))
+    matcher = llguidance.LLMatcher(
+        tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar)
+    )
     ids = tokenizer.encode(found.style.write_call("f", {"format": "red", "size": 7}))
     assert matcher.try_consume_tokens(ids) == len(ids), matcher.get_error()
     assert matcher.is_accepting()
 
 
 def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
-    """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a grammar."""
+    """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a
+    grammar."""
     found = family("gpt_oss")
     tokenizer = ByteTokenizer(found.markers)
     stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
@@ -299,7 +347,11 @@ def test_tool_with_more_parameters_than_a_grammar_holds_is_not_strict() -> None:
     """With tags, the rule of each parameter has all definitions of the schema."""
     for count, definitions in ((2000, 0), (200, 1000)):
         properties = {f"p{i}": {"$ref": "#/$defs/d0"} for i in range(count)}
-        schema = {"type": "object", "properties": properties, "$defs": {f"d{i}": {} for i in range(definitions)}}
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "$defs": {f"d{i}": {} for i in range(definitions)},
+        }
         tool = ToolSpec("large", schema=schema, strict=True)
         assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder"))[1] == ("strict large",)
         assert turn_grammar(TurnForm(tools=[tool]), family("hermes"))[1] == ()

@@ -42,16 +42,27 @@ def png_of(width: int, height: int, body: bytes) -> bytes:
     """A PNG with this size in its header and this compressed body."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        return (
+            struct.pack(">I", len(content))
+            + name
+            + content
+            + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    )
 
 
-@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in MODES.items() for mode in modes])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [(kind, mode) for kind, modes in MODES.items() for mode in modes]
+)
 def test_every_kind_and_mode_is_read(kind: str, mode: str) -> None:
     image = noise(40, 30, 1)
-    data = data_of(Image.new("I;16", (40, 30), 500) if mode == "I;16" else image.convert(mode), kind)
+    data = data_of(
+        Image.new("I;16", (40, 30), 500) if mode == "I;16" else image.convert(mode), kind
+    )
     facts = read_facts(data)
     assert (facts.media_type, facts.width, facts.height) == (MEDIA_TYPES[kind], 40, 30)
     pixels = read_pixels(data)
@@ -101,7 +112,9 @@ def test_damaged_exif_fills_no_memory() -> None:
     jpeg = data_of(noise(40, 30, 1), "JPEG")
     data = jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
     program = "import sys; from services.images.image import read_facts; read_facts(sys.stdin.buffer.read())"
-    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=data, capture_output=True, check=True
+    )
     assert done.stderr == b""
 
 
@@ -133,7 +146,10 @@ def test_thin_images_are_read(size: tuple[int, int]) -> None:
         (png_of(2**31 - 1, 2**31 - 1, b""), "dimensions exceed"),
         (png_of(50_000, 50_000, zlib.compress(bytes(1000))), "dimensions exceed"),
         (png_of(6000, 6000, zlib.compress(bytes(10))), "Could not process image"),
-        (bytes(MAX_BYTES + 1), f"image exceeds 5 MB maximum: {MAX_BYTES + 1} bytes > {MAX_BYTES} bytes"),
+        (
+            bytes(MAX_BYTES + 1),
+            f"image exceeds 5 MB maximum: {MAX_BYTES + 1} bytes > {MAX_BYTES} bytes",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -146,7 +162,12 @@ def test_other_data_is_refused(data: bytes, message: str) -> None:
 WHOLE = {kind: data_of(noise(64, 64, 3), kind) for kind in MEDIA_TYPES}
 
 
-@given(kind=st.sampled_from(list(WHOLE)), cut=st.floats(0, 1), at=st.floats(0, 1), byte=st.integers(0, 255))
+@given(
+    kind=st.sampled_from(list(WHOLE)),
+    cut=st.floats(0, 1),
+    at=st.floats(0, 1),
+    byte=st.integers(0, 255),
+)
 def test_damaged_data_is_read_or_refused(kind: str, cut: float, at: float, byte: int) -> None:
     """Nothing but UnreadableImage is raised, and what has facts has pixels of this size."""
     data = bytearray(WHOLE[kind])
@@ -165,8 +186,15 @@ def test_truncated_images_are_refused() -> None:
             read_facts(data[: len(data) // 2])
 
 
-@given(st.binary(max_size=20), st.binary(max_size=20), st.none() | st.text(max_size=5), st.none() | st.text(max_size=5))
-def test_hash_names_data_and_tenant(one: bytes, other: bytes, tenant: str | None, third: str | None) -> None:
+@given(
+    st.binary(max_size=20),
+    st.binary(max_size=20),
+    st.none() | st.text(max_size=5),
+    st.none() | st.text(max_size=5),
+)
+def test_hash_names_data_and_tenant(
+    one: bytes, other: bytes, tenant: str | None, third: str | None
+) -> None:
     same = (one, tenant or "") == (other, third or "")
     assert (image_hash(one, tenant) == image_hash(other, third)) == same
     assert len(image_hash(one, tenant)) == 40

@@ -1,4 +1,5 @@
-"""Turns with thoughts that ended at a budget are in the next prompt as their tokens, wherever the template keeps them."""
+"""Turns with thoughts that ended at a budget are in the next prompt as their tokens, wherever the
+template keeps them."""
 
 from pathlib import Path
 
@@ -20,8 +21,12 @@ FEW = ("qwen3_6", "gptoss", "nemotron_3_nano", "gemma4", "muse_glimmer")
 TEMPLATES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in of_trl()]
 
 
-@pytest.mark.parametrize("name", TEMPLATES or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))])
-def test_ended_thoughts_are_in_the_next_prompt(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", TEMPLATES or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))]
+)
+def test_ended_thoughts_are_in_the_next_prompt(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         setup = build(of_trl()[name].read_text(), tmp_path / "model")
     except ValueError:

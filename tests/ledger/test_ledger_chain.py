@@ -31,7 +31,10 @@ def message(kind: str, text: str, number: int) -> Message:
 @settings(max_examples=examples(150))
 @given(
     steps=st.lists(
-        st.tuples(st.integers(0, 2), st.lists(st.tuples(kinds, texts), max_size=4), st.integers(0, 3)), max_size=25
+        st.tuples(
+            st.integers(0, 2), st.lists(st.tuples(kinds, texts), max_size=4), st.integers(0, 3)
+        ),
+        max_size=25,
     ),
     room=st.sampled_from([0, 5000, 1 << 20]),
 )
@@ -44,10 +47,15 @@ def test_cached_chains_equal_computed_ones_in_any_order(
     for which, more, back in steps:
         messages = sessions.get(which, [])
         messages = messages[: len(messages) - back] if back == 3 else messages
-        messages = [*messages, *(message(kind, text, len(messages) + at) for at, (kind, text) in enumerate(more))]
+        messages = [
+            *messages,
+            *(message(kind, text, len(messages) + at) for at, (kind, text) in enumerate(more)),
+        ]
         sessions[which] = messages
         for scope in (b"one", b"two"):
-            conversation = Conversation("m", messages, system=[Text("S" * which), Text("T" * 4096 * (which % 2))])
+            conversation = Conversation(
+                "m", messages, system=[Text("S" * which), Text("T" * 4096 * (which % 2))]
+            )
             assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
         assert cache.size <= room
 
@@ -56,10 +64,18 @@ def test_only_new_messages_are_hashed() -> None:
     cache = ChainCache(1 << 20)
     messages = [user("hi")]
     for number in range(50):
-        messages = [*messages, assistant(call("run", "{}", f"c{number}")), result("ok", f"c{number}")]
+        messages = [
+            *messages,
+            assistant(call("run", "{}", f"c{number}")),
+            result("ok", f"c{number}"),
+        ]
         before = cache.chain_of(Conversation("m", messages), b"")
-        after = cache.chain_of(Conversation("m", [*messages, assistant(Text("so")), user("go on")]), b"")
-        assert [one is other for one, other in zip(before.links, after.links, strict=False)] == [True] * (number + 1)
+        after = cache.chain_of(
+            Conversation("m", [*messages, assistant(Text("so")), user("go on")]), b""
+        )
+        assert [one is other for one, other in zip(before.links, after.links, strict=False)] == [
+            True
+        ] * (number + 1)
 
 
 def test_chain_with_an_open_turn_is_not_continued() -> None:
@@ -67,7 +83,9 @@ def test_chain_with_an_open_turn_is_not_continued() -> None:
     open_ended = [user("hi"), assistant(Text("a"))]
     grown = [*open_ended, assistant(Text("b")), user("so")]
     for messages in (open_ended, grown, open_ended):
-        assert cache.chain_of(Conversation("m", messages), b"") == chain_of(Conversation("m", messages), b"")
+        assert cache.chain_of(Conversation("m", messages), b"") == chain_of(
+            Conversation("m", messages), b""
+        )
 
 
 def test_threads_and_branches_share_a_cache() -> None:
@@ -77,7 +95,11 @@ def test_threads_and_branches_share_a_cache() -> None:
             "m",
             [
                 user("hi"),
-                *(message for at in range(length) for message in (assistant(Text(f"{which} {at}")), user("x"))),
+                *(
+                    message
+                    for at in range(length)
+                    for message in (assistant(Text(f"{which} {at}")), user("x"))
+                ),
             ],
             client=Client(session=str(which % 3)),
         )
@@ -97,8 +119,14 @@ def test_long_instructions_are_hashed_once() -> None:
     for _ in range(2):
         for scope in (b"one", b"two"):
             for texts in systems:
-                for messages in ([user("hi")], [user("other")], [user("hi"), assistant(Text("so")), user("go on")]):
-                    conversation = Conversation("m", messages, system=[Text(text) for text in texts])
+                for messages in (
+                    [user("hi")],
+                    [user("other")],
+                    [user("hi"), assistant(Text("so")), user("go on")],
+                ):
+                    conversation = Conversation(
+                        "m", messages, system=[Text(text) for text in texts]
+                    )
                     assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
     assert 0 < cache.size <= 1 << 20
 

@@ -14,7 +14,16 @@ from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from services.runtime.config import PreprocessorConfig
-from tests.ledger.test_ledger_comparison import CALLED, MORE, SEALER, SIGNER, Session, assistant, called, results
+from tests.ledger.test_ledger_comparison import (
+    CALLED,
+    MORE,
+    SEALER,
+    SIGNER,
+    Session,
+    assistant,
+    called,
+    results,
+)
 
 TURNS = [f"{number:024x}" for number in range(20)]
 ANSWER = "Done."
@@ -33,7 +42,9 @@ def session(setup: ModelSetup) -> Session:
 class Alike:
     """Sessions with the same visible turns and thoughts of their own."""
 
-    def __init__(self, session: Session, client: Callable[[int], Client] = lambda number: Client()) -> None:
+    def __init__(
+        self, session: Session, client: Callable[[int], Client] = lambda number: Client()
+    ) -> None:
         self.session, self.client = session, client
         self.ids: dict[int, list[int]] = {}
         self.entries: dict[int, LedgerEntry] = {}
@@ -41,7 +52,14 @@ class Alike:
     def prompt(self, number: int, *messages: Message, **more: Any) -> Prompt:
         return self.session.prompt(*messages, client=self.client(number), **more)
 
-    def decode(self, number: int, visible: str, *messages: Message, thought: str | None = None, turn: str = "") -> None:
+    def decode(
+        self,
+        number: int,
+        visible: str,
+        *messages: Message,
+        thought: str | None = None,
+        turn: str = "",
+    ) -> None:
         """The next turn of a session: its own thought, then what all have."""
         prompt = self.prompt(number, *messages)
         text = f"{self.thought(number) if thought is None else thought}\n</think>\n\n{visible}"
@@ -80,12 +98,16 @@ def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
     return alike
 
 
-@pytest.mark.parametrize("respell", [str, lambda call: call.replace("_", "")], ids=["as sent", "respelled"])
+@pytest.mark.parametrize(
+    "respell", [str, lambda call: call.replace("_", "")], ids=["as sent", "respelled"]
+)
 def test_ids_of_calls_choose_the_entry(session: Session, respell: Callable[[str], str]) -> None:
     alike = started(session, 20, CALLED)
     for number in range(20):
         own = respell(call_id(TURNS[number], 1))
-        assert alike.is_exact(number, alike.prompt(number, assistant(called(call_id=own)), results(own)))
+        assert alike.is_exact(
+            number, alike.prompt(number, assistant(called(call_id=own)), results(own))
+        )
 
 
 def test_call_of_a_lost_turn_chooses_no_entry(session: Session) -> None:
@@ -102,7 +124,11 @@ def test_reasoning_chooses_the_entry(session: Session, seal: bool) -> None:
     alike = started(session, 20, ANSWER)
     for number in range(20):
         thought = alike.thought(number)
-        sent = Reasoning(None, SEALER.of(None).seal(thought, TURNS[number])) if seal else Reasoning(thought)
+        sent = (
+            Reasoning(None, SEALER.of(None).seal(thought, TURNS[number]))
+            if seal
+            else Reasoning(thought)
+        )
         assert alike.is_exact(number, alike.prompt(number, assistant(sent, Text(ANSWER)), MORE))
 
 
@@ -113,8 +139,14 @@ def test_seal_chooses_among_equal_thoughts(session: Session) -> None:
     alike.commit()
     for number in range(3):
         seal = SEALER.of(None).seal("The same.", TURNS[number])
-        assert alike.is_exact(number, alike.prompt(number, assistant(Reasoning("The same.", seal), Text(ANSWER)), MORE))
-    assert outcome(alike.prompt(0, assistant(Reasoning("The same."), Text(ANSWER)), MORE)) == "ambiguous"
+        assert alike.is_exact(
+            number,
+            alike.prompt(number, assistant(Reasoning("The same.", seal), Text(ANSWER)), MORE),
+        )
+    assert (
+        outcome(alike.prompt(0, assistant(Reasoning("The same."), Text(ANSWER)), MORE))
+        == "ambiguous"
+    )
 
 
 def test_ids_of_items_choose_the_entry(session: Session) -> None:
@@ -209,13 +241,17 @@ def test_both_branches_of_a_fork_are_exact(session: Session) -> None:
     for branch in (1, 2):
         sent: list[Part] = [Reasoning(alike.thought(branch)), Text(ANSWER)]
         assert alike.is_exact(branch, alike.prompt(branch, *stem, assistant(*sent), MORE))
-    assert alike.is_exact(0, alike.prompt(0, *stem, assistant(Text(ANSWER)), MORE)), "their common stem is certain"
+    assert alike.is_exact(0, alike.prompt(0, *stem, assistant(Text(ANSWER)), MORE)), (
+        "their common stem is certain"
+    )
 
 
 def test_seal_of_another_tenant_chooses_no_entry(session: Session) -> None:
     alike = started(session, 2, ANSWER)
     foreign = SEALER.of("other").seal(alike.thought(0), TURNS[0])
-    assert alike.is_rendered(alike.prompt(0, assistant(Reasoning(None, foreign), Text(ANSWER)), MORE))
+    assert alike.is_rendered(
+        alike.prompt(0, assistant(Reasoning(None, foreign), Text(ANSWER)), MORE)
+    )
 
 
 def test_lone_entry_is_not_used_while_the_bucket_may_have_siblings(session: Session) -> None:
@@ -236,17 +272,26 @@ def test_evicted_sibling_still_counts(setup: ModelSetup) -> None:
     alike = started(Session(setup, ledger), 8, ANSWER)
     assert len(ledger.entries) == 1
     assert alike.is_rendered(alike.prompt(7, assistant(Text(ANSWER)), MORE))
-    assert alike.is_exact(7, alike.prompt(7, assistant(Reasoning(alike.thought(7)), Text(ANSWER)), MORE))
+    assert alike.is_exact(
+        7, alike.prompt(7, assistant(Reasoning(alike.thought(7)), Text(ANSWER)), MORE)
+    )
 
 
 def test_long_session_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=200_000, prompt_bytes=1 << 24)
-    session, messages, own, others = Session(setup, ledger), list[Message](), list[bytes](), list[bytes]()
+    session, messages, own, others = (
+        Session(setup, ledger),
+        list[Message](),
+        list[bytes](),
+        list[bytes](),
+    )
     for number in range(48):
         prompt = session.prompt(*messages)
         assert prompt.found is not None
         assert prompt.found.outcome == ("reused" if messages else "first")
-        _, entry = session.decode(prompt, f"I think {number}.\n</think>\n\nAnswer {number}.", turn=f"{number:024x}")
+        _, entry = session.decode(
+            prompt, f"I think {number}.\n</think>\n\nAnswer {number}.", turn=f"{number:024x}"
+        )
         assert entry is not None
         for mac in (b"own", b"other", b"another"):
             key = entry.key if mac == b"own" else bytes(8) + number.to_bytes(4) + mac

@@ -39,7 +39,9 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 
 BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
-CALLED = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+CALLED = (
+    "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+)
 SEALER, SIGNER = Sealer(b"test"), EntrySigner(b"test")
 QUESTION = Message("user", [Text("hi")])
 
@@ -67,7 +69,8 @@ class Session:
     def ids(self, text: str) -> list[int]:
         """Ids that no tokenizer returns: two characters at a time."""
         special = {
-            token: self.setup.tokenizer.id_of(token) for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
+            token: self.setup.tokenizer.id_of(token)
+            for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
         }
         ids: list[int] = []
         while text:
@@ -108,7 +111,9 @@ class Session:
     ) -> tuple[TurnParse, LedgerEntry | None]:
         parse = self.parse(prompt, text, **more)
         if not parse.ended:
-            parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
+            parse.finish(
+                TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None)
+            )
         entries = self.entries(parse)
         return parse, entries[0] if entries else None
 
@@ -142,7 +147,9 @@ MORE = Message("user", [Text("go on")])
 
 class TestEnds:
     def test_text_cut_at_the_limit_keeps_its_tokens(self, session: Session) -> None:
-        engine_ids = session.learn(session.prompt(), "so\n</think>\n\nHalf an answ", FinishReason.LENGTH)
+        engine_ids = session.learn(
+            session.prompt(), "so\n</think>\n\nHalf an answ", FinishReason.LENGTH
+        )
         prompt = session.prompt(assistant(Text("Half an answ")), MORE)
         assert [*prompt.ids[: len(engine_ids)]] == engine_ids
         assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith(
@@ -153,7 +160,9 @@ class TestEnds:
         engine_ids = session.learn(session.prompt(), "half a tho", FinishReason.LENGTH)
         prompt = session.prompt(assistant(Reasoning("half a tho")), MORE)
         assert [*prompt.ids[: len(engine_ids)]] == engine_ids
-        assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith("\n</think>\n\n<|im_end|>")
+        assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith(
+            "\n</think>\n\n<|im_end|>"
+        )
 
     def test_turn_cut_in_a_call_keeps_its_tokens_up_to_the_call(self, session: Session) -> None:
         before = "so\n</think>\n\nI look.\n"
@@ -162,23 +171,35 @@ class TestEnds:
         prompt = session.prompt(assistant(Reasoning("so"), Text("I look.")), MORE)
         kept = len(first.ids) + len(session.ids(before))
         assert [*prompt.ids[:kept]] == engine_ids[:kept]
-        assert session.setup.tokenizer.decode(prompt.ids[kept:]).startswith("<|im_end|>\n<|im_start|>user\ngo on")
+        assert session.setup.tokenizer.decode(prompt.ids[kept:]).startswith(
+            "<|im_end|>\n<|im_start|>user\ngo on"
+        )
 
     def test_turn_cut_after_its_only_call_keeps_its_tokens(self, session: Session) -> None:
         first = session.prompt(tool_choice=ToolChoice("auto", parallel=False))
-        engine_ids = session.learn(first, "so\n</think>\n\n" + CALLED + "\n" + CALLED, calls="single")
+        engine_ids = session.learn(
+            first, "so\n</think>\n\n" + CALLED + "\n" + CALLED, calls="single"
+        )
         prompt = session.prompt(
-            assistant(Reasoning("so"), called()), results(), tool_choice=ToolChoice("auto", parallel=False)
+            assistant(Reasoning("so"), called()),
+            results(),
+            tool_choice=ToolChoice("auto", parallel=False),
         )
         assert [*prompt.ids[: len(engine_ids)]] == engine_ids
-        assert session.setup.tokenizer.decode(prompt.ids).count("</function>") == prompt.text.count("</function>")
+        assert session.setup.tokenizer.decode(prompt.ids).count("</function>") == prompt.text.count(
+            "</function>"
+        )
         assert "</function>\n</tool_call><|im_end|>" in session.setup.tokenizer.decode(prompt.ids)
 
     @pytest.mark.parametrize("include", [False, True])
-    def test_turn_stopped_within_a_token_keeps_its_tokens(self, session: Session, include: bool) -> None:
+    def test_turn_stopped_within_a_token_keeps_its_tokens(
+        self, session: Session, include: bool
+    ) -> None:
         sampling = Sampling(stop=["END"], include_stop=include)
         first = session.prompt(sampling=sampling)
-        parse, entry = session.decode(first, "so\n</think>\n\nAll wellEND of it", stop=["END"], include_stop=include)
+        parse, entry = session.decode(
+            first, "so\n</think>\n\nAll wellEND of it", stop=["END"], include_stop=include
+        )
         assert entry is not None
         session.ledger.add(SIGNER.sign(entry))
         kept = [*first.ids, *parse.ids[: len(entry.ids) // 4]]
@@ -186,7 +207,9 @@ class TestEnds:
         prompt = session.prompt(assistant(Text("All wellEND" if include else "All well")), MORE)
         assert [*prompt.ids[: len(kept)]] == kept
         text = session.setup.tokenizer.decode(prompt.ids[len(first.ids) :])
-        assert text.startswith("so\n</think>\n\nAll well" + ("END" if include else "") + "<|im_end|>")
+        assert text.startswith(
+            "so\n</think>\n\nAll well" + ("END" if include else "") + "<|im_end|>"
+        )
 
     def test_interrupted_turn_has_no_entry(self, session: Session) -> None:
         """Another attempt continues it."""
@@ -195,21 +218,29 @@ class TestEnds:
 
     @pytest.mark.parametrize("ends", ["by an error", "by a hang-up"])
     @pytest.mark.parametrize("sent", ["all", "complete blocks"])
-    def test_turn_that_is_broken_off_keeps_its_tokens(self, session: Session, ends: str, sent: str) -> None:
+    def test_turn_that_is_broken_off_keeps_its_tokens(
+        self, session: Session, ends: str, sent: str
+    ) -> None:
         first = session.prompt()
         parse = session.parse(first, "so\n</think>\n\n" + CALLED + "\nHalf an answ")
         if ends == "by an error":
             parse.fail(ErrorInfo(ErrorKind.ENGINE, "out of memory"))
         session.commit(parse)
         own = call_id("t1", 1)
-        blocks: list[Part] = [Reasoning("so", SEALER.of(None).seal("so", "t1")), called(call_id=own)]
-        prompt = session.prompt(assistant(*blocks, *([Text("Half an answ")] if sent == "all" else [])), results(own))
+        blocks: list[Part] = [
+            Reasoning("so", SEALER.of(None).seal("so", "t1")),
+            called(call_id=own),
+        ]
+        prompt = session.prompt(
+            assistant(*blocks, *([Text("Half an answ")] if sent == "all" else [])), results(own)
+        )
         complete = session.ids("so\n</think>\n\n" + CALLED.removesuffix("\n</tool_call>"))
         kept = len(first.ids) + len(parse.ids if sent == "all" else complete)
         assert [*prompt.ids[:kept]] == [*first.ids, *parse.ids][:kept]
 
     def test_turn_that_is_broken_off_is_not_taken_for_another(self, session: Session) -> None:
-        """A client hangs up, and the answer to its second request is the same text after other thoughts."""
+        """A client hangs up, and the answer to its second request is the same text after other
+        thoughts."""
         session.commit(session.parse(session.prompt(), "first\n</think>\n\nYes."))
         engine_ids = session.learn(session.prompt(), "second\n</think>\n\nYes.", turn="t2")
         prompt = session.prompt(assistant(Text("Yes.")), MORE)
@@ -220,14 +251,18 @@ class TestBeginnings:
     def test_forced_call_keeps_its_tokens(self, session: Session) -> None:
         choice = ToolChoice("tool", "Bash")
         first = session.prompt(tool_choice=choice)
-        engine_ids = session.learn(first, "<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
+        engine_ids = session.learn(
+            first, "<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+        )
         prompt = session.prompt(assistant(called()), results())
         assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
     def test_answer_that_the_client_started_keeps_its_tokens(self, session: Session) -> None:
         first = session.prompt(assistant(Text("The answer is")), thinking=Thinking("disabled"))
         engine_ids = session.learn(first, " forty-two. ")
-        prompt = session.prompt(assistant(Text("The answer is forty-two.")), MORE, thinking=Thinking("disabled"))
+        prompt = session.prompt(
+            assistant(Text("The answer is forty-two.")), MORE, thinking=Thinking("disabled")
+        )
         assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
     def test_empty_open_reasoning_keeps_its_tokens(self, session: Session) -> None:
@@ -244,13 +279,19 @@ class TestClients:
         "sent",
         [
             [Reasoning("so"), Text("Looking."), called()],
-            [Reasoning(None, SEALER.of(None).seal(" so ", "t1")), Text(" Looking."), called('{ "command" : "ls" }')],
+            [
+                Reasoning(None, SEALER.of(None).seal(" so ", "t1")),
+                Text(" Looking."),
+                called('{ "command" : "ls" }'),
+            ],
             [Reasoning(None, "foreign"), Text("Looking."), Text(" \n"), called()],
             [Text("Looking."), called()],
             [called(), Text("Looking.")],
         ],
     )
-    def test_same_turn_in_another_form_keeps_its_tokens(self, session: Session, sent: list[Part]) -> None:
+    def test_same_turn_in_another_form_keeps_its_tokens(
+        self, session: Session, sent: list[Part]
+    ) -> None:
         engine_ids = self.learnt(session)
         prompt = session.prompt(assistant(*sent), results())
         assert [*prompt.ids[: len(engine_ids)]] == engine_ids
@@ -265,22 +306,34 @@ class TestClients:
             [Reasoning("so"), Text("Looking.")],
         ],
     )
-    def test_changed_turn_is_rendered_as_the_client_sent_it(self, session: Session, sent: list[Part]) -> None:
+    def test_changed_turn_is_rendered_as_the_client_sent_it(
+        self, session: Session, sent: list[Part]
+    ) -> None:
         self.learnt(session)
         prompt = session.prompt(assistant(*sent), results())
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
         assert prompt.text == Session(session.setup).prompt(assistant(*sent), results()).text
 
-    @pytest.mark.parametrize(("sent", "same"), [("make", True), ("cd /a && make", True), ("cd /b && make", False)])
-    def test_command_that_claude_code_tidied_keeps_its_tokens(self, session: Session, sent: str, same: bool) -> None:
-        engine_ids = session.learn(session.prompt(), "so\n</think>\n\n" + CALLED.replace("ls", "cd /a && make"))
-        prompt = session.prompt(assistant(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results())
+    @pytest.mark.parametrize(
+        ("sent", "same"), [("make", True), ("cd /a && make", True), ("cd /b && make", False)]
+    )
+    def test_command_that_claude_code_tidied_keeps_its_tokens(
+        self, session: Session, sent: str, same: bool
+    ) -> None:
+        engine_ids = session.learn(
+            session.prompt(), "so\n</think>\n\n" + CALLED.replace("ls", "cd /a && make")
+        )
+        prompt = session.prompt(
+            assistant(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results()
+        )
         assert ([*prompt.ids[: len(engine_ids)]] == engine_ids) is same
 
     def test_reasoning_is_not_restored_if_the_client_drops_it(self, session: Session) -> None:
         self.learnt(session)
         thinking = Thinking(history="drop")
-        prompt = session.prompt(assistant(Text("Looking."), called()), results(), MORE, thinking=thinking)
+        prompt = session.prompt(
+            assistant(Text("Looking."), called()), results(), MORE, thinking=thinking
+        )
         assert " so " not in prompt.text.partition("assistant\n")[2].partition("<tool_call>")[0]
 
     def test_turn_after_another_prompt_is_encoded_again(self, session: Session) -> None:
@@ -295,7 +348,9 @@ class TestClients:
 
     def test_turns_of_another_tenant_are_not_found(self, session: Session) -> None:
         engine_ids = self.learnt(session)
-        prompt = session.prompt(assistant(Text("Looking."), called()), results(), client=Client(tenant="other"))
+        prompt = session.prompt(
+            assistant(Text("Looking."), called()), results(), client=Client(tenant="other")
+        )
         assert [*prompt.ids[: len(engine_ids)]] != engine_ids
 
 
@@ -314,7 +369,15 @@ class TestEntries:
         entry = self.signed(session)
         data = msgspec.json.encode(entry)
         assert SIGNER.read(data) == entry
-        for bad in (b"", b"null", b"[]", b"{}", data[:-9] + data[-8:], data.replace(b'"m"', b'"n"', 1), b"\xff" + data):
+        for bad in (
+            b"",
+            b"null",
+            b"[]",
+            b"{}",
+            data[:-9] + data[-8:],
+            data.replace(b'"m"', b'"n"', 1),
+            b"\xff" + data,
+        ):
             assert SIGNER.read(bad) is None
         assert EntrySigner(b"other").read(data) is None
         assert SIGNER.read(msgspec.json.encode(replace(entry, ids=entry.ids[4:]))) is None
@@ -335,7 +398,9 @@ class TestEntries:
             lambda entry: replace(entry, calls_as_text=True),
         ],
     )
-    def test_damaged_entry_is_not_used(self, session: Session, spoil: Callable[[LedgerEntry], LedgerEntry]) -> None:
+    def test_damaged_entry_is_not_used(
+        self, session: Session, spoil: Callable[[LedgerEntry], LedgerEntry]
+    ) -> None:
         session.ledger.add(SIGNER.sign(spoil(self.signed(session))))
         prompt = self.prompt(session)
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
@@ -347,7 +412,9 @@ class TestEntries:
         prompt = self.prompt(session)
         assert prompt.found is not None
         assert prompt.found.outcome == "reused"
-        assert session.setup.tokenizer.decode(prompt.ids).count("<|im_start|>") == prompt.text.count("<|im_start|>")
+        assert session.setup.tokenizer.decode(prompt.ids).count(
+            "<|im_start|>"
+        ) == prompt.text.count("<|im_start|>")
 
     def test_entry_of_another_model_is_not_added(self, session: Session) -> None:
         assert not session.ledger.add(replace(self.signed(session), model="n"))
@@ -364,7 +431,8 @@ class TestEntries:
     def test_equal_answers_with_other_thoughts_are_each_found(self, session: Session) -> None:
         """Several choices of one request may have the same text and other reasoning."""
         engine_ids = [
-            session.learn(session.prompt(), f"{thought}\n</think>\n\nYes.") for thought in ("one", "two", "three")
+            session.learn(session.prompt(), f"{thought}\n</think>\n\nYes.")
+            for thought in ("one", "two", "three")
         ]
         for thought, ids in zip(("one", "two", "three"), engine_ids, strict=True):
             prompt = session.prompt(assistant(Reasoning(thought), Text("Yes.")), MORE)
@@ -384,7 +452,10 @@ def test_session_is_rebuilt_from_its_entries(setup: ModelSetup, tmp_path: Path) 
         entries.append(SIGNER.sign(entry))
         session.ledger.add(entries[-1])
         engine_ids = [*prompt.ids, *parse.ids]
-        messages += [assistant(called(f'{{"command":"ls {number}"}}', f"c{number}")), results(f"c{number}")]
+        messages += [
+            assistant(called(f'{{"command":"ls {number}"}}', f"c{number}")),
+            results(f"c{number}"),
+        ]
     other = Session(setup)
     for entry in entries:
         other.ledger.add(entry)

@@ -6,8 +6,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, Thinking, ToolSpec
-from services.ledger.difference import Change, ComparedPrompt, Difference, answers_in, content_of, difference
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    Thinking,
+    ToolSpec,
+)
+from services.ledger.difference import (
+    Change,
+    ComparedPrompt,
+    Difference,
+    answers_in,
+    content_of,
+    difference,
+)
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
@@ -18,7 +35,9 @@ RESULT = Message("tool", [Result("toolu_1", [Text("a.txt")])])
 HISTORY = (QUESTION, Message("assistant", [THOUGHT, LS]), RESULT)
 
 
-def front(date: str = "2026-11-20", session: str = "5f811fffeceb", speed: str = "7", text: str = "Be good") -> str:
+def front(
+    date: str = "2026-11-20", session: str = "5f811fffeceb", speed: str = "7", text: str = "Be good"
+) -> str:
     return FRONT.format(date, session, speed, text)
 
 
@@ -29,7 +48,10 @@ def ids(text: str) -> "array[int]":
 
 def texts(before: str, now: str, *, head: int | None = None) -> Difference:
     head = len(before) if head is None else head
-    return difference(ComparedPrompt(text=before, head=head, ids=ids(before)), ComparedPrompt(text=now, ids=ids(now)))
+    return difference(
+        ComparedPrompt(text=before, head=head, ids=ids(before)),
+        ComparedPrompt(text=now, ids=ids(now)),
+    )
 
 
 def asked(*messages: Message, **more: Any) -> Conversation:
@@ -39,7 +61,9 @@ def asked(*messages: Message, **more: Any) -> Conversation:
 
 def changes(before: Conversation, now: Conversation) -> list[Change]:
     """The changes after an answer with a thought and a call."""
-    found = difference(ComparedPrompt(conversation=before), ComparedPrompt(conversation=now), [THOUGHT, LS])
+    found = difference(
+        ComparedPrompt(conversation=before), ComparedPrompt(conversation=now), [THOUGHT, LS]
+    )
     assert (found.at, found.again) == (None, 0)
     return found.changes
 
@@ -53,7 +77,9 @@ def changes(before: Conversation, now: Conversation) -> list[Change]:
         ({"text": "Be bad"}, "text", "good", "bad"),
     ],
 )
-def test_kind_of_varying_text_is_named(changed: dict[str, str], varies: Any, was: str, now: str) -> None:
+def test_kind_of_varying_text_is_named(
+    changed: dict[str, str], varies: Any, was: str, now: str
+) -> None:
     (change,) = texts(front() + "Q", front(**changed) + "Q<assistant>A<user>Q2").changes
     assert change == Change("system", "the text before the first answer", was, now, varies)
 
@@ -79,8 +105,12 @@ def test_answer_is_part_of_what_a_prompt_extends() -> None:
 def test_new_tool_is_named_with_its_place() -> None:
     before = ComparedPrompt(text="tools: Read, Write\nQ", tools=("Read", "Write"))
     now = ComparedPrompt(text="tools: Read, Web, Write\nQ", tools=("Read", "Web", "Write"))
-    assert difference(before, now).changes == [Change("tools", "the tool list", "", "Web (2. of 3)")]
-    assert difference(now, before).changes == [Change("tools", "the tool list", "Web (2. of 3)", "")]
+    assert difference(before, now).changes == [
+        Change("tools", "the tool list", "", "Web (2. of 3)")
+    ]
+    assert difference(now, before).changes == [
+        Change("tools", "the tool list", "Web (2. of 3)", "")
+    ]
 
 
 def test_extended_conversation_has_no_change() -> None:
@@ -93,7 +123,11 @@ def test_extended_conversation_has_no_change() -> None:
         ({"system": [Text("You are another agent.")]}, "system", "system text 1"),
         ({"tools": [*TOOLS, ToolSpec("Grep")]}, "tools", "the tool list"),
         ({"tools": TOOLS[::-1]}, "tools", "the order of the tools"),
-        ({"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]}, "tools", "the tool Bash"),
+        (
+            {"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]},
+            "tools",
+            "the tool Bash",
+        ),
         ({"thinking": Thinking("disabled")}, "settings", "the setting thinking"),
     ],
 )
@@ -104,7 +138,9 @@ def test_change_before_the_messages_is_named(now: dict[str, Any], kind: str, whe
 
 
 def test_changed_word_is_shown_with_the_text_around_it() -> None:
-    before, now = ([Text("a" * 300 + f" today is {day}, " + "b" * 300)] for day in ("Monday", "Tuesday"))
+    before, now = (
+        [Text("a" * 300 + f" today is {day}, " + "b" * 300)] for day in ("Monday", "Tuesday")
+    )
     (change,) = changes(asked(QUESTION, system=before), asked(*HISTORY, system=now))
     assert (change.where, change.varies) == ("system text 1", "date")
     assert "today is Monday" in change.was
@@ -116,7 +152,11 @@ def test_changed_word_is_shown_with_the_text_around_it() -> None:
     ("messages", "kind", "where"),
     [
         ((Message("user", [Text("Edited")]), *HISTORY[1:]), "message", "message 1 (user)"),
-        ((QUESTION, Message("assistant", [THOUGHT, Text("other")]), RESULT), "answer", "message 2 (assistant)"),
+        (
+            (QUESTION, Message("assistant", [THOUGHT, Text("other")]), RESULT),
+            "answer",
+            "message 2 (assistant)",
+        ),
         ((QUESTION, RESULT), "answer", "message 2 (assistant)"),
         ((QUESTION, Message("assistant", [LS]), RESULT), "reasoning", "message 2 (assistant)"),
     ],
@@ -135,7 +175,9 @@ def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
     answer: list[Part] = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
     now = asked(QUESTION, Message("assistant", answer), RESULT)
     found = difference(
-        ComparedPrompt(conversation=asked(QUESTION)), ComparedPrompt(conversation=now), [THOUGHT, Text("I look."), LS]
+        ComparedPrompt(conversation=asked(QUESTION)),
+        ComparedPrompt(conversation=now),
+        [THOUGHT, Text("I look."), LS],
     )
     assert found.changes == []
 

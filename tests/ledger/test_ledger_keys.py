@@ -16,7 +16,10 @@ from services.ledger.keys import canonical_arguments, key_arguments
             {"replace_all": False, "file_path": "/a", "old_string": "x", "new_string": "y\nz"},
         ),
         ({"content": "a \r\n\n b \n"}, {"content": "a\r\n\n b\n"}),
-        ({"timeout": 5000.0, "n": 12345678901234567890}, {"n": 12345678901234567000, "timeout": 5000}),
+        (
+            {"timeout": 5000.0, "n": 12345678901234567890},
+            {"n": 12345678901234567000, "timeout": 5000},
+        ),
     ],
 )
 def test_call_that_claude_code_tidied_has_the_same_key(original: object, sent: object) -> None:
@@ -47,7 +50,9 @@ def test_canonical_arguments_keep_every_difference_of_value() -> None:
     assert canonical_arguments('{"a": false}') != canonical_arguments("{}")
 
 
-@pytest.mark.parametrize("arguments", ["", "[1]", "nonsense ", '{"a": ' + "[" * 100_000, '{"input": "p "}'])
+@pytest.mark.parametrize(
+    "arguments", ["", "[1]", "nonsense ", '{"a": ' + "[" * 100_000, '{"input": "p "}']
+)
 def test_any_arguments_have_a_key(arguments: str) -> None:
     assert key_arguments(arguments) == key_arguments(arguments)
     assert key_arguments(arguments, freeform=True)

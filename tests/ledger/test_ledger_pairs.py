@@ -1,4 +1,5 @@
-"""Turns with several calls that come back in parts: each call with its result, in any order, or only the first ones."""
+"""Turns with several calls that come back in parts: each call with its result, in any order, or
+only the first ones."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,15 @@ from services.ledger.recall import Ledger
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick, renders_up_to
+from tests.ledger.test_ledger_sessions import (
+    CHANCE,
+    OWN,
+    TEMPLATES,
+    Models,
+    models,
+    quick,
+    renders_up_to,
+)
 from tests.templates.adapting import assistant, user
 
 __all__ = ["models"]
@@ -41,13 +50,17 @@ def results(*ids: str) -> Message:
 
 
 class TestJoining:
-    @pytest.mark.parametrize("respell", [str, lambda id: id.replace("_", ""), lambda id: f"call_{id}|fc_1"])
+    @pytest.mark.parametrize(
+        "respell", [str, lambda id: id.replace("_", ""), lambda id: f"call_{id}|fc_1"]
+    )
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
     def test_pairs_of_one_turn_are_one_message_in_the_order_of_its_calls(
         self, order: tuple[int, ...], respell: Callable[[str], str]
     ) -> None:
         ids = [respell(id) for id in (C1, C2, C3)]
-        pairs = [message for at in order for message in (assistant(call(ids[at])), results(ids[at]))]
+        pairs = [
+            message for at in order for message in (assistant(call(ids[at])), results(ids[at]))
+        ]
         joined = [user("hi"), assistant(*map(call, ids)), results(*ids), user("go on")]
         assert join_pairs([user("hi"), *pairs, user("go on")]) == joined
 
@@ -56,7 +69,9 @@ class TestJoining:
             *(assistant(Reasoning("so"), Text("a"), call(C1)), results(C1)),
             *(assistant(Text("b")), assistant(call(C2), call(C3), Text("c")), results(C3, C2)),
         ]
-        one = assistant(Reasoning("so"), Text("a"), call(C1), Text("b"), call(C2), call(C3), Text("c"))
+        one = assistant(
+            Reasoning("so"), Text("a"), call(C1), Text("b"), call(C2), call(C3), Text("c")
+        )
         assert join_pairs(pairs) == [one, results(C1, C2, C3)]
 
     def test_reasoning_that_is_repeated_before_each_call_counts_once(self) -> None:
@@ -67,18 +82,37 @@ class TestJoining:
     def test_items_of_a_turn_join_it_by_their_ids(self) -> None:
         answer = Message("assistant", [Text("done")], ids=[f"msg_{ONE}005"])
         pairs = [assistant(call(C1)), results(C1), answer]
-        assert join_pairs(pairs) == [Message("assistant", [call(C1), Text("done")], ids=answer.ids), results(C1)]
+        assert join_pairs(pairs) == [
+            Message("assistant", [call(C1), Text("done")], ids=answer.ids),
+            results(C1),
+        ]
 
     @pytest.mark.parametrize(
         "messages",
         [
             [assistant(call(C1)), results(C1), assistant(call(D1)), results(D1)],
             [assistant(call(C1)), results(C1), user("no"), assistant(call(C2)), results(C2)],
-            [assistant(call(C1)), results(C1), Message("system", [Text("no")]), assistant(call(C2)), results(C2)],
+            [
+                assistant(call(C1)),
+                results(C1),
+                Message("system", [Text("no")]),
+                assistant(call(C2)),
+                results(C2),
+            ],
             [assistant(call(C1)), results(C1), assistant(call(C1)), results(C1)],
             [assistant(call(C1)), results(C1), assistant(call(C2), call(D2)), results(C2, D2)],
-            [assistant(call(C1)), results(C1), assistant(call(C2), call("call_2")), results(C2, "call_2")],
-            [assistant(call("call_1")), results("call_1"), assistant(call("call_2")), results("call_2")],
+            [
+                assistant(call(C1)),
+                results(C1),
+                assistant(call(C2), call("call_2")),
+                results(C2, "call_2"),
+            ],
+            [
+                assistant(call("call_1")),
+                results("call_1"),
+                assistant(call("call_2")),
+                results("call_2"),
+            ],
             [assistant(call(C1)), results(C1), assistant(Text("done"))],
             [assistant(call(C1)), results(C1), assistant(), results(C2)],
             [results(C1), assistant(call(C1)), results(C2)],
@@ -89,13 +123,21 @@ class TestJoining:
         assert join_pairs(messages) is messages
 
     def test_each_turn_is_joined_with_its_own_pairs(self) -> None:
-        pairs = [message for id in (C1, C2, D1, D2) for message in (assistant(call(id)), results(id))]
-        whole = [message for ids in ((C1, C2), (D1, D2)) for message in (assistant(*map(call, ids)), results(*ids))]
+        pairs = [
+            message for id in (C1, C2, D1, D2) for message in (assistant(call(id)), results(id))
+        ]
+        whole = [
+            message
+            for ids in ((C1, C2), (D1, D2))
+            for message in (assistant(*map(call, ids)), results(*ids))
+        ]
         assert join_pairs(pairs) == whole
 
     def test_long_turns_are_joined_in_linear_time(self) -> None:
         ids = [call_id(ONE, block) for block in range(2_000)]
-        pairs = [message for id in ids for message in (assistant(Reasoning(id), call(id)), results(id))]
+        pairs = [
+            message for id in ids for message in (assistant(Reasoning(id), call(id)), results(id))
+        ]
         begun = time.thread_time()
         assert len(join_pairs(pairs)) == 2
         assert time.thread_time() - begun < 5
@@ -105,7 +147,8 @@ class TestJoining:
         assert join_pairs(pairs) == [assistant(call(C1), call(C2)), results(C1), user("stop")]
 
 
-# -- Sessions ---------------------------------------------------------------------------------------------------------
+# -- Sessions
+# ---------------------------------------------------------------------------------------------------------
 
 ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-responses")
 APIS = (*ORDERED, "openclaw-chat", "plain-chat")
@@ -120,7 +163,9 @@ def groups_of(blocks: Sequence[Block], choose: Choices) -> list[list[Block]]:
         if block.kind == "tool_use" and more and choose.below(4):
             groups.append([])
     thoughts = [[block for block in group if block.kind == "reasoning"] for group in groups]
-    if not any(thoughts[1:]) and choose.below(3) == 0:  # as APIs want it that accept no call without reasoning
+    if (
+        not any(thoughts[1:]) and choose.below(3) == 0
+    ):  # as APIs want it that accept no call without reasoning
         groups[1:] = [thoughts[0] + group for group in groups[1:]]
     if blocks[-1].kind == "tool_use" and choose.below(3) == 0:
         groups.reverse()
@@ -131,7 +176,9 @@ def in_pairs(client: Client, choose: Choices) -> Client:
     """A client that sends each call of a turn back with its result, or a few at a time."""
 
     def send(dialogue: Dialogue) -> Conversation:
-        texts = dict(result for kind, what in dialogue.entries if kind == "results" for result in what)
+        texts = dict(
+            result for kind, what in dialogue.entries if kind == "results" for result in what
+        )
         entries: list[tuple[str, Any]] = []
         for kind, what in dialogue.entries:
             calls = kind == "said" and any(block.kind == "tool_use" for block in what)
@@ -145,14 +192,17 @@ def in_pairs(client: Client, choose: Choices) -> Client:
     return send
 
 
-def prompt_of(client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger | None = None) -> Prompt:
+def prompt_of(
+    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger | None = None
+) -> Prompt:
     unseal = SEALER.of(None).open
     look_up = None if ledger is None else partial(ledger.look_up, unseal=unseal)
     return assemble(client(dialogue), setup, unseal=unseal, look_up=look_up)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
+    "name",
+    [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES],
 )
 @quick
 @given(chance=CHANCE)
@@ -166,7 +216,9 @@ def test_turn_in_pairs_makes_the_same_prompt(models: Models, name: str, chance: 
 @pytest.mark.parametrize("name", sorted(FORMS - OWN.keys() | {"late_end"}))
 @quick
 @given(chance=CHANCE)
-def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(models: Models, name: str, chance: bytes) -> None:
+def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(
+    models: Models, name: str, chance: bytes
+) -> None:
     setup, choose = models.of(name), Chosen(chance)
     client = CLIENTS[choose.of(ORDERED)]
     ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
@@ -185,11 +237,14 @@ def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
+    "name",
+    [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES],
 )
 @quick
 @given(chance=CHANCE)
-def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(models: Models, name: str, chance: bytes) -> None:
+def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(
+    models: Models, name: str, chance: bytes
+) -> None:
     """An agent may run only the first calls, or write something between them."""
     setup, choose = models.of(name), Chosen(chance)
     client = CLIENTS[choose.of(APIS)]
@@ -219,14 +274,19 @@ def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(models: Models
 def test_token_across_the_end_of_the_first_call_does_not_lose_it(models: Models, name: str) -> None:
     """The token ends the call and begins a text, which the client does not send back."""
     setup = models.of(name)
-    first, second = (setup.family.style.write_call("look", {"where": word}) for word in ("w9x", "w10x"))
+    first, second = (
+        setup.family.style.write_call("look", {"where": word}) for word in ("w9x", "w10x")
+    )
     token = next(
         id
         for id in range(setup.tokenizer.backend.get_vocab_size())
-        if (text := setup.tokenizer.decode([id])).startswith(first[-1]) and text[1:].strip() and text.isascii()
+        if (text := setup.tokenizer.decode([id])).startswith(first[-1])
+        and text[1:].strip()
+        and text.isascii()
     )
     before, after = (
-        [id for char in text for id in setup.tokenizer.encode(char)] for text in (first[:-1], f" and\n{second}")
+        [id for char in text for id in setup.tokenizer.encode(char)]
+        for text in (first[:-1], f" and\n{second}")
     )
     ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
     model = Model(setup, ledger, Chosen(b""))
@@ -245,12 +305,16 @@ def test_token_across_the_end_of_the_first_call_does_not_lose_it(models: Models,
 def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
     """Adds blocks of a turn to a session, and the results of their calls."""
     dialogue.entries.append(("said", blocks))
-    dialogue.entries.append(("results", [(block.call_id, model.say()) for block in blocks if block.kind == "tool_use"]))
+    dialogue.entries.append(
+        ("results", [(block.call_id, model.say()) for block in blocks if block.kind == "tool_use"])
+    )
 
 
-def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: Ledger) -> None:
-    """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were sent back, wherever
-    the template has these words after the same text and as the model's own."""
+def kept_up_to(
+    before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: Ledger
+) -> None:
+    """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were
+    sent back, wherever the template has these words after the same text and as the model's own."""
     assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
     parts = [word for block in sent for word in WORD.findall(block.text)]
     count = before.output.words.index(parts[-1]) + 1
@@ -262,4 +326,7 @@ def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: Mod
         if len(WORD.findall(setup.tokenizer.decode(before.output.ids[:size]))) >= count
     )
     same = common([*prompt.ids], before.ids)
-    assert same >= len(before.prompt.ids) + size, (before.output.text, prompt.text[len(before.head) :])
+    assert same >= len(before.prompt.ids) + size, (
+        before.output.text,
+        prompt.text[len(before.head) :],
+    )

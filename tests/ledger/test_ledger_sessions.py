@@ -1,5 +1,6 @@
-"""Random agent sessions through published templates: the next prompt begins with the ids of the engine, wherever
-the template keeps the turn; where it does not, the prompt is the template's own text."""
+"""Random agent sessions through published templates: the next prompt begins with the ids of the
+engine, wherever the template keeps the turn; where it does not, the prompt is the template's own
+text."""
 
 import os
 import re
@@ -58,7 +59,9 @@ class Models:
         self.of = cache(lambda name: build(TEMPLATES[name].read_text(), directory / name))
         self.described = cache(
             lambda name: build(
-                PUBLISHED[name].read_text(), directory / f"{name}-described", descriptions()[DESCRIBED[name]]
+                PUBLISHED[name].read_text(),
+                directory / f"{name}-described",
+                descriptions()[DESCRIBED[name]],
             )
         )
 
@@ -68,18 +71,22 @@ def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:
 
 
 def renders_up_to(before: Before, prompt: Prompt, count: int, model: LedgerModel) -> bool:
-    """Whether the template has the turn's first `count` words after the same text, in one message or in several of the
-    model's own: each begins with its header or with a marker of its output. Some templates write calls as messages of
-    another role (GigaChat 3), or nothing before the next message (Hunyuan 3)."""
+    """Whether the template has the turn's first `count` words after the same text, in one message
+    or in several of the model's own: each begins with its header or with a marker of its output.
+    Some templates write calls as messages of another role (GigaChat 3), or nothing before the next
+    message (Hunyuan 3)."""
     starts = (model.header, *(() if model.family.style.joint else model.family.markers))
     own = [start for start in starts if start and start not in model.ends]
     return before.whole_in(prompt.text, model.ends, own, count=count)
 
 
 def tokens_received(output: Output, setup: ModelSetup) -> int:
-    """The number of a turn's tokens; if it was cut off in a marker or a call, up to the last word of complete parts."""
+    """The number of a turn's tokens; if it was cut off in a marker or a call, up to the last word
+    of complete parts."""
     last = next((block for block in reversed(output.blocks) if block.text.strip()), None)
-    if last is None or (last.kind != "tool_use" and output.text.rstrip().endswith(last.text.strip())):
+    if last is None or (
+        last.kind != "tool_use" and output.text.rstrip().endswith(last.text.strip())
+    ):
         return len(output.ids) if last is not None else 0
     words = sum(len(WORD.findall(block.text)) for block in output.blocks)
     texts = (setup.tokenizer.decode(output.ids[:size]) for size in range(len(output.ids) + 1))
@@ -87,7 +94,8 @@ def tokens_received(output: Output, setup: ModelSetup) -> int:
 
 
 def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
-    """`partly`: a turn that the template keeps may still be rendered again, as happens with a few templates."""
+    """`partly`: a turn that the template keeps may still be rendered again, as happens with a few
+    templates."""
     ids, text = [*step.prompt.ids], step.prompt.text
     assert decoded_words(setup, ids) == WORD.findall(text)
     kept = step.newest_kept
@@ -100,21 +108,29 @@ def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
     rest = ids[len(kept.ids) :]
     end = text[len(text) - len(setup.tokenizer.decode(rest)) :]
     assert rest == [*setup.encoder.encode(end)], "the text after it has other tokens than its own"
-    assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.head) + kept.output.words
+    assert (
+        WORD.findall(text)[: -len(WORD.findall(end)) or None]
+        == WORD.findall(kept.head) + kept.output.words
+    )
 
 
-@pytest.mark.skipif(not published(), reason="trl is not installed: only our own templates are walked")
+@pytest.mark.skipif(
+    not published(), reason="trl is not installed: only our own templates are walked"
+)
 def test_templates_are_installed() -> None:
     assert len(of_trl()) >= 40
     assert "CHAT_TEMPLATES" not in os.environ or len(PUBLISHED) >= 125
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES]
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES],
 )
 @quick
 @given(chance=CHANCE)
-def test_each_prompt_extends_the_last_one_and_its_turn(models: Models, name: str, chance: bytes) -> None:
+def test_each_prompt_extends_the_last_one_and_its_turn(
+    models: Models, name: str, chance: bytes
+) -> None:
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client]):
@@ -152,17 +168,23 @@ def test_every_client_gets_the_same_prompt(models: Models, name: str, chance: by
             assert [*other.ids] == [*step.prompt.ids]
 
 
-@pytest.mark.parametrize("name", [name for name in TEMPLATES if name in ("qwen3", "nemotron_3_nano", "gemma4", *OWN)])
+@pytest.mark.parametrize(
+    "name", [name for name in TEMPLATES if name in ("qwen3", "nemotron_3_nano", "gemma4", *OWN)]
+)
 @quick
 @given(chance=CHANCE)
-def test_lost_entries_cost_tokens_and_nothing_else(models: Models, name: str, chance: bytes) -> None:
+def test_lost_entries_cost_tokens_and_nothing_else(
+    models: Models, name: str, chance: bytes
+) -> None:
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client], lossy=True):
         assert decoded_words(setup, [*step.prompt.ids]) == WORD.findall(step.prompt.text)
 
 
-@pytest.mark.parametrize("name", [name for name in TEMPLATES if name in ("qwen3_8", "gptoss", "glm4moe", "demo", *OWN)])
+@pytest.mark.parametrize(
+    "name", [name for name in TEMPLATES if name in ("qwen3_8", "gptoss", "glm4moe", "demo", *OWN)]
+)
 @quick
 @given(chance=CHANCE)
 def test_cut_turn_is_a_prefix_too(models: Models, name: str, chance: bytes) -> None:
@@ -173,7 +195,9 @@ def test_cut_turn_is_a_prefix_too(models: Models, name: str, chance: bytes) -> N
         assert decoded_words(setup, ids) == WORD.findall(text)
         assert step.prompt.found is not None
         newest = step.before[-1]
-        sent = any(block.kind != "reasoning" and block.text.strip() for block in newest.output.blocks)
+        sent = any(
+            block.kind != "reasoning" and block.text.strip() for block in newest.output.blocks
+        )
         if step.prompt.found.outcome == "reused" and sent:
             same = common(ids, newest.ids)
             assert same >= len(newest.prompt.ids) + tokens_received(newest.output, setup)

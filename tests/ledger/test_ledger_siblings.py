@@ -23,7 +23,9 @@ def walk(name: str, directory: Path, seeds: range) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("name", sorted(set(TEMPLATES) & {"qwen3_8", "gptoss", "demo", "clears_thinking"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(TEMPLATES) & {"qwen3_8", "gptoss", "demo", "clears_thinking"})
+)
 def test_ten_alike_sessions_are_exact(name: str, tmp_path: Path) -> None:
     counts = walk(name, tmp_path, range(1))
     assert counts["exact"] > counts["rendered"]
@@ -37,5 +39,7 @@ def test_ten_alike_sessions_are_exact_in_long_walks(
     counts = walk(name, tmp_path, range(100, 100 + CROWDS))
     with capsys.disabled():
         print(f"\n{name}: {dict(counts)}")
-    assert counts["exact"] > 0 or name not in of_trl()  # some others keep no turn, or never write their own opening
+    assert (
+        counts["exact"] > 0 or name not in of_trl()
+    )  # some others keep no turn, or never write their own opening
     assert counts["wrong"] == counts["foreign"] == 0

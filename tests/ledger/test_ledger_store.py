@@ -8,7 +8,9 @@ CONTEXT = LedgerContext(b"state", 0, b"hash")
 
 def entry(number: int, key: bytes = b"key", *, beginning: bool = False) -> LedgerEntry:
     mark = number.to_bytes(8, "big")
-    return LedgerEntry("m", key, CONTEXT, b"ids!" * 10, beginning=beginning, marks=[mark], mac=b"mac" + mark)
+    return LedgerEntry(
+        "m", key, CONTEXT, b"ids!" * 10, beginning=beginning, marks=[mark], mac=b"mac" + mark
+    )
 
 
 def test_siblings_are_found_by_marks_and_newest_first() -> None:

@@ -1,4 +1,5 @@
-"""Fixtures of the tests with a real model (`make test-model`): SmolLM2-135M, served by every engine that is installed."""
+"""Fixtures of the tests with a real model (`make test-model`): SmolLM2-135M, served by every engine
+that is installed."""
 
 import importlib.util
 import json

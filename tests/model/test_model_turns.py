@@ -27,7 +27,10 @@ WEATHER = {
     "description": "Returns the weather in a city.",
     "input_schema": {
         "type": "object",
-        "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "properties": {
+            "city": {"enum": ["Oslo", "Rome"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
         "required": ["city", "days"],
         "additionalProperties": False,
     },
@@ -72,9 +75,11 @@ async def test_it_answers_in_english(client: Client) -> None:
     assert "4" in await text(client, "How much is 2 + 2?")
 
 
-async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(client: Client, serving: Stack) -> None:
-    """At temperature 1 a small model writes everything: halves of characters, spellings that no tokenizer would choose, and
-    answers that end at the limit."""
+async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(
+    client: Client, serving: Stack
+) -> None:
+    """At temperature 1 a small model writes everything: halves of characters, spellings that no
+    tokenizer would choose, and answers that end at the limit."""
     rng = random.Random(7)
     topics = [
         "the sea",
@@ -89,7 +94,9 @@ async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(cli
     messages: list[dict[str, Any]] = []
     async with BusTurns(serving.nats.url) as bus:
         for turn in range(TURNS):
-            messages.append({"role": "user", "content": f"{turn}: say something about {rng.choice(topics)}."})
+            messages.append(
+                {"role": "user", "content": f"{turn}: say something about {rng.choice(topics)}."}
+            )
             request = ask(temperature=1, max_tokens=rng.randrange(1, 48)) | {"messages": messages}
             messages.append((await client.stream(request)).message)
             if not messages[-1]["content"]:  # it ended at once
@@ -100,7 +107,9 @@ async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(cli
     assert [found for earlier, later in exact if (found := prefix_break(earlier, later))] == []
     for earlier, later in exact:
         whole = len(earlier.prompt) + len(earlier.output)
-        assert (later.cached or 0) >= (whole - 1) // BLOCK * BLOCK, "the cache has what was computed"
+        assert (later.cached or 0) >= (whole - 1) // BLOCK * BLOCK, (
+            "the cache has what was computed"
+        )
     assert len({tuple(turn.output) for turn in turns}) > TURNS // 2
 
 
@@ -132,13 +141,17 @@ async def test_sampling_fields_change_what_they_name(client: Client) -> None:
     repeated = await said(max_tokens=120, temperature=0, frequency_penalty=2, presence_penalty=2)
     words = repeated.split()
     assert len(set(words)) > 0.6 * len(words)
-    _, first = await client.post("/v1/chat/completions", chat(question, logprobs=True, top_logprobs=3, max_tokens=1))
+    _, first = await client.post(
+        "/v1/chat/completions", chat(question, logprobs=True, top_logprobs=3, max_tokens=1)
+    )
     (row,) = first["choices"][0]["logprobs"]["content"]
     likeliest = row["top_logprobs"]
     assert likeliest[0]["token"] == row["token"]
     assert all(one["logprob"] >= other["logprob"] for one, other in pairwise(likeliest))
     assert 0 < sum(2.7182818 ** one["logprob"] for one in likeliest) <= 1.001
-    _, ids = await client.post("/tokenize", {"model": MODEL, "prompt": row["token"], "add_special_tokens": False})
+    _, ids = await client.post(
+        "/tokenize", {"model": MODEL, "prompt": row["token"], "add_special_tokens": False}
+    )
     banned = await said(logit_bias={str(ids["tokens"][0]): -100})
     assert not banned.startswith(row["token"])
 
@@ -148,7 +161,9 @@ async def test_stop_string_ends_the_text_before_it(client: Client) -> None:
     assert len(whole) > 12
     for start in (1, 4, 9):
         stop = whole[start : start + 4]
-        answer = await client.stream(ask("Count from one to ten in digits.", max_tokens=60, stop_sequences=[stop]))
+        answer = await client.stream(
+            ask("Count from one to ten in digits.", max_tokens=60, stop_sequences=[stop])
+        )
         assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", stop)
         assert "".join(block["text"] for block in answer.blocks) == whole[: whole.index(stop)]
 
@@ -193,7 +208,9 @@ async def test_forced_call_fits_its_schema(client: Client, temperature: float) -
 
 async def test_answer_by_a_schema_is_valid(client: Client) -> None:
     form = {"type": "json_schema", "schema": WEATHER["input_schema"]}
-    said = await text(client, "Which city, and for how many days?", max_tokens=200, output_config={"format": form})
+    said = await text(
+        client, "Which city, and for how many days?", max_tokens=200, output_config={"format": form}
+    )
     assert json.loads(said)["city"] in ("Oslo", "Rome")
 
 
@@ -201,5 +218,7 @@ async def test_claude_code_gets_an_answer(serving: Stack, tmp_path: Any) -> None
     machine = Machine(tmp_path)
     claude = await ClaudeCode(machine).connect(serving.url)
     machine.environment["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = "64"
-    ran = await claude.ask("What is the capital of France?", "--system-prompt", SYSTEM, "--tools", "Bash")
+    ran = await claude.ask(
+        "What is the capital of France?", "--system-prompt", SYSTEM, "--tools", "Bash"
+    )
     assert [said for kind, said in blocks(ran.lines) if kind in ("text", "tool_use") and said]

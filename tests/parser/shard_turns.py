@@ -33,10 +33,22 @@ def ids_of(text: str) -> list[int]:
     return found
 
 
-def entry(at: int, ids: list[int], *, scored: bool, finish: TokenFinish | None = None, **context: Any) -> TokenEntry:
-    options: dict[str, Any] = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, **context}
+def entry(
+    at: int, ids: list[int], *, scored: bool, finish: TokenFinish | None = None, **context: Any
+) -> TokenEntry:
+    options: dict[str, Any] = {
+        "model": "m",
+        "family": "hermes",
+        "frontend": "f",
+        "prompt_tokens": 3,
+        **context,
+    }
     raw = msgspec.Raw(msgspec.json.encode(ParseContext(**options))) if at == 0 else ABSENT
-    logprobs = [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)] if scored else None
+    logprobs = (
+        [[(token, -float(at + n)), (token + 1, -0.5)] for n, token in enumerate(ids)]
+        if scored
+        else None
+    )
     return TokenEntry("t", 1, at, ids, raw, logprobs=logprobs, finish=finish)
 
 

@@ -24,7 +24,8 @@ VOCABULARY = Vocabulary(TOKENIZER)
 LOOK = ToolSpec("look", schema={"type": "object", "properties": {"where": {"type": "string"}}})
 KIMI = (
     "<|tool_calls_section_begin|>"
-    + '<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{"where": "a"}<|tool_call_end|>' * 2
+    + '<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{"where": "a"}<|tool_call_end|>'
+    * 2
     + "<|tool_calls_section_end|>"
 )
 COHERE = '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "look", "parameters": {"where": "a"}}, {"tool_call_id": "0", "tool_name": "look", "parameters": {"where": "a"}}]<|END_ACTION|>'
@@ -51,14 +52,24 @@ def answer(ask: Ask, turn: str, events: list[TurnEvent]) -> dict[str, Any]:
 
 def messages(history: list[dict[str, Any]]) -> Ask:
     tools = [{"name": "look", "input_schema": LOOK.schema}]
-    body = {"model": "m", "max_tokens": 9, "tools": tools, "messages": [{"role": "user", "content": "hi"}, *history]}
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "tools": tools,
+        "messages": [{"role": "user", "content": "hi"}, *history],
+    }
     return Messages().parse(json.dumps(body).encode(), {})
 
 
 def messages_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
     ids = [block["id"] for block in answer["content"] if block["type"] == "tool_use"]
-    results = [{"type": "tool_result", "tool_use_id": id, "content": f"{n}"} for n, id in enumerate(ids)]
-    return [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": results}]
+    results = [
+        {"type": "tool_result", "tool_use_id": id, "content": f"{n}"} for n, id in enumerate(ids)
+    ]
+    return [
+        {"role": "assistant", "content": answer["content"]},
+        {"role": "user", "content": results},
+    ]
 
 
 def chat(history: list[dict[str, Any]]) -> Ask:
@@ -70,18 +81,29 @@ def chat(history: list[dict[str, Any]]) -> Ask:
 def chat_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
     message = answer["choices"][0]["message"]
     ids = [call["id"] for call in message["tool_calls"]]
-    return [message, *({"role": "tool", "tool_call_id": id, "content": f"{n}"} for n, id in enumerate(ids))]
+    return [
+        message,
+        *({"role": "tool", "tool_call_id": id, "content": f"{n}"} for n, id in enumerate(ids)),
+    ]
 
 
 def responses(history: list[dict[str, Any]]) -> Ask:
     tools = [{"type": "function", "name": "look", "parameters": LOOK.schema}]
-    body = {"model": "m", "tools": tools, "input": [{"role": "user", "content": "hi"}, *history], "store": False}
+    body = {
+        "model": "m",
+        "tools": tools,
+        "input": [{"role": "user", "content": "hi"}, *history],
+        "store": False,
+    }
     return Responses().parse(json.dumps(body).encode(), {})
 
 
 def responses_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
     ids = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
-    results = [{"type": "function_call_output", "call_id": id, "output": f"{n}"} for n, id in enumerate(ids)]
+    results = [
+        {"type": "function_call_output", "call_id": id, "output": f"{n}"}
+        for n, id in enumerate(ids)
+    ]
     return [*answer["output"], *results]
 
 

@@ -1,4 +1,5 @@
-"""Parse contexts are what an ordinary decoder makes of them; tools that were decoded are not decoded again."""
+"""Parse contexts are what an ordinary decoder makes of them; tools that were decoded are not
+decoded again."""
 
 from typing import Any
 
@@ -10,12 +11,22 @@ from schemas.frames import ParseContext
 from schemas.ledger import LedgerContext
 from services.parser.shard import TOOLS_BYTES, ContextDecoder
 
-NESTED = {"type": "object", "properties": {"tools": {"type": "array"}, 'a"tools":[': {"enum": ['"tools":[]', "é"]}}}
+NESTED = {
+    "type": "object",
+    "properties": {"tools": {"type": "array"}, 'a"tools":[': {"enum": ['"tools":[]', "é"]}},
+}
 TOOLS = [ToolSpec(f"tool{n}", schema=NESTED) for n in range(20)]
 
 
 def spelled(**fields: Any) -> msgspec.Raw:
-    context = {"model": "m", "family": "hermes", "frontend": "f", "prompt_tokens": 3, "tools": TOOLS, **fields}
+    context = {
+        "model": "m",
+        "family": "hermes",
+        "frontend": "f",
+        "prompt_tokens": 3,
+        "tools": TOOLS,
+        **fields,
+    }
     return msgspec.Raw(msgspec.json.encode(ParseContext(**context)))
 
 
@@ -26,7 +37,11 @@ def spelled(**fields: Any) -> msgspec.Raw:
         {"tools": []},
         {"prefix": '"tools":' * 300, "stop": ['"tools":[]']},
         {"tools": TOOLS[:1], "prefix": "x" * 2000, "allowed": ["tool0"]},
-        {"ledger": LedgerContext(b"s", 1, b"f", "lead" * 400), "in_reasoning": True, "calls": "single"},
+        {
+            "ledger": LedgerContext(b"s", 1, b"f", "lead" * 400),
+            "in_reasoning": True,
+            "calls": "single",
+        },
     ],
 )
 def test_a_context_is_decoded_unchanged(fields: dict[str, Any]) -> None:
@@ -37,7 +52,9 @@ def test_a_context_is_decoded_unchanged(fields: dict[str, Any]) -> None:
 
 def test_spaced_json_is_read_too() -> None:
     spaced = msgspec.json.format(bytes(spelled()), indent=2)
-    assert ContextDecoder().decode(msgspec.Raw(spaced)) == msgspec.json.decode(spaced, type=ParseContext)
+    assert ContextDecoder().decode(msgspec.Raw(spaced)) == msgspec.json.decode(
+        spaced, type=ParseContext
+    )
 
 
 def test_turns_of_a_session_share_their_tools() -> None:
@@ -50,7 +67,8 @@ def test_turns_of_a_session_share_their_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"[]", b"{}", b"nonsense", b'{"tools":[1]' + b" " * 2000 + b"}", b'"' + b"x" * 2000 + b'"']
+    "raw",
+    [b"[]", b"{}", b"nonsense", b'{"tools":[1]' + b" " * 2000 + b"}", b'"' + b"x" * 2000 + b'"'],
 )
 def test_an_invalid_context_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):

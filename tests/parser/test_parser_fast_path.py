@@ -17,7 +17,17 @@ from services.parser.turn_parse import UNREAD, TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.outbox import GONE
 from tests.conftest import examples
-from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, finish, ids_of, parsed, scored_blocks
+from tests.parser.shard_turns import (
+    RUN,
+    SEALER,
+    STOP,
+    VOCABULARY,
+    entry,
+    finish,
+    ids_of,
+    parsed,
+    scored_blocks,
+)
 
 STREAM = (
     "Hm, a < b.\n\nGrüße, 船は 🌊👩‍🚀 turn\n</think>\n\nI run it.\n"
@@ -26,7 +36,8 @@ STREAM = (
 
 
 class Reader:
-    """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in rooms of any size."""
+    """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in
+    rooms of any size."""
 
     def __init__(self, parse: TurnParse, room: int) -> None:
         self.parse = parse

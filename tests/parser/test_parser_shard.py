@@ -1,5 +1,5 @@
-"""A shard's turns: log probabilities that reach the frontend at their characters, stop strings, calls that are barred,
-raw completions."""
+"""A shard's turns: log probabilities that reach the frontend at their characters, stop strings,
+calls that are barred, raw completions."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,18 @@ from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.outbox import GONE
 from tests.conftest import examples
-from tests.parser.shard_turns import RUN, SEALER, STOP, VOCABULARY, entry, events, finish, ids_of, parsed, scored_blocks
+from tests.parser.shard_turns import (
+    RUN,
+    SEALER,
+    STOP,
+    VOCABULARY,
+    entry,
+    events,
+    finish,
+    ids_of,
+    parsed,
+    scored_blocks,
+)
 
 
 def spelled(tokens: list[TokenLogprob]) -> bytes:
@@ -35,7 +46,9 @@ def test_the_bytes_of_a_texts_tokens_are_the_text() -> None:
     assert (kind, said, spelled(tokens)) == ("text", text, text.encode())
     assert [token.logprob for token in tokens] == [-float(n) for n in range(len(tokens))]
     assert all(text[token.at :].startswith(token.token) or "�" in token.token for token in tokens)
-    assert [[top.logprob for top in token.top] for token in tokens[1:]] == [[-0.5]] * (len(tokens) - 1)
+    assert [[top.logprob for top in token.top] for token in tokens[1:]] == [[-0.5]] * (
+        len(tokens) - 1
+    )
 
 
 def test_reasoning_text_and_arguments_have_their_own() -> None:
@@ -53,9 +66,15 @@ def test_reasoning_text_and_arguments_have_their_own() -> None:
 
 
 def test_turns_that_did_not_ask_have_none() -> None:
-    assert all(event.logprobs is None for event in events(parsed("Hello.", scored=False)) if isinstance(event, Delta))
+    assert all(
+        event.logprobs is None
+        for event in events(parsed("Hello.", scored=False))
+        if isinstance(event, Delta)
+    )
     requested_in_vain = parsed("Hello.", scored=False, logprobs=0)
-    assert not any(event.logprobs for event in events(requested_in_vain) if isinstance(event, Delta))
+    assert not any(
+        event.logprobs for event in events(requested_in_vain) if isinstance(event, Delta)
+    )
 
 
 @pytest.mark.parametrize("cuts", [0, 1, 3])
@@ -78,14 +97,20 @@ def test_the_stop_string_stays_where_the_client_wants_it(cuts: int) -> None:
 
 def test_a_turn_that_is_a_stop_string_shows_it_only_if_it_is_to_stay() -> None:
     assert scored_blocks(parsed("STOP", stop=["STOP"])) == []
-    assert [text for _, text, _ in scored_blocks(parsed("STOP", stop=["STOP"], include_stop=True))] == ["STOP"]
+    assert [
+        text for _, text, _ in scored_blocks(parsed("STOP", stop=["STOP"], include_stop=True))
+    ] == ["STOP"]
 
 
 def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> None:
     (stop_id,) = ids_of("!")
     assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id))] == ["Hi"]
-    assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id, include_stop=True))] == ["Hi!"]
-    assert [text for _, text, _ in scored_blocks(parsed("Hi", stop_id=STOP, include_stop=True))] == ["Hi"]
+    assert [
+        text for _, text, _ in scored_blocks(parsed("Hi", stop_id=stop_id, include_stop=True))
+    ] == ["Hi!"]
+    assert [
+        text for _, text, _ in scored_blocks(parsed("Hi", stop_id=STOP, include_stop=True))
+    ] == ["Hi"]
 
 
 def test_text_of_which_nothing_is_seen_ends_well() -> None:
@@ -115,14 +140,17 @@ def test_a_call_of_a_tool_that_may_not_be_called_is_text() -> None:
 
 
 def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
-    """All dispatches; each is right before the end of its block, and has its id, name and arguments."""
+    """All dispatches; each is right before the end of its block, and has its id, name and
+    arguments."""
     read = events(parse)
     for at, event in enumerate(read):
         if isinstance(event, Dispatch):
             start, stop = parse.log.ends(event.block)
             assert read[at + 1] is stop
             assert (start.name, start.call_id) == (event.name, event.call_id)
-    return [(event.block, event.name, event.arguments) for event in read if isinstance(event, Dispatch)]
+    return [
+        (event.block, event.name, event.arguments) for event in read if isinstance(event, Dispatch)
+    ]
 
 
 @pytest.mark.parametrize("cuts", [0, 1])
@@ -133,18 +161,23 @@ def test_a_complete_call_is_dispatched_once(cuts: int) -> None:
     assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts, calls="single")) == [run]
     assert dispatched(parsed(CALLS, tools=tools, scored=False, cuts=cuts, allowed=["run"])) == [run]
     cut_off = CALLS.removesuffix("}\n</tool_call>")
-    assert dispatched(parsed(cut_off, tools=tools, scored=False, cuts=cuts, reason=FinishReason.LENGTH)) == [run]
+    assert dispatched(
+        parsed(cut_off, tools=tools, scored=False, cuts=cuts, reason=FinishReason.LENGTH)
+    ) == [run]
 
 
 def test_a_barred_call_does_not_end_the_turn_nor_is_it_searched_for_stop_strings() -> None:
     tools = [RUN, ToolSpec("wipe")]
-    parse = parsed(CALLS, tools=tools, allowed=["wipe"], calls="single", stop=["ls", "}"], scored=False)
+    parse = parsed(
+        CALLS, tools=tools, allowed=["wipe"], calls="single", stop=["ls", "}"], scored=False
+    )
     assert [kind for kind, _, _ in scored_blocks(parse)] == ["text", "text", "tool_use"]
     assert finish(parse).reason is FinishReason.STOP
 
 
 @pytest.mark.parametrize(
-    "text", ["  \n\n x ", "\n", " ", "<think>a</think>\n<tool_call>\n{}</tool_call> ", "a\n\n", "\u3000"]
+    "text",
+    ["  \n\n x ", "\n", " ", "<think>a</think>\n<tool_call>\n{}</tool_call> ", "a\n\n", "\u3000"],
 )
 @pytest.mark.parametrize("cuts", [0, 1])
 @pytest.mark.parametrize("stop", [[], ["STOP"]])
@@ -157,21 +190,30 @@ def test_raw_completions_are_passed_on_as_they_are(text: str, cuts: int, stop: l
 
 def test_a_raw_completion_of_nothing_has_no_block() -> None:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"), "w")
+    shard.take(
+        entry(0, [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"),
+        "w",
+    )
     assert [type(event) for event in events(shard.turns["t"])] == [Finish]
 
 
 @settings(max_examples=examples(60))
 @given(st.integers(1, 7), st.integers(0, 40), st.integers(1, 400), st.booleans())
-def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: int, room: int, stops: bool) -> None:
-    """Whatever was sent before, and however it is cut: a token comes with the character at its place, and only then."""
+def test_a_reader_that_stands_anywhere_gets_each_token_once(
+    cuts: int, start: int, room: int, stops: bool
+) -> None:
+    """Whatever was sent before, and however it is cut: a token comes with the character at its
+    place, and only then."""
     text = "The tide 船は turns 🌊 twice a day, STOP or nearly."
     parse = parsed(text, cuts=cuts, stop=["STOP"] if stops else [])
     ((_, shown, tokens),) = scored_blocks(parse)
     receiver = Cursor()
     got: list[TokenLogprob] = []
     said = ""
-    for offset in (0, min(start, len(shown))):  # as a second shard that says it all again, from somewhere
+    for offset in (
+        0,
+        min(start, len(shown)),
+    ):  # as a second shard that says it all again, from somewhere
         sender = Cursor()
         while True:
             more, _ = parse.log.read(sender, room)
@@ -188,7 +230,10 @@ def test_a_reader_that_stands_anywhere_gets_each_token_once(cuts: int, start: in
                 if isinstance(taken, Delta):
                     said += taken.text
                     got += taken.logprobs or []
-                    assert all(taken.offset <= t.at < taken.offset + len(taken.text) for t in taken.logprobs or [])
+                    assert all(
+                        taken.offset <= t.at < taken.offset + len(taken.text)
+                        for t in taken.logprobs or []
+                    )
                 assert taken is not Verdict.GAP
     assert (said, got) == (shown, tokens)
 
@@ -204,7 +249,8 @@ def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> N
     shard = Shard(VOCABULARY, SEALER)
     ids = ids_of("Hello there")
     shard.take(entry(0, ids, scored=False), "w")
-    # The worker answers what was asked: a place that the shard may have passed since, or not have reached.
+    # The worker answers what was asked: a place that the shard may have passed since, or not have
+    # reached.
     for at in (0, len(ids) + 3):
         parse = shard.take(TokenEntry("t", 1, at, finish=GONE), "w")
         if at == 0:

@@ -24,7 +24,9 @@ def reference(text: str, stops: list[str]) -> tuple[str, str | None]:
     st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_size=3),
     st.data(),
 )
-def test_any_chunking_finds_the_first_stop(text: str, stops: list[str], data: st.DataObject) -> None:
+def test_any_chunking_finds_the_first_stop(
+    text: str, stops: list[str], data: st.DataObject
+) -> None:
     matcher, shown, hit, at = StopStrings(stops), "", None, 0
     while at < len(text) and hit is None:
         size = data.draw(st.integers(1, 5))

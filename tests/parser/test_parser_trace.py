@@ -1,4 +1,5 @@
-"""Each character of a block is traced to the token that wrote it, in every family and every chunking."""
+"""Each character of a block is traced to the token that wrote it, in every family and every
+chunking."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +13,17 @@ from services.parser.trace import Trace
 from tests.families.parser_cases import CHUNKINGS, Block, fold, tools, vectors
 
 RUN = ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}, "n": {"type": "number"}}})
-NAMED = ["qwen3_coder", "hermes", "kimi_k2", "deepseek_v32", "mistral", "pythonic", "gpt_oss", "glm45", "minimax_m3"]
+NAMED = [
+    "qwen3_coder",
+    "hermes",
+    "kimi_k2",
+    "deepseek_v32",
+    "mistral",
+    "pythonic",
+    "gpt_oss",
+    "glm45",
+    "minimax_m3",
+]
 
 
 class Words:
@@ -37,7 +48,12 @@ def traced(
     """The blocks, and for each the tokens that it is traced to, as (token, place)."""
     trace = Trace(Words(pieces), 0)  # type: ignore[arg-type]
     parser = open_parser(
-        family, tools=told_tools, in_reasoning=in_reasoning, prefix=prefix, scanner=trace.scanner, blocks=trace.blocks
+        family,
+        tools=told_tools,
+        in_reasoning=in_reasoning,
+        prefix=prefix,
+        scanner=trace.scanner,
+        blocks=trace.blocks,
     )
     trace.match([])
     events: list[BlockEvent] = []
@@ -57,12 +73,16 @@ def traced(
     return blocks, [origins.get(index, []) for index in range(len(blocks))]
 
 
-def check_prose(block: Block, origins: list[tuple[int, int]], pieces: Sequence[str], former: int | None) -> None:
-    """The tokens' own characters add up to the block's text, without a hole or an overlap. Its first may be those of
-    a token that an earlier block has: `former`."""
+def check_prose(
+    block: Block, origins: list[tuple[int, int]], pieces: Sequence[str], former: int | None
+) -> None:
+    """The tokens' own characters add up to the block's text, without a hole or an overlap. Its
+    first may be those of a token that an earlier block has: `former`."""
     text = block["text"]
     ends = ([at for _, at in origins] + [len(text)])[1:]
-    if origins and text[: origins[0][1]] == "<think>":  # of the prompt, and kept in the text (minimax_m2_append_think)
+    if (
+        origins and text[: origins[0][1]] == "<think>"
+    ):  # of the prompt, and kept in the text (minimax_m2_append_think)
         former, pieces = 0, ["<think>" + pieces[0], *pieces[1:]]
     if not origins or origins[0][1] != 0:
         assert former is not None, block
@@ -158,11 +178,15 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
             return [b"\xe8", b"\x88", b"\xb9!"][token]
 
     trace = Trace(Bytes(), 1)  # type: ignore[arg-type]
-    parser = open_parser("plain", tools=[], in_reasoning=False, scanner=trace.scanner, blocks=trace.blocks)
+    parser = open_parser(
+        "plain", tools=[], in_reasoning=False, scanner=trace.scanner, blocks=trace.blocks
+    )
     trace.token(0, "", b"\xe8", [(0, -1.0), (1, -0.5)])
     trace.token(1, "", b"\xe8\x88", [(1, -2.0), (0, -0.5)])
     trace.token(2, "\u8239!", b"", [(2, -3.0)])
-    found: list[TokenLogprob] = [t for origins in trace.match(parser.feed("\u8239!")) for t in origins]
+    found: list[TokenLogprob] = [
+        t for origins in trace.match(parser.feed("\u8239!")) for t in origins
+    ]
     assert [(t.token, t.data, t.at) for t in found] == [
         ("\ufffd", b"\xe8", 0),
         ("\ufffd", b"\x88", 0),
@@ -172,7 +196,15 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
 
 
 def test_fields_before_the_name_of_a_call_keep_their_tokens() -> None:
-    raw = ["<tool_call>\n{", '"arguments": {', '"cmd": "', "ls", '"}', ', "name": "run"}', "\n</tool_call>"]
+    raw = [
+        "<tool_call>\n{",
+        '"arguments": {',
+        '"cmd": "',
+        "ls",
+        '"}',
+        ', "name": "run"}',
+        "\n</tool_call>",
+    ]
     blocks, origins = traced("hermes", raw, [RUN])
     (block,) = blocks
     assert block["input"] == {"cmd": "ls"}

@@ -32,12 +32,15 @@ TOOLS = [
 
 def call(cmd: str, **more: object) -> str:
     """A tool call as the model writes it."""
-    parameters = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in {"cmd": cmd, **more}.items())
+    parameters = "".join(
+        f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in {"cmd": cmd, **more}.items()
+    )
     return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
 
 
 def say(*outputs: str) -> str:
-    """A user message that makes the script engine output these texts, turn by turn (the prompt opens the reasoning)."""
+    """A user message that makes the script engine output these texts, turn by turn (the prompt
+    opens the reasoning)."""
     return "".join(f"[[say]]{output}[[/say]]" for output in outputs)
 
 
@@ -154,7 +157,8 @@ class Client:
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=4 * LIMIT_S)
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=4 * LIMIT_S),
         )
 
     async def ready(self) -> None:
@@ -168,8 +172,11 @@ class Client:
 
         await until(is_ready)
 
-    async def stream(self, request: dict[str, Any], *, begun: asyncio.Event | None = None) -> Answer:
-        """Streams one turn to its end. `begun` is set when the answer begins: a worker and a parser have the turn."""
+    async def stream(
+        self, request: dict[str, Any], *, begun: asyncio.Event | None = None
+    ) -> Answer:
+        """Streams one turn to its end. `begun` is set when the answer begins: a worker and a parser
+        have the turn."""
         async with self.http.post(f"{self.url}/v1/messages", json=request) as response:
             assert response.status == 200, await response.text()
             if begun is not None:
@@ -177,12 +184,23 @@ class Client:
             return Answer([event async for event in events(response)])
 
     async def converse(
-        self, api: answer.Api, conversation: Conversation, *, stream: bool, begun: asyncio.Event | None = None
+        self,
+        api: answer.Api,
+        conversation: Conversation,
+        *,
+        stream: bool,
+        begun: asyncio.Event | None = None,
     ) -> answer.Answer:
-        """The answer to a conversation, by any API. `begun` is set when the first block of a stream has begun."""
+        """The answer to a conversation, by any API. `begun` is set when the first block of a stream
+        has begun."""
         reader, parser = CLIENTS[api].reader(), SseParser()
-        body, headers = CLIENTS[api].request(conversation, stream=stream), {"content-type": "application/json"}
-        async with self.http.post(f"{self.url}{CLIENTS[api].path}", data=body, headers=headers) as response:
+        body, headers = (
+            CLIENTS[api].request(conversation, stream=stream),
+            {"content-type": "application/json"},
+        )
+        async with self.http.post(
+            f"{self.url}{CLIENTS[api].path}", data=body, headers=headers
+        ) as response:
             assert response.status == 200, await response.text()
             if not stream:
                 reader.document(await response.json())

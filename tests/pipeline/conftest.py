@@ -1,4 +1,5 @@
-"""Running stacks for the pipeline tests: they end with the last of these, since idle processes cost time, too."""
+"""Running stacks for the pipeline tests: they end with the last of these, since idle processes cost
+time, too."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ def demo_model(demo_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="package")
-def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(
+    nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """Two of every inner stage and one frontend, for tests that leave them intact."""
     running = Stack(nats, demo_model, tmp_path_factory.mktemp("stack"))
     counts = {"worker": 2, "parser": 2, "preprocessor": 2}
@@ -37,7 +40,9 @@ def stack(nats: NatsServer, demo_model: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="package")
-def make_nats(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], NatsServer]]:
+def make_nats(
+    nats_binary: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], NatsServer]]:
     """A server for each pipeline: processes on one server discover each other's models."""
     servers: list[NatsServer] = []
 
@@ -78,9 +83,12 @@ SHARED = {"response_store": "shared", "drain_s": 20, "wait_s": 5}
 def fragile_stack(
     make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    """Two of every inner stage, which detect a death quickly and wait briefly; frontends share stored Responses."""
+    """Two of every inner stage, which detect a death quickly and wait briefly; frontends share
+    stored Responses."""
     directory = tmp_path_factory.mktemp("fragile")
-    running = Stack(make_nats(), demo_model, directory, beat_interval_s=0.25, dead_after_s=1.5, recovery_s=8)
+    running = Stack(
+        make_nats(), demo_model, directory, beat_interval_s=0.25, dead_after_s=1.5, recovery_s=8
+    )
     try:
         yield running.start_all(COUNTS, frontend=SHARED)
     finally:
@@ -105,7 +113,9 @@ def local_nats(make_nats: Callable[[], NatsServer]) -> NatsServer:
 
 
 @pytest.fixture
-async def local(local_nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger) -> AsyncIterator[Local]:
+async def local(
+    local_nats: NatsServer, counting_model: Model, quiet_log: FilteringBoundLogger
+) -> AsyncIterator[Local]:
     """A pipeline in the event loop of the test, with no process started."""
     pipeline = Local(local_nats, counting_model, quiet_log)
     yield pipeline

@@ -48,14 +48,20 @@ class Model:
         self.directory = directory
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         vocabulary = tokenizer.get_vocab()
-        plain = sorted(t for t in vocabulary if t[0] == "Ġ" and t[1:].isalpha() and t.isascii() is False and len(t) > 5)
+        plain = sorted(
+            t
+            for t in vocabulary
+            if t[0] == "Ġ" and t[1:].isalpha() and t.isascii() is False and len(t) > 5
+        )
         self.words = [(vocabulary[t], t[1:]) for t in plain if t[1:].isascii()][:1000]
         self.place = {word: index for index, (_, word) in enumerate(self.words)}
         self.close = [vocabulary["</think>"], vocabulary["ĊĊ"]]
         self.eos = vocabulary["<|im_end|>"]
         self.vocabulary = Vocabulary(tokenizer)
         self.sealer = Sealer(b"test")
-        self.setup = ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name=name))
+        self.setup = ModelSetup.load(
+            PreprocessorConfig(model=str(directory), served_model_name=name)
+        )
 
     def output(self, salt: int, length: int) -> list[int]:
         """Two words of thought, then `length` words of text."""
@@ -65,7 +71,10 @@ class Model:
     def salts(self, text: str, first: int) -> list[int]:
         """Which worker wrote each word of a text; `first`: the index of its first word."""
         words = text.split()
-        return [(self.place[word] - (first + i) * STRIDE) % len(self.words) for i, word in enumerate(words)]
+        return [
+            (self.place[word] - (first + i) * STRIDE) % len(self.words)
+            for i, word in enumerate(words)
+        ]
 
 
 class EngineTurn:
@@ -82,7 +91,12 @@ class CountingEngine:
     """An `Engine` that writes numbered words."""
 
     def __init__(
-        self, model: Model, salt: int, plans: dict[str, Plan], slots: int = 1000, block_tokens: int | None = None
+        self,
+        model: Model,
+        salt: int,
+        plans: dict[str, Plan],
+        slots: int = 1000,
+        block_tokens: int | None = None,
     ) -> None:
         """`block_tokens`: of a prefix cache; None: there is none."""
         self.block_tokens = block_tokens
@@ -103,9 +117,13 @@ class CountingEngine:
         return any(request.startswith(f"{turn}.") for request in self.running)
 
     async def start(self) -> contract.EngineInfo:
-        features = frozenset({"logprobs", "min_tokens", "seed"} | ({"prefix_cache"} if self.block_tokens else set()))
+        features = frozenset(
+            {"logprobs", "min_tokens", "seed"} | ({"prefix_cache"} if self.block_tokens else set())
+        )
         eos = [self.model.eos]
-        info = contract.EngineInfo("counting", "1", WINDOW, self.slots, self.block_tokens, None, eos, features)
+        info = contract.EngineInfo(
+            "counting", "1", WINDOW, self.slots, self.block_tokens, None, eos, features
+        )
         return structs.replace(info, shares_queued=self.shares_queued)
 
     def open(self, request: contract.EngineRequest, sink: contract.Sink) -> EngineTurn:
@@ -127,7 +145,9 @@ class CountingEngine:
             finally:
                 del self.running[request.id]
 
-    async def _decode(self, request: contract.EngineRequest) -> AsyncGenerator[contract.Delta, None]:
+    async def _decode(
+        self, request: contract.EngineRequest
+    ) -> AsyncGenerator[contract.Delta, None]:
         plan = self.plans.get(request.id.rpartition(".")[0], Plan())
         await asyncio.sleep(plan.prefill_s)
         ids = self.model.output(self.salt, plan.length)
@@ -142,7 +162,9 @@ class CountingEngine:
                 raise contract.EngineDied("the engine died")
             await asyncio.sleep(plan.pace_s)
             step = ids[done : min(done + plan.burst, end)]
-            logprobs = None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
+            logprobs = (
+                None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
+            )
             yield contract.Delta(step, logprobs=logprobs, cached=cached)
             done, cached = done + len(step), None
         if plan.hold_at is not None and done >= plan.hold_at:

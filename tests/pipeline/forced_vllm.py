@@ -1,8 +1,9 @@
-"""`turnwire up --engine vllm` with a random model that writes what its prompt brings, or what the scripted agent would
-answer (`bench.vllm.scripts`): a logits processor of vLLM leaves it one token at each step.
+"""`turnwire up --engine vllm` with a random model that writes what its prompt brings, or what the
+scripted agent would answer (`bench.vllm.scripts`): a logits processor of vLLM leaves it one token
+at each step.
 
-With `[[split]]` in the request these are tokens that no tokenizer would choose for the text. vLLM counts the prompt tokens
-that it computes (`prompt_tokens`).
+With `[[split]]` in the request these are tokens that no tokenizer would choose for the text. vLLM
+counts the prompt tokens that it computes (`prompt_tokens`).
 """
 
 import asyncio
@@ -31,7 +32,9 @@ ENGINE_ARGS = {
 }
 
 
-def start_up(nats: NatsServer, model: Path, directory: Path, name: str, window: int, **options: Any) -> Stack:
+def start_up(
+    nats: NatsServer, model: Path, directory: Path, name: str, window: int, **options: Any
+) -> Stack:
     """`turnwire up`, ready. Stop it also where this raises."""
     stack = Stack(nats, model, directory)
     stack.names.add(name)
@@ -64,7 +67,8 @@ def start_up(nats: NatsServer, model: Path, directory: Path, name: str, window: 
 
 
 def prompt_tokens(stack: Stack) -> tuple[int, int]:
-    """How many prompt tokens vLLM has computed, and how many it had in its prefix cache, by its own counts."""
+    """How many prompt tokens vLLM has computed, and how many it had in its prefix cache, by its own
+    counts."""
     lines = (stack.directory / "counts").read_text().splitlines()
     computed, cached = zip(*(map(int, line.split()) for line in lines), strict=True)
     return sum(computed), sum(cached)

@@ -1,8 +1,9 @@
-"""Runs all four services in one event loop over a real nats-server, where a test can lose, change and forge messages.
+"""Runs all four services in one event loop over a real nats-server, where a test can lose, change
+and forge messages.
 
-What a process does is observed from outside: its heartbeats, its messages on the bus, its engine. The engine counts, and
-its words differ from worker to worker, as those of a sampled model would: an answer that mixes the tokens of two
-decodings is detected.
+What a process does is observed from outside: its heartbeats, its messages on the bus, its engine.
+The engine counts, and its words differ from worker to worker, as those of a sampled model would: an
+answer that mixes the tokens of two decodings is detected.
 """
 
 import asyncio
@@ -118,7 +119,9 @@ class Frontend(StageService):
 class Service:
     """One service in the loop, with its process, which is not connected yet."""
 
-    def __init__(self, stage: Stage, process: Process, core: Any, engine: CountingEngine | None = None) -> None:
+    def __init__(
+        self, stage: Stage, process: Process, core: Any, engine: CountingEngine | None = None
+    ) -> None:
         self.stage = stage
         self.process = process
         self.core = core
@@ -133,7 +136,8 @@ class Service:
         self.losing: list[Callable[[str], bool]] = []
         """A message is lost on its way out where one of these returns True for its subject."""
         self.watching: list[Callable[[str, bytes], None]] = []
-        """Called with subject and data of each message that is published, also where it is lost afterwards."""
+        """Called with subject and data of each message that is published, also where it is lost
+        afterwards."""
         self.changing: list[tuple[str, Callable[[bytes], bytes]]] = []
         """(part of a subject, change): applied to messages on their way out and in."""
         self.received: dict[str, int] = {}
@@ -194,10 +198,13 @@ class Service:
 
     def _note(self, data: bytes) -> None:
         for entry in _decode_tokens(data).entries:
-            self.received[entry.turn] = max(self.received.get(entry.turn, 0), entry.at + len(entry.ids))
+            self.received[entry.turn] = max(
+                self.received.get(entry.turn, 0), entry.at + len(entry.ids)
+            )
 
     def lose(self, subject_part: str, count: int = 1) -> list[str]:
-        """Loses the next `count` messages on subjects with this text; returns the list of those that were lost."""
+        """Loses the next `count` messages on subjects with this text; returns the list of those
+        that were lost."""
         lost: list[str] = []
 
         def matches(subject: str) -> bool:
@@ -228,11 +235,15 @@ class Service:
 class Local:
     """A pipeline in this loop."""
 
-    def __init__(self, nats: NatsServer, model: Model, log: FilteringBoundLogger, **bus: Any) -> None:
+    def __init__(
+        self, nats: NatsServer, model: Model, log: FilteringBoundLogger, **bus: Any
+    ) -> None:
         self.nats = nats
         self.model = model
         self.log = log
-        self.bus = BusConfig(nats_url=nats.url, **{"beat_interval_s": 0.1, "dead_after_s": 1.0, **bus})
+        self.bus = BusConfig(
+            nats_url=nats.url, **{"beat_interval_s": 0.1, "dead_after_s": 1.0, **bus}
+        )
         self.services: list[Service] = []
         self.plans: dict[str, Plan] = {}
         self.block_tokens: int | None = None
@@ -245,7 +256,9 @@ class Local:
         self._parsers: dict[str, str] = {}
         """The parser to which the token stream of each turn was sent last."""
 
-    async def add(self, stage: Stage, *, model: Model | None = None, slots: int = 1000, **config: Any) -> Service:
+    async def add(
+        self, stage: Stage, *, model: Model | None = None, slots: int = 1000, **config: Any
+    ) -> Service:
         """Starts one process of a stage."""
         model = model or self.model
         common: dict[str, Any] = {"id": stage, "bus": self.bus, "drain_s": 5.0, **config}
@@ -282,7 +295,9 @@ class Local:
             for entry in _decode_tokens(data).entries:
                 self._parsers[entry.turn] = parser
 
-    async def start(self, workers: int = 1, parsers: int = 1, preprocessors: int = 1, **config: Any) -> "Local":
+    async def start(
+        self, workers: int = 1, parsers: int = 1, preprocessors: int = 1, **config: Any
+    ) -> "Local":
         for stage, count in zip(INNER_STAGES, (workers, parsers, preprocessors), strict=True):
             for _ in range(count):
                 await self.add(stage, **config)
@@ -295,7 +310,8 @@ class Local:
         """Every process counts every other among the living, and none is still announcing itself."""
         there = [s for s in self.services if s.alive and not s.cut]
         return all(
-            (heartbeat := one.process.registry.get(other.stage, other.id)) is not None and not heartbeat.draining
+            (heartbeat := one.process.registry.get(other.stage, other.id)) is not None
+            and not heartbeat.draining
             for one in there
             for other in there
             if one is not other
@@ -359,7 +375,11 @@ class Local:
         """Waits until no process has a turn."""
 
         def busy() -> dict[str, int]:
-            return {service.id: service.turns for service in self.services if service.turns and not service.cut}
+            return {
+                service.id: service.turns
+                for service in self.services
+                if service.turns and not service.cut
+            }
 
         try:
             await eventually(lambda: not busy())
@@ -368,13 +388,17 @@ class Local:
 
     async def stop(self) -> None:
         await asyncio.gather(*(service.kill() for service in self.services if service.alive))
-        await asyncio.gather(*(s.running for s in self.services if s.running is not None), return_exceptions=True)
+        await asyncio.gather(
+            *(s.running for s in self.services if s.running is not None), return_exceptions=True
+        )
 
 
 class Running:
     """One turn of a client."""
 
-    def __init__(self, local: Local, pipeline: BusPipeline, turn_id: str, conversation: Conversation) -> None:
+    def __init__(
+        self, local: Local, pipeline: BusPipeline, turn_id: str, conversation: Conversation
+    ) -> None:
         self.local = local
         self.id = turn_id
         self.conversation = conversation
@@ -394,7 +418,8 @@ class Running:
         return self.sink.end
 
     async def whole(self, words: int, *, switches: int = 0, timeout_s: float = LIMIT_S) -> Finish:
-        """Ends well, with each word once and in its place, written by at most `switches` + 1 workers in turn."""
+        """Ends well, with each word once and in its place, written by at most `switches` + 1
+        workers in turn."""
         end = await self.finished(timeout_s)
         assert isinstance(end, Finish), end
         model, texts = self.local.model, self.sink.texts
@@ -405,9 +430,11 @@ class Running:
         return end
 
 
-def containers(root: object, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, int]]:
-    """Every container inside an object of this project, by path, with its size. An `OrderedDict` is a memory with a limit
-    of its own, from which the oldest entry goes, and is left out."""
+def containers(
+    root: object, name: str = "", seen: set[int] | None = None
+) -> Iterator[tuple[str, int]]:
+    """Every container inside an object of this project, by path, with its size. An `OrderedDict` is
+    a memory with a limit of its own, from which the oldest entry goes, and is left out."""
     seen = set() if seen is None else seen
     if id(root) in seen:
         return
@@ -442,6 +469,8 @@ def owes_nothing(sender: Service) -> bool:
     return not sender.reported.links().unacknowledged
 
 
-def generate_requests(change: Callable[[GenerateRequest], GenerateRequest]) -> tuple[str, Callable[[bytes], bytes]]:
+def generate_requests(
+    change: Callable[[GenerateRequest], GenerateRequest],
+) -> tuple[str, Callable[[bytes], bytes]]:
     """A change of a preprocessor's generate requests, for `Service.changing`."""
     return ".gen.", lambda data: encode_generate(change(decode_generate(data)))

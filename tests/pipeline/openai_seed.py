@@ -27,7 +27,9 @@ COMPACT = re.compile(r"test_method_compact_with_all_params")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if REFUSED.match(item.name) and "respons" in item.nodeid:
-            item.add_marker(pytest.mark.skip(reason="sends `prompt` and `conversation`, which are refused"))
+            item.add_marker(
+                pytest.mark.skip(reason="sends `prompt` and `conversation`, which are refused")
+            )
         elif COMPACT.match(item.name):
             reason = "the user messages that the API documents are none of the SDK's output items"
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
@@ -50,14 +52,17 @@ def real_ids(monkeypatch: pytest.MonkeyPatch) -> None:
             previous = options.json_data["previous_response_id"]
             options.json_data = options.json_data | {"previous_response_id": real(previous)}
         if options.params.get("after") == "after":
-            options.params = {name: value for name, value in options.params.items() if name != "after"}
+            options.params = {
+                name: value for name, value in options.params.items() if name != "after"
+            }
         return build(self, options, **others)
 
     monkeypatch.setattr(BaseClient, "_build_request", build_request)
 
 
 def response() -> str:
-    """Has the server make a response in the background, so that it can be cancelled, too, and waits for its end."""
+    """Has the server make a response in the background, so that it can be cancelled, too, and waits
+    for its end."""
     made = ask("POST", "/responses", {"input": "Say hello.", "background": True, "stream": False})
     while made["status"] in ("queued", "in_progress"):
         made = ask("GET", f"/responses/{made['id']}")

@@ -1,4 +1,5 @@
-"""Runs a stage as a release with another protocol would: `python -m tests.pipeline.other_protocol STAGE [flags]`."""
+"""Runs a stage as a release with another protocol would: `python -m tests.pipeline.other_protocol
+STAGE [flags]`."""
 
 import sys
 

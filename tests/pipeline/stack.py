@@ -21,7 +21,13 @@ class Child:
     """One service process."""
 
     def __init__(
-        self, stage: str, name: str, argv: list[str], environment: dict[str, str], log: Path, port: int = 0
+        self,
+        stage: str,
+        name: str,
+        argv: list[str],
+        environment: dict[str, str],
+        log: Path,
+        port: int = 0,
     ) -> None:
         self.stage = stage
         self.name = name
@@ -32,10 +38,15 @@ class Child:
         self.start()
 
     def start(self) -> None:
-        """Starts, or starts again as a supervisor would: the same arguments and port, and the log goes on."""
+        """Starts, or starts again as a supervisor would: the same arguments and port, and the log
+        goes on."""
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                self._argv, stdout=output, stderr=subprocess.STDOUT, env=self._environment, stdin=subprocess.DEVNULL
+                self._argv,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
             )
 
     def kill(self) -> None:
@@ -85,14 +96,25 @@ class Stack:
         self._started = 0
 
     def start(self, stage: str, **options: Any) -> Child:
-        """Starts one process; does not wait for it. The option `module` runs the stage that is its first argument."""
+        """Starts one process; does not wait for it. The option `module` runs the stage that is its
+        first argument."""
         if not self._started:
             self.nats.make_buckets()
         name = f"{stage}{self._started}"
-        program = (options.pop("module"), stage) if "module" in options else ("services.cli.main", "serve", stage)
+        program = (
+            (options.pop("module"), stage)
+            if "module" in options
+            else ("services.cli.main", "serve", stage)
+        )
         self._started += 1
         port = (options.pop("port", 0) or free_port()) if stage == "frontend" else 0
-        options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common, **options}
+        options = {
+            "nats_url": self.nats.url,
+            "id": name,
+            "log_format": "json",
+            **self.common,
+            **options,
+        }
         if stage == "frontend":
             options = {"port": port, **options}
         else:
@@ -113,13 +135,26 @@ class Stack:
         return child
 
     def start_up(self, **options: Any) -> Child:
-        """Starts `turnwire up` on this bus, in place of single processes; its log has that of each stage."""
+        """Starts `turnwire up` on this bus, in place of single processes; its log has that of each
+        stage."""
         port = free_port()
-        options = {"nats_url": self.nats.url, "port": port, "state_dir": self.directory / "state", **options}
+        options = {
+            "nats_url": self.nats.url,
+            "port": port,
+            "state_dir": self.directory / "state",
+            **options,
+        }
         argv = [sys.executable, "-m", "services.cli.main", "up", f"--model={self.model}"]
         for option, value in options.items():
             argv.append(f"--{option.replace('_', '-')}" + ("" if value is True else f"={value}"))
-        child = Child("frontend", "up", argv, {**os.environ, **self.environment}, self.directory / "up.log", port)
+        child = Child(
+            "frontend",
+            "up",
+            argv,
+            {**os.environ, **self.environment},
+            self.directory / "up.log",
+            port,
+        )
         self.children.append(child)
         self.url = child.url
         return child
@@ -132,7 +167,9 @@ class Stack:
         self.wait_ready(counts or {})
         return self
 
-    def wait_ready(self, counts: dict[str, int] | None = None, timeout_s: float = 2 * LIMIT_S) -> None:
+    def wait_ready(
+        self, counts: dict[str, int] | None = None, timeout_s: float = 2 * LIMIT_S
+    ) -> None:
         """Waits until the frontend is ready and has a heartbeat of each expected process."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -141,17 +178,22 @@ class Stack:
             if (
                 health.get("ready")
                 and self.names <= set(health["models"])
-                and all(len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages)
+                and all(
+                    len(stages.get(s, [])) >= n for s, n in (counts or {}).items() if s in stages
+                )
             ):
                 return
             for child in self.children:
                 if child.process.poll() not in (None, 0, -9):
                     raise RuntimeError(f"{child.name} died:\n{child.text()[-3000:]}")
             time.sleep(0.05)
-        raise RuntimeError(f"not ready: {self.health()}\n" + "\n".join(c.text()[-1500:] for c in self.children))
+        raise RuntimeError(
+            f"not ready: {self.health()}\n" + "\n".join(c.text()[-1500:] for c in self.children)
+        )
 
     def restore(self, counts: dict[str, int], **options: dict[str, Any]) -> None:
-        """Waits until there are `counts` of each stage again, and the one frontend counts no others among the living."""
+        """Waits until there are `counts` of each stage again, and the one frontend counts no others
+        among the living."""
         self.children = [child for child in self.children if child.process.poll() is None]
         for child in self.children:
             child.resume()
@@ -165,8 +207,13 @@ class Stack:
         while time.monotonic() < deadline:
             health = self.health()
             stages = health.get("stages", {})
-            seen = {s: sorted(p["id"].rpartition("-")[0] for p in stages[s] if not p["draining"]) for s in stages}
-            if health.get("ready") and seen == {s: sorted(c.name for c in self.of(s)) for s in counts}:
+            seen = {
+                s: sorted(p["id"].rpartition("-")[0] for p in stages[s] if not p["draining"])
+                for s in stages
+            }
+            if health.get("ready") and seen == {
+                s: sorted(c.name for c in self.of(s)) for s in counts
+            }:
                 return
             time.sleep(0.05)
         raise RuntimeError(f"not restored: {self.health()}")
@@ -182,7 +229,11 @@ class Stack:
         return found
 
     def of(self, stage: str) -> list[Child]:
-        return [child for child in self.children if child.stage == stage and child.process.poll() is None]
+        return [
+            child
+            for child in self.children
+            if child.stage == stage and child.process.poll() is None
+        ]
 
     def stop(self) -> None:
         for child in self.children:

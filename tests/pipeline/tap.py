@@ -33,8 +33,16 @@ class Tap:
     def samples(self, model: Path) -> list[SAMPLE]:
         """Stops; returns the samples, after the independent script has checked them."""
         self.stop()
-        argv = [sys.executable, "-m", "services.cli.main", "trajectories", str(self.folder / "tap.jsonl")]
-        made = subprocess.run([*argv, "--model", str(model)], capture_output=True, text=True, timeout=LIMIT_S)
+        argv = [
+            sys.executable,
+            "-m",
+            "services.cli.main",
+            "trajectories",
+            str(self.folder / "tap.jsonl"),
+        ]
+        made = subprocess.run(
+            [*argv, "--model", str(model)], capture_output=True, text=True, timeout=LIMIT_S
+        )
         assert made.returncode == 0, made.stderr
         lines = made.stdout
         (self.folder / "samples.jsonl").write_text(lines)

@@ -1,4 +1,5 @@
-"""Budgets of reasoning tokens through real processes and all APIs, on the script engine and on a random model."""
+"""Budgets of reasoning tokens through real processes and all APIs, on the script engine and on a
+random model."""
 
 import asyncio
 import importlib.util
@@ -21,7 +22,8 @@ from turnwire_tools.clients.answer import APIS, Api
 
 LIMIT = 64
 END = 2
-"""The tokens before the answer that the parser counts as reasoning: a line break and the closing tag."""
+"""The tokens before the answer that the parser counts as reasoning: a line break and the closing
+tag."""
 BUDGETS = {"effort_budgets": f"low={LIMIT}"}
 THOUGHT = "Look. [[fill 500]]\n</think>\n\n"
 
@@ -51,11 +53,27 @@ def request(api: Api, text: str, *, model: str = MODEL, **more: Any) -> tuple[st
     if api == "messages":
         thinking = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
         turns = [{"role": "user", "content": text}]
-        return "/v1/messages", {"model": model, "max_tokens": 4000, "messages": turns, **thinking, **more}
+        return "/v1/messages", {
+            "model": model,
+            "max_tokens": 4000,
+            "messages": turns,
+            **thinking,
+            **more,
+        }
     if api == "responses":
-        return "/v1/responses", {"model": model, "input": text, "reasoning": {"effort": "low"}, **more}
+        return "/v1/responses", {
+            "model": model,
+            "input": text,
+            "reasoning": {"effort": "low"},
+            **more,
+        }
     turns = [{"role": "user", "content": text}]
-    return "/v1/chat/completions", {"model": model, "messages": turns, "reasoning_effort": "low", **more}
+    return "/v1/chat/completions", {
+        "model": model,
+        "messages": turns,
+        "reasoning_effort": "low",
+        **more,
+    }
 
 
 def contents(api: Api, document: dict[str, Any]) -> tuple[str, str, int]:
@@ -66,7 +84,11 @@ def contents(api: Api, document: dict[str, Any]) -> tuple[str, str, int]:
         return blocks["thinking"]["thinking"], blocks["text"]["text"], counted
     if api == "responses":
         items = {item["type"]: item["content"][0]["text"] for item in document["output"]}
-        return items["reasoning"], items["message"], document["usage"]["output_tokens_details"]["reasoning_tokens"]
+        return (
+            items["reasoning"],
+            items["message"],
+            document["usage"]["output_tokens_details"]["reasoning_tokens"],
+        )
     (choice,) = document["choices"]
     counted = document["usage"]["completion_tokens_details"]["reasoning_tokens"]
     return choice["message"]["reasoning_content"], choice["message"]["content"], counted
@@ -87,7 +109,9 @@ async def streamed(client: Client, path: str, ask: dict[str, Any]) -> str:
             inner = data["delta"] if isinstance(data.get("delta"), dict) else {}
             for choice in data.get("choices") or []:
                 inner = choice["delta"]
-            texts = (inner.get(name) for name in ("thinking", "text", "reasoning_content", "content"))
+            texts = (
+                inner.get(name) for name in ("thinking", "text", "reasoning_content", "content")
+            )
             pieces += [delta or "", *(text for text in texts if text)]
     return "".join(pieces)
 
@@ -106,21 +130,33 @@ async def test_budget_holds_on_every_api_streamed_or_not(client: Client, api: Ap
 @pytest.mark.parametrize("api", APIS)
 async def test_thought_within_the_budget_is_as_without_one(client: Client, api: Api) -> None:
     path, ask = request(api, say("Look. [[fill 50]]\n</think>\n\nSo it is."))
-    plain = {name: value for name, value in ask.items() if name not in ("reasoning_effort", "output_config")}
+    plain = {
+        name: value
+        for name, value in ask.items()
+        if name not in ("reasoning_effort", "output_config")
+    }
     if api == "responses":
         plain["reasoning"] = {"effort": "medium"}
     (_, limited), (_, free) = await client.post(path, ask), await client.post(path, plain)
     assert contents(api, limited) == contents(api, free)
 
 
-async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(client: Client) -> None:
+async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(
+    client: Client,
+) -> None:
     """With calls, whose results come back: the template keeps the thought."""
-    more = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "return_token_ids": True}
+    more = {
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "low"},
+        "return_token_ids": True,
+    }
     outputs = say(THOUGHT + call("ls"), THOUGHT + call("pwd"), "Short.\n</think>\n\nDone.")
     messages: list[dict[str, Any]] = [{"role": "user", "content": outputs}]
     known: list[int] = []
     for turn in range(3):
-        _, document = await client.post("/v1/messages", body("", messages=messages, stream=False, **more))
+        _, document = await client.post(
+            "/v1/messages", body("", messages=messages, stream=False, **more)
+        )
         prompt, ids = document["prompt_token_ids"], document["token_ids"]
         assert prompt[: len(known)] == known, turn
         known = prompt + ids[:-1]
@@ -139,7 +175,10 @@ async def test_log_probabilities_are_those_of_the_tokens(client: Client) -> None
     path, ask = request("chat", say(THOUGHT + "So it is."), logprobs=True, top_logprobs=2)
     _, document = await client.post(path, ask)
     (choice,) = document["choices"]
-    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"]
+    assert (
+        "".join(entry["token"] for entry in choice["logprobs"]["content"])
+        == choice["message"]["content"]
+    )
     assert all(len(entry["top_logprobs"]) == 2 for entry in choice["logprobs"]["content"])
     _, document = await client.post(path, {**ask, "return_token_ids": True})
     (choice,) = document["choices"]
@@ -194,9 +233,12 @@ async def test_turn_with_a_budget_continues_when_its_worker_is_killed(
     assert await running == thought + text
 
 
-async def check_random_model(client: Client, nats_url: str, name: str, directory: Path, mark: str = "") -> None:
-    """A random model writes noise, never the end of a thought: it would think to the end of its tokens. On every API its
-    thought ends with the budget, an answer follows, and the next prompt begins with all tokens of the turn."""
+async def check_random_model(
+    client: Client, nats_url: str, name: str, directory: Path, mark: str = ""
+) -> None:
+    """A random model writes noise, never the end of a thought: it would think to the end of its
+    tokens. On every API its thought ends with the budget, an answer follows, and the next prompt
+    begins with all tokens of the turn."""
     end = Tokenizer.from_file(str(directory / "tokenizer.json")).token_to_id("</think>")
     assert end is not None
     for api in APIS:
@@ -220,10 +262,15 @@ async def check_random_model(client: Client, nats_url: str, name: str, directory
                 )
                 answer = await client.converse(api, conversation, stream=stream)
                 assert [block.kind for block in answer.blocks] == ["reasoning", "text"]
-                messages += [Message("assistant", answer.parts), Message("user", [Text("And else?")])]
+                messages += [
+                    Message("assistant", answer.parts),
+                    Message("user", [Text("And else?")]),
+                ]
             turns = [await bus.ended(turn) for turn in list(bus.turns)]
         assert [turn.output.index(end) + 1 for turn in turns] == [LIMIT + END] * 4
-        assert [found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None] == []
+        assert [
+            found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None
+        ] == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -233,7 +280,13 @@ async def test_random_model_is_stopped_and_continued(
     model = build_random_model(tmp_path_factory.mktemp("tiny") / "model")
     running = Stack(make_nats(), model, tmp_path_factory.mktemp("random"))
     name = {"served_model_name": "tiny"}
-    worker = {**name, "engine": "transformers", "kv_tokens": 8192, "slots": 4, "max_model_len": 4096}
+    worker = {
+        **name,
+        "engine": "transformers",
+        "kv_tokens": 8192,
+        "slots": 4,
+        "max_model_len": 4096,
+    }
     try:
         running.start_all(parser=name, preprocessor={**name, **BUDGETS}, worker=worker)
         client = Client(running.url)

@@ -1,5 +1,6 @@
-"""Why a prompt was not in the cache, in the words of both APIs, through real processes: two preprocessors, and in slow
-tests two frontends, two models and two tenants. The engine's prompts are the judge of each number."""
+"""Why a prompt was not in the cache, in the words of both APIs, through real processes: two
+preprocessors, and in slow tests two frontends, two models and two tenants. The engine's prompts are
+the judge of each number."""
 
 import hashlib
 import json
@@ -28,7 +29,8 @@ ANSWERS = say(*(f"Hm.\n</think>\n\nYes, {number}." for number in range(30)))
 
 
 class Api:
-    """Posts requests of one API, in turn whole and as a stream, and keeps the ids of each prompt by the answer's id."""
+    """Posts requests of one API, in turn whole and as a stream, and keeps the ids of each prompt by
+    the answer's id."""
 
     path = ""
 
@@ -42,7 +44,9 @@ class Api:
         self._count += 1
         stream, url = self._count % 2 == 0, self._urls[self._count % len(self._urls)]
         body = {"model": MODEL, **body, "stream": stream, "return_token_ids": True}
-        async with self._http.post(url + self.path, json=body, headers={"authorization": f"Bearer {key}"}) as answer:
+        async with self._http.post(
+            url + self.path, json=body, headers={"authorization": f"Bearer {key}"}
+        ) as answer:
             data = await answer.read()
             assert answer.status == 200, data
             found = self.of_stream(SseParser().feed(data)) if stream else json.loads(data)
@@ -56,7 +60,8 @@ class Api:
         """Tokens of an earlier prompt that a later one does not begin with."""
         old, new = self.ids[before], self.ids[now]
         return len(old) - next(
-            (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), len(new)
+            (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
+            len(new),
         )
 
 
@@ -68,7 +73,9 @@ class Messages(Api):
         return dict(message)
 
     async def ask(self, body: dict[str, Any], previous: str | None, **more: Any) -> dict[str, Any]:
-        return await self.post({"max_tokens": 50, **body, "diagnostics": {"previous_message_id": previous}}, **more)
+        return await self.post(
+            {"max_tokens": 50, **body, "diagnostics": {"previous_message_id": previous}}, **more
+        )
 
 
 class Responses(Api):
@@ -79,7 +86,11 @@ class Responses(Api):
         return dict(response)
 
     async def ask(self, body: dict[str, Any], compared: str | None, **more: Any) -> dict[str, Any]:
-        options = {"prompt_cache_options": {"comparison_response_id": compared}} if compared is not None else {}
+        options = (
+            {"prompt_cache_options": {"comparison_response_id": compared}}
+            if compared is not None
+            else {}
+        )
         return await self.post({**body, **options}, **more)
 
 
@@ -95,10 +106,16 @@ def request(
     """A session after some answers, of the Messages API."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"{ANSWERS}{first}"}]
     for number in range(turns):
-        messages += [{"role": "assistant", "content": f"Yes, {number}."}, {"role": "user", "content": f"And {number}?"}]
+        messages += [
+            {"role": "assistant", "content": f"Yes, {number}."},
+            {"role": "user", "content": f"And {number}?"},
+        ]
     tools = [{**TOOLS[0], **({"description": tool} if tool else {})}]
     return {
-        "system": [{"type": "text", "text": HEADER.format(header)}, {"type": "text", "text": system}],
+        "system": [
+            {"type": "text", "text": HEADER.format(header)},
+            {"type": "text", "text": system},
+        ],
         "messages": messages,
         "tools": tools,
     }
@@ -110,7 +127,10 @@ def responses_request(
     """A session of the Responses API, with the changes of the one of Messages."""
     items: list[dict[str, Any]] = [{"role": "user", "content": f"{ANSWERS}{first}"}]
     for number in range(turns):
-        items += [{"role": "assistant", "content": f"Yes, {number}."}, {"role": "user", "content": f"And {number}?"}]
+        items += [
+            {"role": "assistant", "content": f"Yes, {number}."},
+            {"role": "user", "content": f"And {number}?"},
+        ]
     return {
         "instructions": system,
         "input": items,
@@ -181,11 +201,15 @@ async def test_compacted_session_is_named(stack: Stack, http: aiohttp.ClientSess
     api = Responses(http, stack.url)
     before = await api.ask(responses_request(3), None)
     items = responses_request(3)["input"]
-    async with http.post(f"{stack.url}/v1/responses/compact", json={"model": MODEL, "input": items}) as answer:
+    async with http.post(
+        f"{stack.url}/v1/responses/compact", json={"model": MODEL, "input": items}
+    ) as answer:
         compacted = await answer.json()
         assert answer.status == 200, compacted
     after = await api.ask(
-        responses_request(0) | {"input": [*compacted["output"], {"role": "user", "content": "On."}]}, before["id"]
+        responses_request(0)
+        | {"input": [*compacted["output"], {"role": "user", "content": "On."}]},
+        before["id"],
     )
     found = after["prompt_cache_diagnostics"]
     assert (found["reason"], found["cache_missed_tokens"]) == (
@@ -194,8 +218,11 @@ async def test_compacted_session_is_named(stack: Stack, http: aiohttp.ClientSess
     )
 
 
-async def test_every_api_reports_the_cached_tokens_of_the_engine(stack: Stack, http: aiohttp.ClientSession) -> None:
-    """At the end, whole and streamed. Before it, `message_start` has an estimate, with the same sum."""
+async def test_every_api_reports_the_cached_tokens_of_the_engine(
+    stack: Stack, http: aiohttp.ClientSession
+) -> None:
+    """At the end, whole and streamed. Before it, `message_start` has an estimate, with the same
+    sum."""
     chat = {"messages": [{"role": "user", "content": f"{ANSWERS}{'Much to read. ' * 200}"}]}
     requests: list[tuple[str, dict[str, Any]]] = [
         ("/v1/messages", {"max_tokens": 50, **chat}),
@@ -210,10 +237,17 @@ async def test_every_api_reports_the_cached_tokens_of_the_engine(stack: Stack, h
                     request.pop("stream_options", None)
                 async with http.post(stack.url + path, json=request) as answer:
                     data = await answer.read()
-                found = [json.loads(data)] if not stream else [one for _, one in SseParser().feed(data) if one]
+                found = (
+                    [json.loads(data)]
+                    if not stream
+                    else [one for _, one in SseParser().feed(data) if one]
+                )
                 turn, prompt, cached = usage_of(path, found)
                 decoded = await bus.ended(turn)
-                assert (prompt, cached) == (len(decoded.prompt), decoded.cached or 0), (path, stream)
+                assert (prompt, cached) == (len(decoded.prompt), decoded.cached or 0), (
+                    path,
+                    stream,
+                )
             assert cached > 500, path
 
 
@@ -224,7 +258,9 @@ def usage_of(path: str, found: list[dict[str, Any]]) -> tuple[str, int, int]:
         message = next((one["message"] for one in found if "message" in one), found[0])
         first = message["usage"]
         assert usage["cache_creation_input_tokens"] == first["cache_creation_input_tokens"] == 0
-        first_sum, last_sum = (part["input_tokens"] + part["cache_read_input_tokens"] for part in (first, usage))
+        first_sum, last_sum = (
+            part["input_tokens"] + part["cache_read_input_tokens"] for part in (first, usage)
+        )
         assert first_sum == last_sum
         return message["id"].removeprefix("msg_"), last_sum, usage["cache_read_input_tokens"]
     if path == "/v1/responses":
@@ -245,7 +281,9 @@ def two_models(
     """Two frontends with keys, two preprocessors, and another model."""
     directory = tmp_path_factory.mktemp("cache-miss")
     keys = directory / "keys"
-    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("red", "blue")))
+    keys.write_text(
+        "".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("red", "blue"))
+    )
     running = Stack(make_nats(), demo_model, directory)
     try:
         for stage in ("worker", "parser", "preprocessor"):
@@ -257,7 +295,9 @@ def two_models(
 
 
 @pytest.mark.slow
-async def test_another_model_and_frontend_are_known(two_models: Stack, http: aiohttp.ClientSession) -> None:
+async def test_another_model_and_frontend_are_known(
+    two_models: Stack, http: aiohttp.ClientSession
+) -> None:
     urls = [child.url for child in two_models.of("frontend")]
     messages, responses = Messages(http, *urls), Responses(http, *urls)
     before = await messages.ask(request(0), None, key="red")
@@ -267,23 +307,34 @@ async def test_another_model_and_frontend_are_known(two_models: Stack, http: aio
         before = now
     other = await messages.ask(request(8) | {"model": OTHER_MODEL}, before["id"], key="red")
     tokens = len(messages.ids[before["id"]])
-    assert other["diagnostics"] == {"cache_miss_reason": {"type": "model_changed", "cache_missed_input_tokens": tokens}}
+    assert other["diagnostics"] == {
+        "cache_miss_reason": {"type": "model_changed", "cache_missed_input_tokens": tokens}
+    }
     foreign = await messages.ask(request(8), before["id"], key="blue")
     assert foreign["diagnostics"] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
     first = await responses.ask(responses_request(0), None, key="red")
-    second = await responses.ask(responses_request(1) | {"model": OTHER_MODEL}, first["id"], key="red")
+    second = await responses.ask(
+        responses_request(1) | {"model": OTHER_MODEL}, first["id"], key="red"
+    )
     found = second["prompt_cache_diagnostics"]
-    assert (found["reason"], found["cache_missed_tokens"]) == ("model_changed", len(responses.ids[first["id"]]))
+    assert (found["reason"], found["cache_missed_tokens"]) == (
+        "model_changed",
+        len(responses.ids[first["id"]]),
+    )
 
 
 @pytest.mark.slow
-async def test_lost_fingerprints_make_a_comparison_unavailable(two_models: Stack, http: aiohttp.ClientSession) -> None:
+async def test_lost_fingerprints_make_a_comparison_unavailable(
+    two_models: Stack, http: aiohttp.ClientSession
+) -> None:
     messages, responses = Messages(http, two_models.url), Responses(http, two_models.url)
     one, other = (
         await messages.ask(request(0), None, key="red"),
         await responses.ask(responses_request(0), None, key="red"),
     )
-    for child in [child for child in two_models.of("preprocessor") if OTHER_MODEL not in child._argv]:
+    for child in [
+        child for child in two_models.of("preprocessor") if OTHER_MODEL not in child._argv
+    ]:
         child.kill()
         child.start()
     found = await messages.ask(request(1), one["id"], key="red")

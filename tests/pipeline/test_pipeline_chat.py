@@ -14,7 +14,8 @@ from tests.pipeline.client import TOOLS, call, say
 from tests.pipeline.stack import MODEL, Stack
 
 CHAT_TOOLS: Any = [
-    {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}} for tool in TOOLS
+    {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}}
+    for tool in TOOLS
 ]
 TWICE = f"First thought.\n</think>\n\n{call('one')}\n<think>\nSecond thought.\n</think>\n\n{call('two')}"
 LONG = "Hm.\n</think>\n\nIt begins.[[delay 50]][[fill 4000]]"
@@ -55,9 +56,13 @@ async def test_a_call_is_dispatched_while_the_model_goes_on(sdk: AsyncOpenAI) ->
     assert dispatched["tool_call"]["function"]["arguments"] == before
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "run_shell"}}])
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "run_shell"}}]
+)
 async def test_a_forced_call_overrides_the_response_format(sdk: AsyncOpenAI, choice: Any) -> None:
-    begun = call("ls").partition("<function=" if choice == "required" else "<function=run_shell>\n")[2]
+    begun = call("ls").partition(
+        "<function=" if choice == "required" else "<function=run_shell>\n"
+    )[2]
     answer = await sdk.chat.completions.create(
         model=MODEL,
         messages=user(begun),
@@ -89,7 +94,10 @@ async def test_sealed_reasoning_returns_to_its_place(stack: Stack, sdk: AsyncOpe
     }
     for made in replayed["tool_calls"]:
         made["function"].pop("parsed_arguments", None)
-    messages += [replayed, *({"role": "tool", "tool_call_id": made["id"], "content": "ok"} for made in calls)]
+    messages += [
+        replayed,
+        *({"role": "tool", "tool_call_id": made["id"], "content": "ok"} for made in calls),
+    ]
     prompt = await _prompt(stack, {"model": MODEL, "messages": messages, "tools": CHAT_TOOLS})
     shown = prompt.partition("<|im_start|>assistant")[2]
     places = [shown.find(text) for text in ("First thought.", "one", "Second thought.", "two")]
@@ -102,7 +110,9 @@ async def test_sealed_reasoning_returns_to_its_place(stack: Stack, sdk: AsyncOpe
 async def _prompt(stack: Stack, body: dict[str, Any]) -> str:
     async with aiohttp.ClientSession(stack.url) as http:
         tokenized = await (await http.post("/v1/tokenize", json=body)).json()
-        text = await (await http.post("/v1/detokenize", json={"model": MODEL, "tokens": tokenized["tokens"]})).json()
+        text = await (
+            await http.post("/v1/detokenize", json={"model": MODEL, "tokens": tokenized["tokens"]})
+        ).json()
     prompt: str = text["prompt"]
     return prompt
 
@@ -114,13 +124,18 @@ async def test_several_choices_are_streamed_together(sdk: AsyncOpenAI) -> None:
         stream_options={"include_usage": True},
     ) as stream:  # fmt: skip
         whole = await stream.get_final_completion()
-    assert [(each.index, each.message.content) for each in whole.choices] == [(at, "Hello there.") for at in range(3)]
+    assert [(each.index, each.message.content) for each in whole.choices] == [
+        (at, "Hello there.") for at in range(3)
+    ]
     assert whole.usage
     assert whole.usage.completion_tokens % 3 == 0
     for each in whole.choices:
         assert each.logprobs
         assert each.logprobs.content
-        assert b"".join(bytes(token.bytes or []) for token in each.logprobs.content).decode() == "Hello there."
+        assert (
+            b"".join(bytes(token.bytes or []) for token in each.logprobs.content).decode()
+            == "Hello there."
+        )
         assert all(1 <= len(token.top_logprobs) <= 2 for token in each.logprobs.content)
 
 

@@ -1,4 +1,5 @@
-"""A cluster of three NATS servers: one that hangs or dies costs no stream, and no new request fails."""
+"""A cluster of three NATS servers: one that hangs or dies costs no stream, and no new request
+fails."""
 
 import asyncio
 import json
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.slow
 COUNTS = {"worker": 1, "parser": 1, "preprocessor": 1}
 HANG_S = 35.0
 NOTICED_S = 20.0
-"""Limit for a new request: a process leaves a server that hangs after 4 to 6 s. It once noticed that after 30 s."""
+"""Limit for a new request: a process leaves a server that hangs after 4 to 6 s. It once noticed
+that after 30 s."""
 
 
 class Node:
@@ -50,10 +52,14 @@ class Node:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self._argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            self._argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def read(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.monitor}/{path}", timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.monitor}/{path}", timeout=LIMIT_S
+        ) as answer:
             return json.loads(answer.read())
 
 
@@ -73,7 +79,9 @@ class Cluster(NatsServer):
         deadline = time.monotonic() + LIMIT_S
         while True:
             try:
-                asyncio.run(make_buckets(BucketsConfig(bus=bus, ledger_store_mb=64, bucket_replicas=3)))
+                asyncio.run(
+                    make_buckets(BucketsConfig(bus=bus, ledger_store_mb=64, bucket_replicas=3))
+                )
                 return
             except Exception:
                 if time.monotonic() > deadline:
@@ -81,15 +89,25 @@ class Cluster(NatsServer):
                 time.sleep(0.2)
 
     def node_of(self, role: str) -> Node:
-        """The server that leads JetStream or a bucket, or to which a stage's first process is connected."""
+        """The server that leads JetStream or a bucket, or to which a stage's first process is
+        connected."""
         streams = self.nodes[0].read("jsz?streams=1&leader=1&config=0&accounts=1")
         if role == "jetstream":
             return self._named(streams["meta_cluster"]["leader"])
         if role.startswith("KV_"):
-            details = [stream for account in streams["account_details"] for stream in account["stream_detail"]]
-            return self._named(next(one["cluster"]["leader"] for one in details if one["name"] == role))
+            details = [
+                stream
+                for account in streams["account_details"]
+                for stream in account["stream_detail"]
+            ]
+            return self._named(
+                next(one["cluster"]["leader"] for one in details if one["name"] == role)
+            )
         for node in self.nodes:
-            if any(one.get("name", "").startswith(f"turnwire/{role}/") for one in node.read("connz")["connections"]):
+            if any(
+                one.get("name", "").startswith(f"turnwire/{role}/")
+                for one in node.read("connz")["connections"]
+            ):
                 return node
         raise LookupError(role)
 
@@ -110,7 +128,9 @@ def cluster(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="module")
-def clustered(cluster: Cluster, demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def clustered(
+    cluster: Cluster, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     running = Stack(cluster, demo_model, tmp_path_factory.mktemp("clustered"))
     try:
         yield running.start_all({**COUNTS, "frontend": 2}, frontend={"response_store": "shared"})
@@ -126,7 +146,9 @@ async def client(clustered: Stack) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize("fault", ["hang", "kill"])
-@pytest.mark.parametrize("role", ["frontend", "preprocessor", "worker", "parser", "jetstream", "KV_tw_responses"])
+@pytest.mark.parametrize(
+    "role", ["frontend", "preprocessor", "worker", "parser", "jetstream", "KV_tw_responses"]
+)
 async def test_server_that_hangs_or_dies_costs_nothing(
     cluster: Cluster, clustered: Stack, client: Client, role: str, fault: str
 ) -> None:
@@ -141,7 +163,10 @@ async def test_server_that_hangs_or_dies_costs_nothing(
         until = time.monotonic() + HANG_S
         new = []
         while time.monotonic() < until:
-            new += [asyncio.create_task(timed(one)) for one in (say_yes(client), go_on(client, stored.pop()))]
+            new += [
+                asyncio.create_task(timed(one))
+                for one in (say_yes(client), go_on(client, stored.pop()))
+            ]
             await asyncio.sleep(2)
     finally:
         if fault == "hang":
@@ -167,9 +192,12 @@ async def say_yes(client: Client) -> None:
 
 
 async def store(stack: Stack, client: Client) -> str:
-    """Stores a response by way of the second frontend; the first one can read it in the bucket only."""
+    """Stores a response by way of the second frontend; the first one can read it in the bucket
+    only."""
     other = stack.of("frontend")[1].url
-    async with client.http.post(f"{other}/v1/responses", json={"model": MODEL, "input": say(SHORT)}) as response:
+    async with client.http.post(
+        f"{other}/v1/responses", json={"model": MODEL, "input": say(SHORT)}
+    ) as response:
         document = await response.json()
     assert document.get("status") == "completed", document
     return str(document["id"])

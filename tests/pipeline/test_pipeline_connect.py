@@ -1,4 +1,5 @@
-"""Real clients that only `turnwire connect --write` has configured do a task; Codex uses the intended profile."""
+"""Real clients that only `turnwire connect --write` has configured do a task; Codex uses the
+intended profile."""
 
 import json
 import subprocess
@@ -38,7 +39,8 @@ class Home:
             "TERM": "dumb",
             "SHELL": "/bin/bash",
             "NO_PROXY": "127.0.0.1,localhost",
-            # Whatever does not go to this machine goes nowhere: the run shows what Turnwire alone can serve.
+            # Whatever does not go to this machine goes nowhere: the run shows what Turnwire alone
+            # can serve.
             "HTTPS_PROXY": "http://127.0.0.1:9",
             "HTTP_PROXY": "http://127.0.0.1:9",
             "DISABLE_TELEMETRY": "1",
@@ -51,9 +53,25 @@ class Home:
 
     def connect(self, client: str, url: str, *more: str) -> str:
         """`turnwire connect` as this user runs it."""
-        command = [sys.executable, "-m", "services.cli.main", "connect", client, "--url", url, "--write", *more]
+        command = [
+            sys.executable,
+            "-m",
+            "services.cli.main",
+            "connect",
+            client,
+            "--url",
+            url,
+            "--write",
+            *more,
+        ]
         done = subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -78,7 +96,11 @@ class Home:
         options = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
         printed = self.run(CODEX.find(), "--profile", "turnwire", *more, "exec", *options, prompt)
         lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-        problems = [line for line in lines if "error" in line["type"] or line.get("item", {}).get("type") == "error"]
+        problems = [
+            line
+            for line in lines
+            if "error" in line["type"] or line.get("item", {}).get("type") == "error"
+        ]
         assert problems == [], "no fallback profile, no retry"
         assert lines[-1]["type"] == "turn.completed"
         return lines
@@ -115,7 +137,9 @@ def test_openclaw_is_connected(agent_stack: Stack, home: Home) -> None:
     assert home.proof == "proof\n"
 
 
-@pytest.mark.parametrize("catalogue", [(), ("--catalog-file",), ("--websockets",)], ids=["url", "file", "websockets"])
+@pytest.mark.parametrize(
+    "catalogue", [(), ("--catalog-file",), ("--websockets",)], ids=["url", "file", "websockets"]
+)
 def test_codex_is_served(agent_stack: Stack, home: Home, catalogue: tuple[str, ...]) -> None:
     settings = home.directory / ".codex" / "config.toml"
     settings.parent.mkdir()
@@ -123,7 +147,9 @@ def test_codex_is_served(agent_stack: Stack, home: Home, catalogue: tuple[str, .
     home.connect("codex", agent_stack.url, *catalogue)
     home.codex(PROOF)
     assert home.proof == "proof\n"
-    assert settings.read_text() == 'model = "gpt-6-sol"\n', "the user's own settings are as they were"
+    assert settings.read_text() == 'model = "gpt-6-sol"\n', (
+        "the user's own settings are as they were"
+    )
 
 
 def test_codex_applies_a_patch_that_the_model_writes(stack: Stack, home: Home) -> None:
@@ -131,7 +157,9 @@ def test_codex_applies_a_patch_that_the_model_writes(stack: Stack, home: Home) -
     home.connect("codex", stack.url, "--model", MODEL)
     patch = '*** Begin Patch\n*** Add File: made.txt\n+by a "patch" é\n*** End Patch'
     call = f"<tool_call>\n<function=apply_patch>\n<parameter=input>\n{patch}\n</parameter>\n</function>\n</tool_call>"
-    said = f"[[say]]A file.\n</think>\n\n{call}[[/say]][[say]]It is there.\n</think>\n\nDONE[[/say]]"
+    said = (
+        f"[[say]]A file.\n</think>\n\n{call}[[/say]][[say]]It is there.\n</think>\n\nDONE[[/say]]"
+    )
     lines = home.codex(f"Add a file. {said}")
     assert (home.project / "made.txt").read_text() == 'by a "patch" é\n'
     kinds = [line["item"]["type"] for line in lines if line["type"] == "item.completed"]
@@ -139,12 +167,23 @@ def test_codex_applies_a_patch_that_the_model_writes(stack: Stack, home: Home) -
 
 
 def test_codex_has_its_own_profile_under_another_name(agent_stack: Stack, home: Home) -> None:
-    """`catalog --from` gives a served name the entry of one of Codex's own models, and keeps the window."""
+    """`catalog --from` gives a served name the entry of one of Codex's own models, and keeps the
+    window."""
     home.connect("codex", agent_stack.url)
     file = home.directory / "models.json"
-    command = [sys.executable, "-m", "services.cli.main", "catalog", "codex", "--url", agent_stack.url]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "catalog",
+        "codex",
+        "--url",
+        agent_stack.url,
+    ]
     command += ["--from", str(CODEX.find()), "-o", str(file)]
-    subprocess.run(command, cwd=ROOT, env=home.environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        command, cwd=ROOT, env=home.environment, check=True, capture_output=True, timeout=60
+    )
     [model] = json.loads(file.read_text())["models"]
     assert (model["slug"], model["context_window"]) == (AGENT, WINDOW)
     assert "Codex" in model["model_messages"]["instructions_template"]

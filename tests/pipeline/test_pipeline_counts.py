@@ -1,4 +1,5 @@
-"""Every path that counts a prompt counts what the turn of the same request uses, with and without API keys."""
+"""Every path that counts a prompt counts what the turn of the same request uses, with and without
+API keys."""
 
 import base64
 import hashlib
@@ -14,11 +15,16 @@ from tests.pipeline.stack import MODEL, Stack
 
 Json: TypeAlias = dict[str, Any]
 KEY = "count-key"
-WORK = ("I look [[turn]].\n</think>\n\nLooking.\n" + call("ls  -l") + call("date"), "So [[turn]].\n</think>\n\nDone.")
+WORK = (
+    "I look [[turn]].\n</think>\n\nLooking.\n" + call("ls  -l") + call("date"),
+    "So [[turn]].\n</think>\n\nDone.",
+)
 """The model's turns: thought, text and two calls; then thought and text."""
 THOUGHT = "x" * 40
 FILE = "A file with a line. " * 20
-FUNCTIONS = [{"type": "function", "name": t["name"], "parameters": t["input_schema"]} for t in TOOLS]
+FUNCTIONS = [
+    {"type": "function", "name": t["name"], "parameters": t["input_schema"]} for t in TOOLS
+]
 IMAGE = base64.b64encode(PNG).decode()
 PLAN = base64.b64encode(pdf("The plan has one page.")).decode()
 FEATURES = ("media", "document", "instruction", "tools", "sealed", "dropped", "forced", "more")
@@ -88,7 +94,11 @@ class Messages(Session):
         if "document" in self.features:
             source = {"type": "base64", "media_type": "application/pdf", "data": PLAN}
             content.append({"type": "document", "title": "plan.pdf", "source": source})
-        body: Json = {"model": MODEL, "max_tokens": 1000, "messages": [{"role": "user", "content": content}]}
+        body: Json = {
+            "model": MODEL,
+            "max_tokens": 1000,
+            "messages": [{"role": "user", "content": content}],
+        }
         if "instruction" in self.features:
             body["system"] = "x-anthropic-billing-header: cc_version=1.2.3;\nBe brief."
             body["messages"].append({"role": "system", "content": "Today is Monday."})
@@ -120,7 +130,11 @@ class Messages(Session):
 
     def used(self, answer: Json) -> int:
         usage = answer["usage"]
-        return int(usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"])
+        return int(
+            usage["input_tokens"]
+            + usage["cache_read_input_tokens"]
+            + usage["cache_creation_input_tokens"]
+        )
 
 
 class Chat(Session):
@@ -130,7 +144,9 @@ class Chat(Session):
     def first(self, outputs: tuple[str, ...]) -> Json:
         content: list[Json] = [{"type": "text", "text": say(*outputs)}]
         if "media" in self.features:
-            content.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}})
+            content.append(
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}
+            )
         if "document" in self.features:
             file = {"filename": "plan.pdf", "file_data": f"data:application/pdf;base64,{PLAN}"}
             content.append({"type": "file", "file": file})
@@ -141,7 +157,9 @@ class Chat(Session):
         body: Json = {"model": MODEL, "messages": messages, "max_completion_tokens": 1000}
         if "tools" in self.features:
             keys = ("name", "parameters")
-            body["tools"] = [{"type": "function", "function": {k: f[k] for k in keys}} for f in FUNCTIONS]
+            body["tools"] = [
+                {"type": "function", "function": {k: f[k] for k in keys}} for f in FUNCTIONS
+            ]
         return body
 
     def following(self, request: Json, answer: Json) -> Json:
@@ -153,7 +171,8 @@ class Chat(Session):
             names.append("reasoning_content")
         kept = {name: message[name] for name in names if message.get(name) is not None}
         results: list[Json] = [
-            {"role": "tool", "tool_call_id": call["id"], "content": FILE} for call in kept.get("tool_calls", [])
+            {"role": "tool", "tool_call_id": call["id"], "content": FILE}
+            for call in kept.get("tool_calls", [])
         ]
         if "more" in self.features or not results:
             results.append({"role": "user", "content": "And?"})
@@ -237,7 +256,8 @@ async def counted(client: Client, session: Session, request: Json) -> set[int]:
 
 
 async def check(client: Client, kind: str, features: set[str]) -> list[int]:
-    """Plays a session of three turns; compares the counts of each request with its turn. Returns the sizes."""
+    """Plays a session of three turns; compares the counts of each request with its turn. Returns
+    the sizes."""
     session = SESSIONS[kind](features)
     client.http.headers["x-turnwire-reasoning-details"] = "1"
     request, sizes = session.first(tuple(f"{sorted(features)}{output}" for output in WORK)), []
@@ -261,7 +281,9 @@ async def test_counts_equal_turns(client: Client, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SESSIONS)
 @pytest.mark.parametrize("seed", range(8))
-async def test_counts_of_generated_sessions_equal_turns(client: Client, kind: str, seed: int) -> None:
+async def test_counts_of_generated_sessions_equal_turns(
+    client: Client, kind: str, seed: int
+) -> None:
     chance = random.Random(f"{kind} {seed}")
     await check(client, kind, {feature for feature in FEATURES if chance.random() < 0.5})
 
@@ -299,7 +321,9 @@ async def test_compaction_of_messages_sees_seals(client: Client) -> None:
     _, request, size = await session_with_seals(client, "messages")
     for trigger, kinds in ((size, "thinking"), (size - 1, "compaction")):
         edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": trigger}}
-        answer = await post(client, "/v1/messages", request | {"context_management": {"edits": [edit]}})
+        answer = await post(
+            client, "/v1/messages", request | {"context_management": {"edits": [edit]}}
+        )
         assert answer["content"][0]["type"] == kinds
 
 
@@ -316,7 +340,12 @@ async def test_lanes_see_seals(client: Client) -> None:
     _, request, size = await session_with_seals(client, "responses")
     for threshold, first in ((size + 1, "reasoning"), (size, "compaction")):
         managed = [{"type": "compaction", "compact_threshold": threshold}]
-        frame = {"type": "response.create", "store": False, **request, "context_management": managed}
+        frame = {
+            "type": "response.create",
+            "store": False,
+            **request,
+            "context_management": managed,
+        }
         async with client.http.ws_connect(f"{client.url}/v1/responses") as socket:
             await socket.send_json(frame)
             async for message in socket:

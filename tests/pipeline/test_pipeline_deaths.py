@@ -1,4 +1,5 @@
-"""Real processes that die, drain, or freeze and resume: the turn goes on, or ends with one clear error."""
+"""Real processes that die, drain, or freeze and resume: the turn goes on, or ends with one clear
+error."""
 
 import asyncio
 import contextlib
@@ -11,7 +12,12 @@ from tests.conftest import LIMIT_S, eventually, until
 from tests.pipeline.client import Answer, Client, body, call, events, say
 from tests.pipeline.stack import Child, Stack
 
-LONG = "Thinking.\n</think>\n\nBefore.\n\n[[delay 15]]" + call("ls") + "\n\n[[fill 120]]" + call("date")
+LONG = (
+    "Thinking.\n</think>\n\nBefore.\n\n[[delay 15]]"
+    + call("ls")
+    + "\n\n[[fill 120]]"
+    + call("date")
+)
 
 
 def check_whole(answer: Answer) -> None:
@@ -24,7 +30,9 @@ def check_whole(answer: Answer) -> None:
     assert words.startswith("Every engine waits for something."), "nothing doubled, nothing lost"
 
 
-async def after_first_call(client: Client, request: dict[str, Any]) -> tuple[asyncio.Task[Answer], asyncio.Event]:
+async def after_first_call(
+    client: Client, request: dict[str, Any]
+) -> tuple[asyncio.Task[Answer], asyncio.Event]:
     """Starts a turn; the event is set when its first call is complete."""
     reached = asyncio.Event()
 
@@ -62,7 +70,9 @@ async def busy(stack: Stack, stage: str) -> str:
 
 
 @pytest.mark.parametrize("stage", ["parser", "worker"])
-async def test_a_process_that_dies_during_a_turn_is_replaced(own_stack: Stack, own_client: Client, stage: str) -> None:
+async def test_a_process_that_dies_during_a_turn_is_replaced(
+    own_stack: Stack, own_client: Client, stage: str
+) -> None:
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(6)]
     for _, reached in tasks:
@@ -76,7 +86,9 @@ async def test_a_process_that_dies_during_a_turn_is_replaced(own_stack: Stack, o
 
 
 @pytest.mark.parametrize("stage", ["parser", "worker", "preprocessor"])
-async def test_a_draining_process_loses_nothing(own_stack: Stack, own_client: Client, stage: str) -> None:
+async def test_a_draining_process_loses_nothing(
+    own_stack: Stack, own_client: Client, stage: str
+) -> None:
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]
     for _, reached in tasks:
@@ -125,7 +137,8 @@ async def test_a_process_can_be_stopped_while_there_is_no_bus(own_stack: Stack) 
         for child in leaving:
             child.terminate()
         for child in leaving:
-            # A worker that has not delivered the end of a turn waits for the bus until its grace period ends.
+            # A worker that has not delivered the end of a turn waits for the bus until its grace
+            # period ends.
             assert await asyncio.to_thread(child.wait, GRACE_S + 15) == 0, child.text()[-2000:]
     finally:
         own_stack.nats.start()
@@ -135,18 +148,26 @@ async def test_frozen_preprocessors_are_skipped(own_stack: Stack, own_client: Cl
     frozen = own_stack.of("preprocessor")[0]
     frozen.pause()
     try:
-        answers = await asyncio.gather(*(own_client.stream(body(say("Hm.\n</think>\n\nYes."))) for _ in range(6)))
+        answers = await asyncio.gather(
+            *(own_client.stream(body(say("Hm.\n</think>\n\nYes."))) for _ in range(6))
+        )
         assert all(answer.contents[-1] == ("text", "Yes.") for answer in answers)
     finally:
         frozen.resume()
 
 
-async def test_a_turn_survives_its_engine_if_there_is_another_worker(own_stack: Stack, own_client: Client) -> None:
+async def test_a_turn_survives_its_engine_if_there_is_another_worker(
+    own_stack: Stack, own_client: Client
+) -> None:
     output = "Hm.\n</think>\n\nOne two [[pause 50]][[die out of memory]]three"
     answer = await own_client.stream(body(say(output)))
-    assert answer.contents[-1] == ("text", "One two three"), "the other worker continued after the tokens"
+    assert answer.contents[-1] == ("text", "One two three"), (
+        "the other worker continued after the tokens"
+    )
     await eventually(lambda: len(own_stack.of("worker")) == 1)
-    async with own_client.http.post(f"{own_client.url}/v1/messages", json=body(say(output))) as response:
+    async with own_client.http.post(
+        f"{own_client.url}/v1/messages", json=body(say(output))
+    ) as response:
         assert response.status == 200
         got = [event async for event in events(response)]
     assert [e.name for e in got].count("error") == 1
@@ -154,7 +175,9 @@ async def test_a_turn_survives_its_engine_if_there_is_another_worker(own_stack: 
     assert got[-1].data["error"]["type"] == "api_error"
     assert "could not be continued within 8 s" in got[-1].data["error"]["message"]
     await eventually(lambda: not own_stack.of("worker"))
-    async with own_client.http.post(f"{own_client.url}/v1/messages", json=body(say("x"), stream=False)) as response:
+    async with own_client.http.post(
+        f"{own_client.url}/v1/messages", json=body(say("x"), stream=False)
+    ) as response:
         assert response.status == 503
         assert int(response.headers["retry-after"]) > 0
         assert (await response.json())["error"]["type"] == "overloaded_error"
@@ -208,15 +231,19 @@ async def test_a_process_that_freezes_and_resumes_drops_the_turns_that_others_ha
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_turns_of_a_frontend_that_is_gone_are_cancelled(own_stack: Stack, own_client: Client, how: str) -> None:
-    """A frontend that is dead, or frozen for longer than `recovery_s`. The frozen one resumes and serves again. Its turn has
-    one end: an error, or, where the worker gave the turn up before the parser did, the end of the turn on another
-    worker."""
+async def test_turns_of_a_frontend_that_is_gone_are_cancelled(
+    own_stack: Stack, own_client: Client, how: str
+) -> None:
+    """A frontend that is dead, or frozen for longer than `recovery_s`. The frozen one resumes and
+    serves again. Its turn has one end: an error, or, where the worker gave the turn up before the
+    parser did, the end of the turn on another worker."""
     lost = own_stack.start("frontend")
     client = Client(lost.url)
     await client.ready()
     request = body(say("Hm.\n</think>\n\n[[delay 20]]" + call("ls") + "[[fill 1500]]"))
-    request["messages"][0]["content"] = request["messages"][0]["content"].replace("</think>", "</think>\n\nA\n\n")
+    request["messages"][0]["content"] = request["messages"][0]["content"].replace(
+        "</think>", "</think>\n\nA\n\n"
+    )
     task, reached = await after_first_call(client, request)
     await reached.wait()
     await busy(own_stack, "worker")
@@ -237,12 +264,17 @@ async def test_turns_of_a_frontend_that_is_gone_are_cancelled(own_stack: Stack, 
         answer = await asyncio.wait_for(task, LIMIT_S)
         assert [event.name in ("error", "message_stop") for event in answer.events].count(True) == 1
         assert answer.error is not None or answer.usage["output_tokens"] > 1500
-        assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).contents[-1] == ("text", "Yes.")
+        assert (await client.stream(body(say("Hm.\n</think>\n\nYes.")))).contents[-1] == (
+            "text",
+            "Yes.",
+        )
     await client.http.close()
 
 
 @pytest.mark.slow
-async def test_turns_survive_when_every_process_freezes(own_stack: Stack, own_client: Client) -> None:
+async def test_turns_survive_when_every_process_freezes(
+    own_stack: Stack, own_client: Client
+) -> None:
     """Like a machine that sleeps: no process received a heartbeat, and none is dead."""
     expected = await reference(own_client)
     tasks = [await after_first_call(own_client, body(say(LONG))) for _ in range(4)]

@@ -1,4 +1,5 @@
-"""An agent's loop on all three APIs with real weights that only a `response_template` describes: the transformers engine."""
+"""An agent's loop on all three APIs with real weights that only a `response_template` describes:
+the transformers engine."""
 
 import asyncio
 import importlib.util
@@ -18,7 +19,11 @@ from turnwire_tools.clients.answer import APIS, Answer, Api, Story
 MODEL = "tiny/looping"
 SHELL = "run_shell"
 ANSWERS = loop_answers(SHELL)
-TOOL = ToolSpec(SHELL, schema={"type": "object", "properties": {SHELLS[SHELL]: {"type": "string"}}}, strict=False)
+TOOL = ToolSpec(
+    SHELL,
+    schema={"type": "object", "properties": {SHELLS[SHELL]: {"type": "string"}}},
+    strict=False,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,12 +32,16 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def looping(make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def looping(
+    make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     model = build_looping_model(tmp_path_factory.mktemp("looping") / "model")
     running = Stack(make_nats(), model, tmp_path_factory.mktemp("stack"))
     named = {"served_model_name": MODEL}
     try:
-        yield running.start_all(parser=named, preprocessor=named, worker={**named, "engine": "transformers"})
+        yield running.start_all(
+            parser=named, preprocessor=named, worker={**named, "engine": "transformers"}
+        )
     finally:
         running.stop()
 
@@ -45,9 +54,16 @@ async def client(looping: Stack) -> AsyncIterator[Client]:
 
 
 async def ask(
-    client: Client, api: Api, messages: list[Message], *, stream: bool, begun: asyncio.Event | None = None
+    client: Client,
+    api: Api,
+    messages: list[Message],
+    *,
+    stream: bool,
+    begun: asyncio.Event | None = None,
 ) -> Answer:
-    return await client.converse(api, Conversation(MODEL, messages, tools=[TOOL]), stream=stream, begun=begun)
+    return await client.converse(
+        api, Conversation(MODEL, messages, tools=[TOOL]), stream=stream, begun=begun
+    )
 
 
 def stripped(story: Story) -> Story:
@@ -68,21 +84,30 @@ async def test_loop_has_every_block_in_order_and_a_prompt_that_grows(
             messages.append(Message("assistant", answer.parts))
             calls = [part for part in answer.parts if isinstance(part, Call)]
             assert answer.end == ("calls" if calls else "stop")
-            messages += [Message("tool", [Result(one.call_id, [Text("It is done.")])]) for one in calls]
+            messages += [
+                Message("tool", [Result(one.call_id, [Text("It is done.")])]) for one in calls
+            ]
             if not calls:
                 messages.append(Message("user", [Text("Go on: join the files.")]))
         turns = [await bus.ended(turn) for turn in list(bus.turns)]
     assert len(turns) == len(ANSWERS)
     assert [found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None] == []
-    assert all((later.cached or 0) > len(earlier.prompt + earlier.output) - 64 for earlier, later in pairwise(turns))
+    assert all(
+        (later.cached or 0) > len(earlier.prompt + earlier.output) - 64
+        for earlier, later in pairwise(turns)
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_turn_continues_when_its_worker_is_killed(looping: Stack, client: Client, api: Api) -> None:
+async def test_turn_continues_when_its_worker_is_killed(
+    looping: Stack, client: Client, api: Api
+) -> None:
     begun = asyncio.Event()
     (worker,) = looping.of("worker")
     async with BusTurns(looping.nats.url) as bus:
-        running = asyncio.create_task(ask(client, api, [Message("user", [Text("Begin.")])], stream=True, begun=begun))
+        running = asyncio.create_task(
+            ask(client, api, [Message("user", [Text("Begin.")])], stream=True, begun=begun)
+        )
         await begun.wait()
         worker.kill()
         worker.start()

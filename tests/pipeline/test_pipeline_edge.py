@@ -18,10 +18,16 @@ from tests.pipeline.stack import MODEL, Child, Stack
 
 
 @pytest.fixture
-def guarded(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator["Guarded"]:
+def guarded(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator["Guarded"]:
     found = Guarded(tmp_path)
     found.key = found.make(capsys, "ops", "concurrency=1", "rpm=600")
-    files = {"tls_cert_file": found.files[0], "tls_key_file": found.files[1], "api_keys_file": found.keys}
+    files = {
+        "tls_cert_file": found.files[0],
+        "tls_key_file": found.files[1],
+        "api_keys_file": found.keys,
+    }
     child = stack.start("frontend", **files, head_timeout_s=1)
     found.url = child.url.replace("http:", "https:")
     try:
@@ -48,8 +54,12 @@ class Guarded:
         return capsys.readouterr().out.strip()
 
     def client(self, key: str, authority: Authority | None = None) -> anthropic.Anthropic:
-        context = ssl.create_default_context(cadata=pem((authority or self.authority).certificate).decode())
-        kept = httpx2.Limits(keepalive_expiry=None)  # connections stay open however long a wait takes
+        context = ssl.create_default_context(
+            cadata=pem((authority or self.authority).certificate).decode()
+        )
+        kept = httpx2.Limits(
+            keepalive_expiry=None
+        )  # connections stay open however long a wait takes
         http = anthropic.DefaultHttpxClient(verify=context, limits=kept)
         return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, http_client=http)
 
@@ -81,7 +91,9 @@ def ask(client: anthropic.Anthropic) -> str:
     return "".join(block.text for block in content if block.type == "text")
 
 
-def test_https_is_served_with_keys_and_limits(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_https_is_served_with_keys_and_limits(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
     with guarded.client(guarded.key) as client, guarded.client("wrong") as stranger:
         assert ask(client) == "hello"
         with pytest.raises(anthropic.AuthenticationError):

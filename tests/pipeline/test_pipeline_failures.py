@@ -1,4 +1,5 @@
-"""Engine errors, slow readers, hang-ups and malformed input: a turn ends with one clear error, and others go on."""
+"""Engine errors, slow readers, hang-ups and malformed input: a turn ends with one clear error, and
+others go on."""
 
 import asyncio
 import hashlib
@@ -24,7 +25,9 @@ TRIES = 20
 
 
 async def test_an_engine_error_during_a_stream_is_one_error_event(client: Client) -> None:
-    others = asyncio.create_task(client.stream(body(say("Hm.\n</think>\n\n[[delay 5]][[fill 60]]"))))
+    others = asyncio.create_task(
+        client.stream(body(say("Hm.\n</think>\n\n[[delay 5]][[fill 60]]")))
+    )
     output = "Hm.\n</think>\n\nOne two [[pause 100]][[fail CUDA error]] three"
     async with client.http.post(f"{client.url}/v1/messages", json=body(say(output))) as response:
         got = [event async for event in events(response)]
@@ -73,7 +76,9 @@ async def test_a_hang_up_reaches_the_engine_at_once(
     """A turn takes longer than the limit; within a tenth of a second it ends on an idle machine."""
     tap = await Tap().open(nats.url)
     pause = "[[pause 60000]]" if phase == "prefill" else ""
-    request = body(say(f"{pause}Hm.\n</think>\n\n[[delay 30]][[fill 2000]]"), stream=phase != "document")
+    request = body(
+        say(f"{pause}Hm.\n</think>\n\n[[delay 30]][[fill 2000]]"), stream=phase != "document"
+    )
 
     async def turn() -> None:
         async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
@@ -99,7 +104,9 @@ async def test_a_hang_up_reaches_the_engine_at_once(
     assert best < limit_s
 
 
-async def test_a_slow_reader_is_cancelled_alone(client: Client, stack: Stack, nats: NatsServer) -> None:
+async def test_a_slow_reader_is_cancelled_alone(
+    client: Client, stack: Stack, nats: NatsServer
+) -> None:
     tap = await Tap().open(nats.url)
     port = int(stack.url.rpartition(":")[2])
     request = json.dumps(body(say("Hm.\n</think>\n\n[[fill 60000]]"))).encode()
@@ -124,15 +131,25 @@ async def test_a_slow_reader_is_cancelled_alone(client: Client, stack: Stack, na
     [
         ({"model": "acme/none"}, 404, "not_found_error"),
         ({"messages": []}, 400, "invalid_request_error"),
-        ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, 400, "invalid_request_error"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
+            400,
+            "invalid_request_error",
+        ),
         ({"max_tokens": "many"}, 400, "invalid_request_error"),
         ({"max_tokens": -1}, 400, "invalid_request_error"),
-        ({"messages": [{"role": "user", "content": "word " * 300_000}]}, 400, "invalid_request_error"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 300_000}]},
+            400,
+            "invalid_request_error",
+        ),
         ({"thread": {"type": "create"}}, 400, "invalid_request_error"),
         ({"messages": [{"role": "user", "content": "x" * 5_000_000}]}, 413, "request_too_large"),
     ],
 )
-async def test_refusals_have_the_apis_own_shape(client: Client, change: dict[str, Any], status: int, kind: str) -> None:
+async def test_refusals_have_the_apis_own_shape(
+    client: Client, change: dict[str, Any], status: int, kind: str
+) -> None:
     for stream in (True, False):
         got, error = await client.post("/v1/messages", body("hi", stream=stream) | change)
         assert (got, error["type"], error["error"]["type"]) == (status, "error", kind), error
@@ -141,15 +158,22 @@ async def test_refusals_have_the_apis_own_shape(client: Client, change: dict[str
         assert "prompt is too long: " in error["error"]["message"]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"model": "\xff"}', b"\x00" * 100, b'{"a":' * 5000])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b'{"model": "\xff"}', b"\x00" * 100, b'{"a":' * 5000]
+)
 async def test_garbage_is_a_400(client: Client, data: bytes) -> None:
     async with client.http.post(f"{client.url}/v1/messages", data=data) as response:
         assert response.status == 400
         assert (await response.json())["error"]["type"] == "invalid_request_error"
-    assert (await client.stream(body(say("Hm.\n</think>\n\nStill here.")))).contents[-1] == ("text", "Still here.")
+    assert (await client.stream(body(say("Hm.\n</think>\n\nStill here.")))).contents[-1] == (
+        "text",
+        "Still here.",
+    )
 
 
-async def test_garbage_on_the_bus_harms_no_turn(client: Client, nats: NatsServer, stack: Stack) -> None:
+async def test_garbage_on_the_bus_harms_no_turn(
+    client: Client, nats: NatsServer, stack: Stack
+) -> None:
     bus = await nats_library.connect(nats.url)
     stages = (await client.get("/health"))[1]["stages"]
     targets = [subjects.cancel(MODEL), subjects.heartbeat("worker", "x")]
@@ -158,10 +182,20 @@ async def test_garbage_on_the_bus_harms_no_turn(client: Client, nats: NatsServer
     targets += [subjects.tokens(p["id"]) for p in stages["parser"]]
     targets += [subjects.generate(MODEL, w["id"]) for w in stages["worker"]]
     targets += [
-        f"tw.v2.{kind}.{stage}.{p['id']}" for kind in ("credit", "replay") for stage in stages for p in stages[stage]
+        f"tw.v2.{kind}.{stage}.{p['id']}"
+        for kind in ("credit", "replay")
+        for stage in stages
+        for p in stages[stage]
     ]
     for target in targets:
-        for data in (b"", b"\xff\xfe", b"{}", b"[1,2]", b'{"turn":1}', b'{"turn":"x","attempt":1,"reason":"hangup"}'):
+        for data in (
+            b"",
+            b"\xff\xfe",
+            b"{}",
+            b"[1,2]",
+            b'{"turn":1}',
+            b'{"turn":"x","attempt":1,"reason":"hangup"}',
+        ):
             await bus.publish(target, data)
     await bus.flush()
     answer = await client.stream(body(say("Hm.\n</think>\n\nFine.")))
@@ -184,7 +218,9 @@ async def test_a_wrong_key_is_a_401(nats: NatsServer, stack: Stack) -> None:
             ({"authorization": "Bearer secret"}, 200),
         ):
             url = f"{guarded.url}/v1/messages"
-            async with http.post(url, json=body(say("Hm.\n</think>\n\nYes.")), headers=headers) as response:
+            async with http.post(
+                url, json=body(say("Hm.\n</think>\n\nYes.")), headers=headers
+            ) as response:
                 assert response.status == expected
                 if expected == 401:
                     assert (await response.json())["error"]["type"] == "authentication_error"

@@ -1,4 +1,5 @@
-"""A process that was taken for dead: what others have taken over stays theirs, and it comes back clean."""
+"""A process that was taken for dead: what others have taken over stays theirs, and it comes back
+clean."""
 
 import asyncio
 from dataclasses import replace
@@ -59,7 +60,9 @@ async def test_a_parser_that_was_given_up_comes_back_clean(local: Local, silence
 
 
 @SILENCE
-async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(local: Local, silence: str) -> None:
+async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(
+    local: Local, silence: str
+) -> None:
     """The old sequence number of a receiver that was taken for dead must not hold back credit."""
     await local.start(1, 1)
     (worker,), (parser,), (frontend,) = (local.of(s) for s in ("worker", "parser", "frontend"))
@@ -78,8 +81,9 @@ async def test_sequence_numbers_start_again_for_a_receiver_that_was_given_up(loc
 @pytest.mark.slow
 @SILENCE
 async def test_a_frontend_that_was_given_up_ends_its_turns(local: Local, silence: str) -> None:
-    """It comes back too late. A turn that no process has any more ends with one clear error. A turn that the worker gave
-    up before the parser did is resumed, and a turn that has shown nothing starts again."""
+    """It comes back too late. A turn that no process has any more ends with one clear error. A turn
+    that the worker gave up before the parser did is resumed, and a turn that has shown nothing
+    starts again."""
     patient, local.bus = local.bus, replace(local.bus, recovery_s=0.0)
     for stage in INNER_STAGES:
         await local.add(stage)
@@ -128,7 +132,9 @@ async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) ->
     stays = other(local, gone)
     await gone.kill()
     await eventually(lambda: is_gone(gone, worker))
-    choose_gone = generate_requests(lambda request: msgspec.structs.replace(request, parser=gone.id))
+    choose_gone = generate_requests(
+        lambda request: msgspec.structs.replace(request, parser=gone.id)
+    )
     preprocessor.changing.append(choose_gone)
     turn = local.turn(Plan(length=5))
     await turn.whole(5)

@@ -1,4 +1,5 @@
-"""Turns that wait while another turn computes the beginning of their prompts, over all four services."""
+"""Turns that wait while another turn computes the beginning of their prompts, over all four
+services."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -44,8 +45,16 @@ class Group:
         if ".gen." in subject:
             self.requests.append(decode_generate(data))
 
-    def turn(self, *, waits: bool = False, after: int = 0, priority: int | None = None, fails: bool = False) -> Running:
-        """Opens a turn. `waits`: for its event, `after` so many tokens; `fails`: then without a token."""
+    def turn(
+        self,
+        *,
+        waits: bool = False,
+        after: int = 0,
+        priority: int | None = None,
+        fails: bool = False,
+    ) -> Running:
+        """Opens a turn. `waits`: for its event, `after` so many tokens; `fails`: then without a
+        token."""
         hold_at = after if waits or fails else None
         plan = Plan(WORDS, hold_at=hold_at, go=asyncio.Event(), fail_at=0 if fails else None)
         turn = self.local.turn(plan, before=group(self.name), priority=priority)
@@ -102,7 +111,9 @@ async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
     assert (first.held_for, first.held_s) == ("", 0.0)
     assert all(request.held_for == lead.id and request.held_s > 0 for request in rest)
     (preprocessor,) = started.of("preprocessor")
-    count = preprocessor.process.metrics.get_sample_value("turnwire_request_held_time_seconds_count")
+    count = preprocessor.process.metrics.get_sample_value(
+        "turnwire_request_held_time_seconds_count"
+    )
     assert count == len(rest)
 
 
@@ -161,7 +172,11 @@ async def test_next_sibling_leads_after_a_lead_without_a_token(started: Local, h
     for turn in others:
         siblings.go(turn)
     await siblings.finished()
-    assert [request.held_for for request in siblings.requests[1:]] == [lead.id, successor, successor]
+    assert [request.held_for for request in siblings.requests[1:]] == [
+        lead.id,
+        successor,
+        successor,
+    ]
 
 
 async def test_siblings_of_a_worker_that_dies_go_to_another(started: Local) -> None:
@@ -197,11 +212,16 @@ async def test_answers_that_continue_elsewhere_compute_their_beginning_once(star
     for turn in turns:
         siblings.go(turn)
     await siblings.finished()
-    assert [request.held_for for request in siblings.requests if request.resume] == ["", *3 * [lead.turn]]
+    assert [request.held_for for request in siblings.requests if request.resume] == [
+        "",
+        *3 * [lead.turn],
+    ]
 
 
 async def test_turn_goes_on_at_the_limit_of_a_lead(started: Local) -> None:
-    assert isinstance(await Group(started, "blue").turn().finished(), Finish)  # shows that the worker is fast
+    assert isinstance(
+        await Group(started, "blue").turn().finished(), Finish
+    )  # shows that the worker is fast
     siblings = Group(started)
     lead = await siblings.lead()
     late = siblings.turn()
@@ -285,12 +305,16 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
     (preprocessor,) = local.of("preprocessor")
     async with asyncio.timeout(MAX_HOLD_S / 2):  # the leads' limit
-        await eventually(lambda: not preprocessor.core._holding._open)  # all of them wait for their first token
+        await eventually(
+            lambda: not preprocessor.core._holding._open
+        )  # all of them wait for their first token
     for turn in turns:
         siblings.go(turn)
     (worker,) = {local.worker_of(turn) for turn in turns}
     notices: list[str] = []
-    worker.watching.append(lambda subject, _: notices.append(subject) if "_INBOX" in subject else None)
+    worker.watching.append(
+        lambda subject, _: notices.append(subject) if "_INBOX" in subject else None
+    )
     await siblings.finished()
     assert not any(request.held_for for request in siblings.requests)
     assert not notices
@@ -300,7 +324,8 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
 async def test_few_siblings_are_on_their_way_at_once_and_in_order(
     local: Local, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """However many a lead releases, and whoever hangs up: the bus disconnects a worker for which too much waits."""
+    """However many a lead releases, and whoever hangs up: the bus disconnects a worker for which
+    too much waits."""
     monkeypatch.setattr(service, "UNANSWERED_REQUESTS", 2)
     random, local.block_tokens = Random(size), 16
     await local.start()
@@ -362,7 +387,9 @@ async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
     await siblings.finished()
 
 
-async def test_turn_that_was_held_long_enough_by_earlier_attempts_is_not_held(started: Local) -> None:
+async def test_turn_that_was_held_long_enough_by_earlier_attempts_is_not_held(
+    started: Local,
+) -> None:
     siblings = Group(started)
     lead = await siblings.lead()
     (preprocessor,) = started.of("preprocessor")

@@ -1,4 +1,5 @@
-"""Web search through real processes: every prompt of an answer, and of the next request, begins with all tokens before."""
+"""Web search through real processes: every prompt of an answer, and of the next request, begins
+with all tokens before."""
 
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -16,7 +17,8 @@ from tests.pipeline.stack import MODEL, Stack
 pytestmark = pytest.mark.slow
 SEARCH = "<tool_call>\n<function=web_search>\n<parameter=query>\n{}\n</parameter>\n</function>\n</tool_call>"
 ASKED = say(
-    "  I search first,  \nthen I answer. \n</think>\n\n Searching  \n\n" + SEARCH.format(" the  tides"),
+    "  I search first,  \nthen I answer. \n</think>\n\n Searching  \n\n"
+    + SEARCH.format(" the  tides"),
     "Once more.\n</think>\n\n" + SEARCH.format("moon"),
     "Now I see.\n</think>\n\nHigh water is at noon. ",
     "Thanks.\n</think>\n\nYes.",
@@ -30,7 +32,9 @@ async def web_stack(
 ) -> AsyncIterator[tuple[Stack, ProviderStub]]:
     async with provider() as stub:
         running = Stack(make_nats(), demo_model, tmp_path)
-        running.start_all(parser=ROOM, preprocessor=ROOM, frontend={"web_provider": stub.url, "drain_s": 20})
+        running.start_all(
+            parser=ROOM, preprocessor=ROOM, frontend={"web_provider": stub.url, "drain_s": 20}
+        )
         try:
             yield running, stub
         finally:
@@ -43,7 +47,11 @@ async def test_answers_keep_the_prefix(web_stack: tuple[Stack, ProviderStub]) ->
     tools = [{"type": "web_search_20250305", "name": "web_search"}]
     async with BusTurns(stack.nats.url) as bus:
         first = await client.stream(body(ASKED, tools=tools))
-        messages = [{"role": "user", "content": ASKED}, first.message, {"role": "user", "content": "Sure?"}]
+        messages = [
+            {"role": "user", "content": ASKED},
+            first.message,
+            {"role": "user", "content": "Sure?"},
+        ]
         await client.stream(body("", tools=tools, messages=messages))
         await check_prefix(bus, 4)
     assert first.kinds == [
@@ -58,8 +66,12 @@ async def test_answers_keep_the_prefix(web_stack: tuple[Stack, ProviderStub]) ->
         _, answer = await client.post("/v1/responses", {**request, "input": items})
         kinds = [item["type"] for item in answer["output"]]
         assert kinds.count("web_search_call") == 2, answer
-        items += [{key: value for key, value in item.items() if key != "id"} for item in answer["output"]]
-        await client.post("/v1/responses", {**request, "input": [*items, {"role": "user", "content": "Sure?"}]})
+        items += [
+            {key: value for key, value in item.items() if key != "id"} for item in answer["output"]
+        ]
+        await client.post(
+            "/v1/responses", {**request, "input": [*items, {"role": "user", "content": "Sure?"}]}
+        )
         await check_prefix(bus, 4)
     async with BusTurns(stack.nats.url) as bus:
         request = {"model": MODEL, "tools": [{"type": "web_search"}]}
@@ -69,7 +81,9 @@ async def test_answers_keep_the_prefix(web_stack: tuple[Stack, ProviderStub]) ->
         await check_prefix(bus, 4)
     stub.hold = hold = stub.called.__class__()
     stub.called.clear()
-    async with client.http.post(f"{stack.url}/v1/messages", json=body("\n\n\n" + ASKED, tools=tools)) as response:
+    async with client.http.post(
+        f"{stack.url}/v1/messages", json=body("\n\n\n" + ASKED, tools=tools)
+    ) as response:
         await stub.called.wait()
         stack.of("frontend")[0].terminate()
         hold.set()

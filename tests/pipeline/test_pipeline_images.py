@@ -1,4 +1,5 @@
-"""Images through the four services: each API, exact counts, sessions that extend their prompts, and lost data."""
+"""Images through the four services: each API, exact counts, sessions that extend their prompts, and
+lost data."""
 
 import base64
 import contextlib
@@ -46,7 +47,10 @@ async def client(image_stack: Stack) -> AsyncIterator[Client]:
 
 
 def source(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": encoded(data)}}
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": media_type, "data": encoded(data)},
+    }
 
 
 def encoded(data: bytes) -> str:
@@ -66,8 +70,8 @@ def body(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 
 async def test_messages_session_with_images(image_stack: Stack, client: Client) -> None:
-    """Images in a question and in results: each prompt extends the one before, counts agree, hashes are those of the
-    data."""
+    """Images in a question and in results: each prompt extends the one before, counts agree, hashes
+    are those of the data."""
     one, two, three = (png(*size, seed) for seed, size in enumerate(SIZES))
     look = THOUGHT + "Looking.\n\n" + call("ls") + "\n"
     question = [text(say(look, look, THOUGHT + "Done.")), source(one), text("and"), source(two)]
@@ -76,7 +80,9 @@ async def test_messages_session_with_images(image_stack: Stack, client: Client) 
         for number in range(3):
             request = body(messages, stream=True)
             answer = await client.stream(request)
-            status, counted = await client.post("/v1/messages/count_tokens", {**request, "stream": False})
+            status, counted = await client.post(
+                "/v1/messages/count_tokens", {**request, "stream": False}
+            )
             usage = answer.usage
             assert (status, counted["input_tokens"]) == (
                 200,
@@ -87,46 +93,77 @@ async def test_messages_session_with_images(image_stack: Stack, client: Client) 
                 use = answer.blocks[-1]["id"]
                 inner = [text("shot"), source(three if number else one)]
                 messages.append(
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use, "content": inner}]}
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_result", "tool_use_id": use, "content": inner}],
+                    }
                 )
         turns = list(bus.turns.values())
     hashes = [[image.hash for image in turn.images] for turn in turns]
     first, second, third = (image_hash(data, None) for data in (one, two, three))
     assert hashes == [[first, second], [first, second, first], [first, second, first, third]]
-    assert [prefix_break(earlier, later) for earlier, later in itertools.pairwise(turns)] == [None, None]
-    assert all((later.cached or 0) > len(earlier.prompt) - 32 for earlier, later in itertools.pairwise(turns))
+    assert [prefix_break(earlier, later) for earlier, later in itertools.pairwise(turns)] == [
+        None,
+        None,
+    ]
+    assert all(
+        (later.cached or 0) > len(earlier.prompt) - 32
+        for earlier, later in itertools.pairwise(turns)
+    )
 
 
-async def test_placeholders_of_the_model_are_no_image(image_stack: Stack, client: Client, vision_dir: Path) -> None:
-    """The model writes tokens that stand for an image: the next turn's image is not taken to be there."""
+async def test_placeholders_of_the_model_are_no_image(
+    image_stack: Stack, client: Client, vision_dir: Path
+) -> None:
+    """The model writes tokens that stand for an image: the next turn's image is not taken to be
+    there."""
     processor = ImageProcessor.load(str(vision_dir))
     assert processor is not None
     written = processor.expansion(*SIZES[1]).text
-    messages: list[dict[str, Any]] = [{"role": "user", "content": say(THOUGHT + f"So {written} it is.")}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": say(THOUGHT + f"So {written} it is.")}
+    ]
     async with BusTurns(image_stack.nats.url) as bus:
         messages.append((await client.stream(body(messages, stream=True))).message)
-        messages.append({"role": "user", "content": [text(say(THOUGHT + "Seen.")), source(png(*SIZES[1], 13))]})
+        messages.append(
+            {"role": "user", "content": [text(say(THOUGHT + "Seen.")), source(png(*SIZES[1], 13))]}
+        )
         await client.stream(body(messages, stream=True))
         _, second = bus.turns.values()
     (image,) = second.images
     tokenizer = Tokenizer.from_file(str(vision_dir / "tokenizer.json"))
-    token, inside = tokenizer.token_to_id(processor.placeholder), range(image.at, image.at + image.tokens)
+    token, inside = (
+        tokenizer.token_to_id(processor.placeholder),
+        range(image.at, image.at + image.tokens),
+    )
     assert all(at in inside for at, one in enumerate(second.prompt) if one == token)
     assert "Seen." in tokenizer.decode(second.prompt[: image.at])
 
 
 def chat(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
     content = [text(words), {"type": "image_url", "image_url": {"url": url(data)}}]
-    return "/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+    return "/v1/chat/completions", {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+    }
 
 
 def responses(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
-    content = [{"type": "input_text", "text": words}, {"type": "input_image", "image_url": url(data), "detail": "auto"}]
-    return "/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": content}], "store": False}
+    content = [
+        {"type": "input_text", "text": words},
+        {"type": "input_image", "image_url": url(data), "detail": "auto"},
+    ]
+    return "/v1/responses", {
+        "model": MODEL,
+        "input": [{"role": "user", "content": content}],
+        "store": False,
+    }
 
 
 def messages_api(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
-    return "/v1/messages", body([{"role": "user", "content": [text(words), source(data)]}], tools=[])
+    return "/v1/messages", body(
+        [{"role": "user", "content": [text(words), source(data)]}], tools=[]
+    )
 
 
 @contextlib.asynccontextmanager
@@ -164,10 +201,15 @@ async def test_damaged_image_is_refused(
         assert (status, "error" in document) == (400, True)
 
 
-async def test_images_that_the_store_has_lost_are_stored_again(image_stack: Stack, client: Client) -> None:
-    """The bucket is emptied: the next turn has the image all the same, from the client's own request."""
+async def test_images_that_the_store_has_lost_are_stored_again(
+    image_stack: Stack, client: Client
+) -> None:
+    """The bucket is emptied: the next turn has the image all the same, from the client's own
+    request."""
     data = png(128, 96, 9)
-    request = body([{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True)
+    request = body(
+        [{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True
+    )
     assert (await client.stream(request)).error is None
     async with stored(image_stack) as streams:
         await streams.purge_stream(STREAM)
@@ -182,7 +224,9 @@ async def test_images_that_the_store_has_lost_are_stored_again(image_stack: Stac
 
 async def test_image_data_is_sent_once(image_stack: Stack, client: Client) -> None:
     data = png(500, 500, 11)
-    request = body([{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True)
+    request = body(
+        [{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True
+    )
     async with stored(image_stack) as streams:
         last = []
         for _ in range(3):

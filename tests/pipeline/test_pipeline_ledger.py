@@ -1,4 +1,5 @@
-"""The ledger through real processes: the next prompt begins with the tokens that the engine has cached."""
+"""The ledger through real processes: the next prompt begins with the tokens that the engine has
+cached."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -47,13 +48,19 @@ async def client(two_of_each: Stack) -> AsyncIterator[Client]:
 
 
 def prompt_of(usage: dict[str, Any]) -> int:
-    return int(usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"])
+    return int(
+        usage["input_tokens"]
+        + usage["cache_read_input_tokens"]
+        + usage["cache_creation_input_tokens"]
+    )
 
 
 class Agent:
     """A Messages client with its history and token counts."""
 
-    def __init__(self, client: Client, *outputs: str, thinking: bool = True, pairs: bool = False) -> None:
+    def __init__(
+        self, client: Client, *outputs: str, thinking: bool = True, pairs: bool = False
+    ) -> None:
         self.client = client
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": say(*outputs)}]
         self.known = 0
@@ -83,7 +90,11 @@ class Agent:
             if self.thinking or block["type"] != "thinking"
         ]
         results = [
-            {"type": "tool_result", "tool_use_id": block["id"], "content": f"result of {block['input']}"}
+            {
+                "type": "tool_result",
+                "tool_use_id": block["id"],
+                "content": f"result of {block['input']}",
+            }
             for block in content
             if block["type"] == "tool_use"
         ]
@@ -96,7 +107,9 @@ class Agent:
         self.messages += [{"role": "user", "content": results or "And then?"}]
 
 
-@pytest.mark.parametrize("thinking", [True, False], ids=["reasoning sent back", "reasoning dropped"])
+@pytest.mark.parametrize(
+    "thinking", [True, False], ids=["reasoning sent back", "reasoning dropped"]
+)
 async def test_a_turn_comes_back_as_its_own_tokens(client: Client, thinking: bool) -> None:
     agent = Agent(client, NONCANONICAL, *REST, thinking=thinking)
     first = await agent.turn()
@@ -116,8 +129,12 @@ async def test_a_turn_comes_back_in_pairs_as_its_own_tokens(client: Client) -> N
     assert last.usage["cache_read_input_tokens"] > 250
 
 
-async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up(client: Client) -> None:
-    output = " I look. \n</think>\n\n" + call("ls  -l", timeout_s="2.50") + "\n\n\n" + "so " * 50_000
+async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up(
+    client: Client,
+) -> None:
+    output = (
+        " I look. \n</think>\n\n" + call("ls  -l", timeout_s="2.50") + "\n\n\n" + "so " * 50_000
+    )
     request = body(say("\t" + output, "Well.\n</think>\n\nDone."))
     received: list[Event] = []
     async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
@@ -129,7 +146,11 @@ async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up
     ends = [
         Event(
             "message_delta",
-            {"type": "message_delta", "delta": {"stop_reason": None, "stop_sequence": None}, "usage": {}},
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": None, "stop_sequence": None},
+                "usage": {},
+            },
             0,
         )
     ]
@@ -139,7 +160,10 @@ async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up
     thought, called = answer.message["content"]
 
     async def count(signature: str, call_id: str) -> int:
-        turn = {"role": "assistant", "content": [{**thought, "signature": signature}, {**called, "id": call_id}]}
+        turn = {
+            "role": "assistant",
+            "content": [{**thought, "signature": signature}, {**called, "id": call_id}],
+        }
         result = {"type": "tool_result", "tool_use_id": call_id, "content": "Stopped."}
         messages = [*request["messages"], turn, {"role": "user", "content": [result]}]
         counted = {"model": request["model"], "tools": request["tools"], "messages": messages}
@@ -151,7 +175,9 @@ async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up
     await until(keeps_its_tokens)
 
 
-async def test_a_session_survives_the_replacement_of_every_process(two_of_each: Stack, client: Client) -> None:
+async def test_a_session_survives_the_replacement_of_every_process(
+    two_of_each: Stack, client: Client
+) -> None:
     agent = Agent(client, "\n" + NONCANONICAL, *REST)
     await agent.turn()
     for stage in ("preprocessor", "parser"):
@@ -183,7 +209,16 @@ async def test_malformed_ledger_entries_are_ignored(two_of_each: Stack, client: 
     while not entries:
         await bus.flush()
     changed = entries[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
-    for data in (b"", b"{}", b"null", b'{"model":"turnwire-demo"}', changed, changed[:-20], entries[0], entries[0] * 2):
+    for data in (
+        b"",
+        b"{}",
+        b"null",
+        b'{"model":"turnwire-demo"}',
+        changed,
+        changed[:-20],
+        entries[0],
+        entries[0] * 2,
+    ):
         await bus.publish("tw.v2.ledger.turnwire-demo", data)
     await bus.flush()
     await agent.turn()

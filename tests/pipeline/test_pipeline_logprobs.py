@@ -55,7 +55,8 @@ async def test_each_character_has_one_token(local: Local, what: str) -> None:
 
 
 async def test_a_worker_that_resumes_a_turn_reports_its_own_tokens(local: Local) -> None:
-    """Tokens that were decoded before the death and not shown yet have none: the new worker did not choose them."""
+    """Tokens that were decoded before the death and not shown yet have none: the new worker did not
+    choose them."""
     await local.start(2, 1)
     plan = Plan(length=80, hold_at=40, go=asyncio.Event())
     turn = local.turn(plan, logprobs=0)
@@ -76,7 +77,9 @@ async def test_logprobs_are_off_by_default(local: Local) -> None:
 
 
 def raw(local: Local, prompt: RawPrompt, **sampling: Any) -> Conversation:
-    return Conversation(local.model.name, [], prompt=prompt, sampling=Sampling(**{"max_tokens": 50, **sampling}))
+    return Conversation(
+        local.model.name, [], prompt=prompt, sampling=Sampling(**{"max_tokens": 50, **sampling})
+    )
 
 
 def play(local: Local, conversation: Conversation, plan: Plan) -> Running:
@@ -128,17 +131,25 @@ async def test_raw_prompts_are_counted_and_tokenized(local: Local) -> None:
     name = local.model.name
     counted = await ask(subjects.count(name, preprocessor.id), CountRequest(conversation))
     assert counted.count == len(ids)
-    shown = await ask(subjects.tokenize(name, preprocessor.id), TokenizeRequest(conversation=conversation))
+    shown = await ask(
+        subjects.tokenize(name, preprocessor.id), TokenizeRequest(conversation=conversation)
+    )
     assert unpack_ids(shown.token_ids) == ids
-    refused = await ask(subjects.count(name, preprocessor.id), CountRequest(raw(local, RawPrompt(""))))
+    refused = await ask(
+        subjects.count(name, preprocessor.id), CountRequest(raw(local, RawPrompt("")))
+    )
     assert refused.error is not None
     assert refused.error.param == "prompt"
 
 
 @pytest.mark.parametrize("stays", [False, True])
-async def test_a_stop_string_ends_the_turn_with_or_without_itself(local: Local, stays: bool) -> None:
+async def test_a_stop_string_ends_the_turn_with_or_without_itself(
+    local: Local, stays: bool
+) -> None:
     await local.start()
-    word = local.model.words[7 * 20][1]  # the 21st word of the first worker, two of which are thought
+    word = local.model.words[7 * 20][
+        1
+    ]  # the 21st word of the first worker, two of which are thought
     turn = local.turn(Plan(length=60, pace_s=0.001), stop=[word], include_stop=stays, logprobs=0)
     end = await turn.finished()
     assert isinstance(end, Finish)

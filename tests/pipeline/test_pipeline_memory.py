@@ -43,7 +43,10 @@ def small_stack(
 def resident(pid: int) -> float:
     """MiB of a process's own memory."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
+    return (
+        int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+        / 1024
+    )
 
 
 def words(rng: random.Random, count: int) -> str:
@@ -52,9 +55,14 @@ def words(rng: random.Random, count: int) -> str:
 
 async def session(http: aiohttp.ClientSession, rng: random.Random) -> int:
     """A session with tools, instructions and words of its own. Returns the number of its requests."""
-    outputs = [f"{words(rng, 20)}\n</think>\n\n{call(words(rng, 5))}", f"Done.\n</think>\n\n{words(rng, 40)}"]
+    outputs = [
+        f"{words(rng, 20)}\n</think>\n\n{call(words(rng, 5))}",
+        f"Done.\n</think>\n\n{words(rng, 40)}",
+    ]
     tools = TOOLS if rng.random() < 0.7 else [{**TOOLS[0], "description": words(rng, 60)}]
-    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{say(*outputs)} {words(rng, 200)}"}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": f"{say(*outputs)} {words(rng, 200)}"}
+    ]
     system = words(rng, rng.choice([10, 100, 600]))
     path = rng.choice(["/v1/messages", "/v1/messages", "/v1/responses"])
     if path == "/v1/responses":
@@ -65,16 +73,27 @@ async def session(http: aiohttp.ClientSession, rng: random.Random) -> int:
         return 1
     for turn in range(2):
         request = body(
-            "", messages=messages, tools=tools, system=system, stream=False, metadata={"user_id": words(rng, 2)}
+            "",
+            messages=messages,
+            tools=tools,
+            system=system,
+            stream=False,
+            metadata={"user_id": words(rng, 2)},
         )
         async with http.post(path, json=request) as response:
             assert response.status == 200, await response.text()
             content = (await response.json())["content"]
         calls = [block for block in content if block["type"] == "tool_use"]
-        results = [{"type": "tool_result", "tool_use_id": one["id"], "content": words(rng, 50)} for one in calls]
+        results = [
+            {"type": "tool_result", "tool_use_id": one["id"], "content": words(rng, 50)}
+            for one in calls
+        ]
         if not results:
             return turn + 1
-        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
+        messages += [
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": results},
+        ]
     return 2
 
 

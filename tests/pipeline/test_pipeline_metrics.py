@@ -1,4 +1,5 @@
-"""The metrics that a real run exposes: those that dashboard, alerts and docs name, and what they count."""
+"""The metrics that a real run exposes: those that dashboard, alerts and docs name, and what they
+count."""
 
 import asyncio
 import re
@@ -55,7 +56,9 @@ def scraped(
     try:
         # A frontend with a provider has the metrics of hosted tools. These tests do not call it.
         frontend = {"web_provider": f"http://127.0.0.1:{free_port()}"}
-        stack.start_all(frontend=frontend, **{stage: {"metrics_port": port} for stage, port in ports.items()})
+        stack.start_all(
+            frontend=frontend, **{stage: {"metrics_port": port} for stage, port in ports.items()}
+        )
         yield Scraped(stack, [stack.url, *(f"http://127.0.0.1:{port}" for port in ports.values())])
     finally:
         stack.stop()
@@ -63,18 +66,24 @@ def scraped(
 
 @pytest.fixture(scope="module")
 def usage(scraped: Scraped) -> dict[str, int]:
-    """Three turns of a session: the second continues the first, the third changes the system prompt. Their tokens."""
+    """Three turns of a session: the second continues the first, the third changes the system
+    prompt. Their tokens."""
     return asyncio.run(_converse(scraped.stack.url))
 
 
 async def _converse(url: str) -> dict[str, int]:
     client = Client(url)
     used = dict.fromkeys(("input_tokens", "cache_read_input_tokens", "output_tokens"), 0)
-    first = {"role": "user", "content": say("Hm.</think>[[burst 4]]" + "One. " * 60, "So.</think>Two.", "So.</think>3")}
+    first = {
+        "role": "user",
+        "content": say("Hm.</think>[[burst 4]]" + "One. " * 60, "So.</think>Two.", "So.</think>3"),
+    }
     try:
         messages: list[object] = [first]
         for number in range(TURNS):
-            ask = body("", system=f"Be brief. Today is 2026-01-0{1 + number // 2}. " + "Rules. " * 100)
+            ask = body(
+                "", system=f"Be brief. Today is 2026-01-0{1 + number // 2}. " + "Rules. " * 100
+            )
             ask["messages"] = messages
             answer = await client.stream(ask)
             assert answer.stop_reason == "end_turn"
@@ -85,7 +94,9 @@ async def _converse(url: str) -> dict[str, int]:
     return used
 
 
-async def test_every_metric_of_dashboard_and_alerts_is_exposed(scraped: Scraped, usage: dict[str, int]) -> None:
+async def test_every_metric_of_dashboard_and_alerts_is_exposed(
+    scraped: Scraped, usage: dict[str, int]
+) -> None:
     await eventually(lambda: scraped.value("turnwire_request_parse_time_seconds_count") >= TURNS)
     labels: dict[str, set[str]] = {}
     for name, have, _ in scraped.samples:
@@ -98,13 +109,19 @@ async def test_every_metric_of_dashboard_and_alerts_is_exposed(scraped: Scraped,
             assert needed <= labels[name], f"{where}: {name} has no label {needed - labels[name]}"
 
 
-async def test_the_documented_metrics_are_those_that_are_exposed(scraped: Scraped, usage: dict[str, int]) -> None:
+async def test_the_documented_metrics_are_those_that_are_exposed(
+    scraped: Scraped, usage: dict[str, int]
+) -> None:
     scraped.read()
     documented = re.findall(r"^\| `(turnwire_\w+)`", DOCS.read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(name for name in scraped.families if name.startswith("turnwire_"))
+    assert sorted(documented) == sorted(
+        name for name in scraped.families if name.startswith("turnwire_")
+    )
 
 
-async def test_the_labels_distinguish_stages_and_models(scraped: Scraped, usage: dict[str, int]) -> None:
+async def test_the_labels_distinguish_stages_and_models(
+    scraped: Scraped, usage: dict[str, int]
+) -> None:
     scraped.read()
     for name, labels, _ in scraped.samples:
         if name.startswith("turnwire_"):
@@ -123,12 +140,17 @@ async def test_every_step_of_a_turn_is_measured(scraped: Scraped, usage: dict[st
         assert scraped.value(f"turnwire_request_{step}_time_seconds_sum") > 0
 
 
-async def test_tokens_are_counted_as_in_the_usage_of_the_answers(scraped: Scraped, usage: dict[str, int]) -> None:
+async def test_tokens_are_counted_as_in_the_usage_of_the_answers(
+    scraped: Scraped, usage: dict[str, int]
+) -> None:
     value = scraped.value
     assert value("turnwire_generation_tokens_total", model=MODEL) == usage["output_tokens"]
     gaps = value("turnwire_inter_token_latency_seconds_count", model=MODEL)
     assert gaps <= usage["output_tokens"] - TURNS  # less what came together with a first token
-    cached, prompt = usage["cache_read_input_tokens"], usage["input_tokens"] + usage["cache_read_input_tokens"]
+    cached, prompt = (
+        usage["cache_read_input_tokens"],
+        usage["input_tokens"] + usage["cache_read_input_tokens"],
+    )
     assert value("turnwire_prefix_cache_hits_tokens_total") == cached > 0
     assert value("turnwire_prompt_tokens_total") == prompt
     assert value("turnwire_kv_cached_tokens_total") >= cached

@@ -1,5 +1,5 @@
-"""Malformed messages on every subject, derived from real ones: no process fails, none keeps state, turns go on, and the
-log gets few lines."""
+"""Malformed messages on every subject, derived from real ones: no process fails, none keeps state,
+turns go on, and the log gets few lines."""
 
 import asyncio
 import io
@@ -20,7 +20,22 @@ from tests.conftest import NatsServer, eventually
 from tests.pipeline.counting import Model, Plan
 from tests.pipeline.local import Local
 
-MALFORMED: list[Any] = [None, -1, 0, 2**31, 2**63 + 1, 1e300, True, "", "x", "\ud800", [], [[]], {}, {"a": 1}]
+MALFORMED: list[Any] = [
+    None,
+    -1,
+    0,
+    2**31,
+    2**63 + 1,
+    1e300,
+    True,
+    "",
+    "x",
+    "\ud800",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+]
 
 
 class Recorder:
@@ -40,8 +55,12 @@ class Recorder:
             document = json.loads(json_part)
             if zero:
                 self.prompt = zero + prompt
-            types = {e["type"] for entry in document.get("entries", ()) for e in entry.get("events", ())}
-            self.messages.setdefault((kind, f"{sorted(document)} {sorted(types)}"), (message.subject, json_part))
+            types = {
+                e["type"] for entry in document.get("entries", ()) for e in entry.get("events", ())
+            }
+            self.messages.setdefault(
+                (kind, f"{sorted(document)} {sorted(types)}"), (message.subject, json_part)
+            )
 
         await self.bus.subscribe(subjects.ALL, cb=keep)
         await self.bus.flush()
@@ -56,7 +75,8 @@ async def recorder(local_nats: NatsServer) -> AsyncIterator[Recorder]:
 
 
 def variants(document: Any) -> Iterator[Any]:
-    """The document with each of its values, at any depth, left out or replaced by each malformed value."""
+    """The document with each of its values, at any depth, left out or replaced by each malformed
+    value."""
     if isinstance(document, dict):
         for key, value in document.items():
             rest = {k: v for k, v in document.items() if k != key}
@@ -71,7 +91,9 @@ def variants(document: Any) -> Iterator[Any]:
                 yield [*document[:index], inner, *document[index + 1 :]]
 
 
-async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, recorder: Recorder) -> None:
+async def test_malformed_messages_on_every_subject_harm_no_turn(
+    local: Local, recorder: Recorder
+) -> None:
     await local.start(2, 2, 1)
     turns = [local.turn(Plan(length=20), max_tokens=n, stop=["q"], logprobs=0) for n in (10, 100)]
     turns.append(local.turn(Plan(length=20, fail_at=10)))
@@ -83,18 +105,37 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, re
     dying = local.turn(Plan(length=60, hold_at=20, go=asyncio.Event()))
     await dying.sink.words_at_least(10)
     (await dying.task).cancel("hangup")
-    expected = {"turn", "gen", "tok", "evt", "cancel", "credit", "beat", "count", "tokenize", "detokenize"}
+    expected = {
+        "turn",
+        "gen",
+        "tok",
+        "evt",
+        "cancel",
+        "credit",
+        "beat",
+        "count",
+        "tokenize",
+        "detokenize",
+    }
     await eventually(lambda: {kind for kind, _ in recorder.messages} >= expected)
     for stage in ("worker", "parser"):
-        replay = {"receiver": "x", "streams": [{"turn": "t", "attempt": 1, "offset": 1, "block": 0}], "number": 1}
+        replay = {
+            "receiver": "x",
+            "streams": [{"turn": "t", "attempt": 1, "offset": 1, "block": 0}],
+            "number": 1,
+        }
         for service in local.of(stage):
-            recorder.messages["replay", service.id] = (subjects.replay(stage, service.id), json.dumps(replay).encode())
+            recorder.messages["replay", service.id] = (
+                subjects.replay(stage, service.id),
+                json.dumps(replay).encode(),
+            )
 
     held = local.turn(Plan(length=60, hold_at=20, go=asyncio.Event()))
     await held.sink.words_at_least(10)
     sent = 0
     for subject, data in list(recorder.messages.values()):
-        # Under other names than those of the running processes: those would be forgeries, not malformed messages.
+        # Under other names than those of the running processes: those would be forgeries, not
+        # malformed messages.
         text = data.decode()
         for service in local.services:
             text = text.replace(service.id, f"{service.stage}-stranger")
@@ -108,7 +149,13 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, re
         for raw in (b"", b"{", data[: len(data) // 2], b"\xff" + data, data + data):
             await recorder.bus.publish(subject, raw)
         if ".gen." in subject:
-            for ids in (recorder.prompt[:-1], recorder.prompt + b"x", b"\0", b"\0" * 7, b"\0" + b"\xff" * 400):
+            for ids in (
+                recorder.prompt[:-1],
+                recorder.prompt + b"x",
+                b"\0",
+                b"\0" * 7,
+                b"\0" + b"\xff" * 400,
+            ):
                 await recorder.bus.publish(subject, text.encode() + ids)
                 await recorder.bus.publish(subject, b"{}" + ids)
     await recorder.bus.flush()
@@ -125,8 +172,24 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, re
 
 ACK = b'{"stream":"KV_tw_responses","seq":7}'
 """JetStream's answer to a writer, which it sends to any subject that the writer names."""
-GARBAGE = [b"", b"{", b"{}", b"[]", b"null", ACK, b"\xff", b'{"a":' + b"[" * 100_000, b"\0" * 400, b"x" * 1_000_000]
-HEADERS: list[dict[str, str] | None] = [None, {"Status": "503"}, {"Status": "404"}, {"Nats-Stream": "KV_tw_ledger"}]
+GARBAGE = [
+    b"",
+    b"{",
+    b"{}",
+    b"[]",
+    b"null",
+    ACK,
+    b"\xff",
+    b'{"a":' + b"[" * 100_000,
+    b"\0" * 400,
+    b"x" * 1_000_000,
+]
+HEADERS: list[dict[str, str] | None] = [
+    None,
+    {"Status": "503"},
+    {"Status": "404"},
+    {"Nats-Stream": "KV_tw_ledger"},
+]
 
 
 async def test_flood_of_garbage_on_every_subject_is_one_line_a_second(
@@ -142,11 +205,19 @@ async def test_flood_of_garbage_on_every_subject_is_one_line_a_second(
 
     monkeypatch.setattr(Bus, "subscribe", noted)
     stream = io.StringIO()
-    local = Local(local_nats, counting_model, open_log(ServiceConfig(log_format="json", log_level="warning"), stream))
+    local = Local(
+        local_nats,
+        counting_model,
+        open_log(ServiceConfig(log_format="json", log_level="warning"), stream),
+    )
     publisher = await nats_library.connect(local_nats.url)
     try:
         await local.start()
-        listened += [f"{service.process.bus.inbox}{number}" for service in local.services for number in range(1, 20)]
+        listened += [
+            f"{service.process.bus.inbox}{number}"
+            for service in local.services
+            for number in range(1, 20)
+        ]
         assert len(listened) > 20
         held = local.turn(Plan(length=200, hold_at=20, go=asyncio.Event()))
         await held.sink.words_at_least(10)
@@ -166,9 +237,13 @@ async def test_flood_of_garbage_on_every_subject_is_one_line_a_second(
         seconds = time.monotonic() - began
         await local.idle()
         lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-        for (process, event), count in Counter((line["process"], line["event"]) for line in lines).items():
+        for (process, event), count in Counter(
+            (line["process"], line["event"]) for line in lines
+        ).items():
             assert count <= seconds + 2, (process, event, count)
-        assert not [line for line in lines if line["event"] == "bus.handler_failed"], "garbage is not a defect"
+        assert not [line for line in lines if line["event"] == "bus.handler_failed"], (
+            "garbage is not a defect"
+        )
         assert all(service.alive for service in local.services)
     finally:
         await local.stop()

@@ -1,4 +1,5 @@
-"""One process of each stage, with nearly the default settings, under load: outages of many seconds cost no byte."""
+"""One process of each stage, with nearly the default settings, under load: outages of many seconds
+cost no byte."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,7 +15,9 @@ from tests.pipeline.stack import Stack
 pytestmark = pytest.mark.slow
 
 STREAMS = 16
-OUTPUT = "Thinking.\n</think>\n\nBefore.\n\n{delay}" + call("ls") + "\n\n[[fill 400]]" + call("date")
+OUTPUT = (
+    "Thinking.\n</think>\n\nBefore.\n\n{delay}" + call("ls") + "\n\n[[fill 400]]" + call("date")
+)
 SHORT = "Hm.\n</think>\n\nYes."
 COUNTS = {"worker": 1, "parser": 1, "preprocessor": 1}
 FRONTEND = {"wait_s": 90}
@@ -102,7 +105,9 @@ async def test_the_only_process_of_a_stage_is_killed_and_started_again(
 
 
 @pytest.mark.parametrize("stage", ["worker", "parser", "preprocessor", "frontend"])
-async def test_the_only_process_of_a_stage_is_suspended(lone_stack: Stack, lone_client: Client, stage: str) -> None:
+async def test_the_only_process_of_a_stage_is_suspended(
+    lone_stack: Stack, lone_client: Client, stage: str
+) -> None:
     load = await Load(lone_client).start(lone_stack)
     suspended = lone_stack.of(stage)[0]
     suspended.pause()
@@ -112,7 +117,9 @@ async def test_the_only_process_of_a_stage_is_suspended(lone_stack: Stack, lone_
     assert (await short(lone_client)).contents[-1] == ("text", "Yes.")
 
 
-async def test_worker_and_parser_are_suspended_together(lone_stack: Stack, lone_client: Client) -> None:
+async def test_worker_and_parser_are_suspended_together(
+    lone_stack: Stack, lone_client: Client
+) -> None:
     load = await Load(lone_client).start(lone_stack)
     suspended = [lone_stack.of(stage)[0] for stage in ("worker", "parser")]
     for child in suspended:

@@ -1,4 +1,5 @@
-"""`nvext.agent_hints.speculative_prefill`: the known prefix of the next turn is computed before its request."""
+"""`nvext.agent_hints.speculative_prefill`: the known prefix of the next turn is computed before its
+request."""
 
 import asyncio
 import re
@@ -41,7 +42,9 @@ class Forgetful:
     def count(self, outcome: str) -> int:
         with urllib.request.urlopen(self._metrics, timeout=LIMIT_S) as answer:
             text = answer.read().decode()
-        found = re.search(rf'turnwire_speculative_prefills_total{{.*outcome="{outcome}".*}} ([0-9.]+)', text)
+        found = re.search(
+            rf'turnwire_speculative_prefills_total{{.*outcome="{outcome}".*}} ([0-9.]+)', text
+        )
         return int(float(found[1])) if found else 0
 
 
@@ -80,14 +83,18 @@ def missed(answer: Answer) -> int:
     return int(answer.usage["input_tokens"])
 
 
-async def two_turns(client: Client, name: str, between: Callable[[], bool] | None, **hint: object) -> Answer:
+async def two_turns(
+    client: Client, name: str, between: Callable[[], bool] | None, **hint: object
+) -> Answer:
     thought = " ".join(f"{name} considers {i}" for i in range(200))
     text = " ".join(f"{name} says {i}" for i in range(200))
     first = {"role": "user", "content": say(f"{thought}\n</think>\n\n{text}", "\n</think>\n\nbye")}
     answer = await client.stream(request(first, **hint))
     if between is not None:
         await eventually(between)
-    return await client.stream(request(first, answer.message, {"role": "user", "content": "and now?"}, **hint))
+    return await client.stream(
+        request(first, answer.message, {"role": "user", "content": "and now?"}, **hint)
+    )
 
 
 async def test_a_prefill_hides_the_cost_of_a_template_that_changes_history(
@@ -96,17 +103,21 @@ async def test_a_prefill_hides_the_cost_of_a_template_that_changes_history(
     plain = await two_turns(client, "plain", None)
     assert missed(plain) > 600, "without the hint the whole answer is prefilled again"
     before = forgetful.count("done")
-    prefilled = await two_turns(client, "prefilled", lambda: forgetful.count("done") > before, **HINT)
+    prefilled = await two_turns(
+        client, "prefilled", lambda: forgetful.count("done") > before, **HINT
+    )
     assert missed(prefilled) < 2 * BLOCK
 
 
-async def test_tokens_in_the_cache_are_not_computed_again(forgetful: Forgetful, client: Client) -> None:
+async def test_tokens_in_the_cache_are_not_computed_again(
+    forgetful: Forgetful, client: Client
+) -> None:
     before = forgetful.count("known")
     first = {"role": "user", "content": say("\n</think>\n\nshort")}
 
     async def known() -> bool:
-        """The worker reports its blocks up to 20 ms late, and later still to a preprocessor that has just begun to
-        follow it: the first short turns may end before that."""
+        """The worker reports its blocks up to 20 ms late, and later still to a preprocessor that
+        has just begun to follow it: the first short turns may end before that."""
         await client.stream(request(first, **HINT))
         return forgetful.count("known") > before
 
@@ -114,7 +125,9 @@ async def test_tokens_in_the_cache_are_not_computed_again(forgetful: Forgetful, 
 
 
 async def test_a_busy_worker_refuses_a_prefill(forgetful: Forgetful, client: Client) -> None:
-    held = asyncio.create_task(client.stream(request({"role": "user", "content": say("[[delay 50]][[fill 100]]")})))
+    held = asyncio.create_task(
+        client.stream(request({"role": "user", "content": say("[[delay 50]][[fill 100]]")}))
+    )
     await eventually(lambda: forgetful.stack.health()["stages"]["worker"][0]["running"] > 0)
     before = forgetful.count("busy")
     await two_turns(client, "late", lambda: forgetful.count("busy") > before, **HINT)

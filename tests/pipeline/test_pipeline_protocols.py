@@ -1,4 +1,5 @@
-"""An upgrade to a release with another protocol: the two do not use each other, report each other once, and nothing hangs."""
+"""An upgrade to a release with another protocol: the two do not use each other, report each other
+once, and nothing hangs."""
 
 import asyncio
 import json
@@ -19,7 +20,9 @@ MODULE = "tests.pipeline.other_protocol"
 
 def reported(child: Child) -> list[str]:
     """The names of the processes that a process has reported."""
-    lines = (json.loads(line) for line in child.text().splitlines() if "process.other_protocol" in line)
+    lines = (
+        json.loads(line) for line in child.text().splitlines() if "process.other_protocol" in line
+    )
     return sorted(line["peer"].rpartition("-")[0] for line in lines)
 
 

@@ -1,4 +1,5 @@
-"""Messages get lost or come late, processes die: a turn ends once, complete, and never mixes two decodings."""
+"""Messages get lost or come late, processes die: a turn ends once, complete, and never mixes two
+decodings."""
 
 import asyncio
 import math
@@ -14,7 +15,15 @@ from schemas.events import Failed, FinishReason
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame
 from tests.conftest import eventually
 from tests.pipeline.counting import Model, Plan, held
-from tests.pipeline.local import INNER_STAGES, STAGES, Local, Running, generate_requests, other, owes_nothing
+from tests.pipeline.local import (
+    INNER_STAGES,
+    STAGES,
+    Local,
+    Running,
+    generate_requests,
+    other,
+    owes_nothing,
+)
 
 decode_tokens = msgspec.json.Decoder(TokenFrame).decode
 
@@ -56,7 +65,9 @@ async def test_a_worker_and_its_parser_that_die_during_prefill_are_replaced(loca
 async def test_a_worker_that_dies_before_it_has_reported_the_turn_is_replaced(local: Local) -> None:
     await local.start(2, 2)
     for worker in local.of("worker"):
-        worker.lose(".tok.", 1_000_000)  # no parser learns of the turn, and so the frontend does not
+        worker.lose(
+            ".tok.", 1_000_000
+        )  # no parser learns of the turn, and so the frontend does not
     plan = held(0)
     turn = local.turn(plan)
     await (await local.begun(turn)).kill()
@@ -66,7 +77,9 @@ async def test_a_worker_that_dies_before_it_has_reported_the_turn_is_replaced(lo
     await turn.whole(60)
 
 
-async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(local: Local) -> None:
+async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(
+    local: Local,
+) -> None:
     await local.start(2, 2)
     plan = held(20)
     turn = local.turn(plan)
@@ -81,9 +94,12 @@ async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(l
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["prepared", "accepted", "taken"])
 async def test_a_message_lost_before_the_first_token_is_replaced(local: Local, what: str) -> None:
-    """The event that a turn is prepared, the answer to a turn request, the answer to a generate request."""
+    """The event that a turn is prepared, the answer to a turn request, the answer to a generate
+    request."""
     await local.start(2, 1, 1)
-    (frontend,), (preprocessor,), (parser,) = (local.of(s) for s in ("frontend", "preprocessor", "parser"))
+    (frontend,), (preprocessor,), (parser,) = (
+        local.of(s) for s in ("frontend", "preprocessor", "parser")
+    )
     lost = []
     if what == "prepared":
         for sender in (preprocessor, parser):
@@ -123,7 +139,9 @@ async def test_output_of_a_dead_parser_is_not_retracted(local: Local) -> None:
     def cut(data: bytes) -> bytes:
         """The successor receives the first tokens and no more."""
         frame = decode_tokens(data)
-        return msgspec.json.encode(msgspec.structs.replace(frame, entries=[begin(entry) for entry in frame.entries]))
+        return msgspec.json.encode(
+            msgspec.structs.replace(frame, entries=[begin(entry) for entry in frame.entries])
+        )
 
     successor.changing.append((subjects.tokens(successor.id), cut))
     await parser.kill()
@@ -131,7 +149,9 @@ async def test_output_of_a_dead_parser_is_not_retracted(local: Local) -> None:
     await worker.kill()
     plan.go.set()
     end = await turn.finished()
-    assert isinstance(end, Failed), "continuing from the tenth word would repeat the rest with other words"
+    assert isinstance(end, Failed), (
+        "continuing from the tenth word would repeat the rest with other words"
+    )
 
 
 async def test_a_request_for_a_replay_that_is_lost_is_made_again(local: Local) -> None:
@@ -314,7 +334,9 @@ async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
     successor = other(local, dying)
     sent: list[TokenEntry] = []
     successor.watching.append(
-        lambda subject, data: sent.extend(decode_tokens(data).entries) if ".tok." in subject else None
+        lambda subject, data: (
+            sent.extend(decode_tokens(data).entries) if ".tok." in subject else None
+        )
     )
     await dying.kill()
     plan.go.set()
@@ -322,7 +344,9 @@ async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
     sampling = successor.engine.seen[-1].sampling
     assert (sampling.max_tokens, sampling.min_tokens) == (30, 10)
     assert (end.reason, end.usage.output) == (FinishReason.LENGTH, 50)
-    assert end.usage.cached == end.usage.prompt, "tokens of the first attempt are not part of the prompt"
+    assert end.usage.cached == end.usage.prompt, (
+        "tokens of the first attempt are not part of the prompt"
+    )
     logprobs = [tops for entry in sent for tops in entry.logprobs or [[]] * len(entry.ids)]
     assert [len(tops) for tops in logprobs] == [0] * 20 + [1] * 30
 
@@ -330,7 +354,8 @@ async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["parser", "worker"])
 async def test_long_turns_move_in_frames_of_bearable_size(local: Local, victim: str) -> None:
-    """A dozen turns of 50,000 tokens: replays are split into frames, and no process is given up meanwhile."""
+    """A dozen turns of 50,000 tokens: replays are split into frames, and no process is given up
+    meanwhile."""
     await local.start(2, 2)
     length = 50_000
     plans = [Plan(length=length, burst=2000, hold_at=length, go=asyncio.Event()) for _ in range(12)]
@@ -352,7 +377,9 @@ async def test_two_models_share_a_bus_with_any_name(local: Local, demo_model: Pa
     for stage in INNER_STAGES:
         await local.add(stage, model=odd)
     await local.completed()
-    assert [card.name for card in local.frontend.catalog.models()] == sorted([odd.name, local.model.name])
+    assert [card.name for card in local.frontend.catalog.models()] == sorted(
+        [odd.name, local.model.name]
+    )
     plan = held(20)
     turns = [local.turn(plan, model=odd.name), local.turn(Plan(length=40))]
     await turns[0].sink.words_at_least(10)
@@ -375,7 +402,9 @@ async def test_many_processes_may_join_at_once(local: Local) -> None:
 
 async def test_the_last_credit_that_is_lost_holds_up_nothing(local: Local) -> None:
     await local.start()
-    (frontend,), (parser,), (worker,) = (local.of(stage) for stage in ("frontend", "parser", "worker"))
+    (frontend,), (parser,), (worker,) = (
+        local.of(stage) for stage in ("frontend", "parser", "worker")
+    )
     lost = [frontend.lose(".credit.", 3), parser.lose(".credit.", 3)]
     await local.turn(Plan(length=20)).whole(20)
     await eventually(lambda: all(lost))
@@ -412,7 +441,9 @@ async def test_an_unreadable_parse_context_is_one_error_at_once(local: Local, co
     await local.start(1, 1, 1)
     (frontend,), (preprocessor,) = local.of("frontend"), local.of("preprocessor")
     spoiled = msgspec.Raw(context.replace("FRONTEND", frontend.id).encode())
-    preprocessor.changing.append(generate_requests(lambda r: msgspec.structs.replace(r, context=spoiled)))
+    preprocessor.changing.append(
+        generate_requests(lambda r: msgspec.structs.replace(r, context=spoiled))
+    )
     plan = held(5)
     turn = local.turn(plan)
     if "FRONTEND" in context:

@@ -1,4 +1,5 @@
-"""Turns outlive a bus that hangs, and the only process of a stage: they wait for its successor, up to a limit."""
+"""Turns outlive a bus that hangs, and the only process of a stage: they wait for its successor, up
+to a limit."""
 
 import asyncio
 from collections.abc import Callable
@@ -91,7 +92,9 @@ async def test_a_turn_in_preparation_waits_for_another_preprocessor(local: Local
 
 @pytest.mark.parametrize("stage", ["worker", "parser", "frontend"])
 @pytest.mark.parametrize("silence", ["cut", "mute"])
-async def test_turns_outlive_the_silence_of_the_only_process(local: Local, stage: str, silence: str) -> None:
+async def test_turns_outlive_the_silence_of_the_only_process(
+    local: Local, stage: str, silence: str
+) -> None:
     """The process is suspended, or its messages are lost."""
     await local.start()
     plans, turns = await begun(local)
@@ -109,7 +112,9 @@ async def test_turns_outlive_the_silence_of_the_only_process(local: Local, stage
 
 
 @pytest.mark.parametrize("stage", ["worker", "parser"])
-async def test_when_nothing_takes_over_in_time_the_error_names_what_was_lost(local: Local, stage: Stage) -> None:
+async def test_when_nothing_takes_over_in_time_the_error_names_what_was_lost(
+    local: Local, stage: Stage
+) -> None:
     local.bus = replace(local.bus, recovery_s=1.0)
     await local.start()
     _, (turn,) = await begun(local, 1)
@@ -120,7 +125,9 @@ async def test_when_nothing_takes_over_in_time_the_error_names_what_was_lost(loc
     assert local.gateway.running == 0
 
 
-async def test_the_loss_of_worker_and_parser_is_reported_although_a_successor_might_come(local: Local) -> None:
+async def test_the_loss_of_worker_and_parser_is_reported_although_a_successor_might_come(
+    local: Local,
+) -> None:
     await local.start()
     _, (turn,) = await begun(local, 1)
     worker, parser = local.of("worker")[0], local.of("parser")[0]
@@ -154,7 +161,8 @@ async def test_a_turn_that_gets_further_outlives_any_number_of_workers(local: Lo
     await turn.whole(600, switches=5)
 
 
-# -- new requests ----------------------------------------------------------------------------------------------------
+# -- new requests
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", INNER_STAGES)
@@ -244,12 +252,18 @@ async def test_a_client_that_leaves_is_not_waited_for(local: Local) -> None:
 
 
 @pytest.mark.slow
-async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(local: Local) -> None:
+async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(
+    local: Local,
+) -> None:
     local.bus = replace(local.bus, dead_after_s=5.0)
     await local.start()
-    (frontend,), (preprocessor,), (worker,) = (local.of(s) for s in ("frontend", "preprocessor", "worker"))
+    (frontend,), (preprocessor,), (worker,) = (
+        local.of(s) for s in ("frontend", "preprocessor", "worker")
+    )
     requests: list[str] = []
-    frontend.watching.append(lambda subject, _: requests.append(subject) if ".turn." in subject else None)
+    frontend.watching.append(
+        lambda subject, _: requests.append(subject) if ".turn." in subject else None
+    )
     prepared: set[str] = set()
 
     def note(subject: str, data: bytes) -> None:
@@ -259,7 +273,9 @@ async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_i
     preprocessor.watching.append(note)
     local.nats.pause()
     try:
-        await asyncio.sleep(1)  # a busy machine stops a process late; the frontend must not have noticed yet
+        await asyncio.sleep(
+            1
+        )  # a busy machine stops a process late; the frontend must not have noticed yet
         left = local.turn()
         await eventually(lambda: bool(requests))
         left.task.cancel()
@@ -280,7 +296,9 @@ async def test_a_preprocessor_that_is_cut_off_prepares_nothing(local: Local) -> 
     (preprocessor,) = local.of("preprocessor")
     cut_off: list[bool] = []
     preprocessor.watching.append(
-        lambda subject, _: cut_off.append(preprocessor.process.cut_off) if ".gen." in subject else None
+        lambda subject, _: (
+            cut_off.append(preprocessor.process.cut_off) if ".gen." in subject else None
+        )
     )
     preprocessor.mute = True
     await eventually(lambda: preprocessor.process.cut_off)

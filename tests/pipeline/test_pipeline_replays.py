@@ -1,5 +1,5 @@
-"""Replay files over real processes: the pipeline gives the same turns as the in-memory player, and a recording of a tap
-plays like the original turn."""
+"""Replay files over real processes: the pipeline gives the same turns as the in-memory player, and
+a recording of a tap plays like the original turn."""
 
 import asyncio
 import signal
@@ -50,7 +50,16 @@ async def test_the_pipeline_plays_the_file(stack: Stack, replay: Replay, api: Ap
 
 async def test_a_recording_can_be_played(stack: Stack, nats: NatsServer, tmp_path: Path) -> None:
     file = tmp_path / "turns.jsonl"
-    command = ["-m", "services.cli.main", "tap", "--nats-url", nats.url, "--record", str(file), "--json"]
+    command = [
+        "-m",
+        "services.cli.main",
+        "tap",
+        "--nats-url",
+        nats.url,
+        "--record",
+        str(file),
+        "--json",
+    ]
     tap = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
     assert tap.stderr is not None
     assert tap.stdout is not None
@@ -71,4 +80,6 @@ async def test_a_recording_can_be_played(stack: Stack, nats: NatsServer, tmp_pat
             gateway = ReplayGateway(recording)
             async with serving(gateway) as url:
                 again = Session(recording, api, http, url, gateway=gateway)
-                assert [(await again.turn(turn)).problems for turn in recording.turns] == [[] for _ in recording.turns]
+                assert [(await again.turn(turn)).problems for turn in recording.turns] == [
+                    [] for _ in recording.turns
+                ]

@@ -1,4 +1,5 @@
-"""A model that only its own `response_template` describes, through real processes, on all three APIs."""
+"""A model that only its own `response_template` describes, through real processes, on all three
+APIs."""
 
 import json
 import shutil
@@ -26,7 +27,9 @@ PARAMETERS = {"type": "object", "properties": {"cmd": {"type": "string"}}}
 def described(
     make_nats: Callable[[], NatsServer], demo_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    model = describe_model(shutil.copytree(demo_dir, tmp_path_factory.mktemp("described") / "turnwire-demo"))
+    model = describe_model(
+        shutil.copytree(demo_dir, tmp_path_factory.mktemp("described") / "turnwire-demo")
+    )
     running = Stack(make_nats(), model, tmp_path_factory.mktemp("stack"))
     try:
         yield running.start_all({"parser": 2})
@@ -47,23 +50,41 @@ async def test_messages_stream_thoughts_text_and_calls(client: Client) -> None:
     kinds = [kind for kind, _ in answer.contents]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
     assert [value for _, value in answer.contents][2:] == [INPUT, INPUT]
-    assert (answer.blocks[0]["thinking"].strip(), answer.blocks[1]["text"].strip()) == (THOUGHT.strip(), TEXT.strip())
+    assert (answer.blocks[0]["thinking"].strip(), answer.blocks[1]["text"].strip()) == (
+        THOUGHT.strip(),
+        TEXT.strip(),
+    )
     assert answer.stop_reason == "tool_use"
 
 
 async def test_chat_and_responses_have_the_same_blocks(client: Client) -> None:
     function = {"name": "run_shell", "parameters": PARAMETERS}
     messages = [{"role": "user", "content": say(OUTPUT)}]
-    request = {"model": "turnwire-demo", "messages": messages, "tools": [{"type": "function", "function": function}]}
+    request = {
+        "model": "turnwire-demo",
+        "messages": messages,
+        "tools": [{"type": "function", "function": function}],
+    }
     status, chat = await client.post("/v1/chat/completions", request)
     assert status == 200
     message = chat["choices"][0]["message"]
     assert message["content"].strip() == TEXT.strip()
-    assert [json.loads(one["function"]["arguments"]) for one in message["tool_calls"]] == [INPUT, INPUT]
-    request = {"model": "turnwire-demo", "input": say(OUTPUT), "tools": [{"type": "function", **function}]}
+    assert [json.loads(one["function"]["arguments"]) for one in message["tool_calls"]] == [
+        INPUT,
+        INPUT,
+    ]
+    request = {
+        "model": "turnwire-demo",
+        "input": say(OUTPUT),
+        "tools": [{"type": "function", **function}],
+    }
     status, response = await client.post("/v1/responses", request)
     assert status == 200
-    calls = [json.loads(item["arguments"]) for item in response["output"] if item["type"] == "function_call"]
+    calls = [
+        json.loads(item["arguments"])
+        for item in response["output"]
+        if item["type"] == "function_call"
+    ]
     assert calls == [INPUT, INPUT]
 
 
@@ -72,12 +93,17 @@ async def test_next_prompt_begins_with_the_tokens_of_the_turn(client: Client) ->
     tools: list[dict[str, Any]] = [
         {"type": "function", "function": {"name": "run_shell", "parameters": PARAMETERS}},
     ]
-    messages: list[dict[str, Any]] = [{"role": "user", "content": say(OUTPUT, "\n</musing>\n\nDone.")}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": say(OUTPUT, "\n</musing>\n\nDone.")}
+    ]
     request = {"model": "turnwire-demo", "tools": tools, "return_token_ids": True}
     _, first = await client.post("/v1/chat/completions", {**request, "messages": messages})
     message = first["choices"][0]["message"]
     messages.append({key: message[key] for key in ("role", "content", "tool_calls")})
-    messages += [{"role": "tool", "tool_call_id": one["id"], "content": "ok"} for one in message["tool_calls"]]
+    messages += [
+        {"role": "tool", "tool_call_id": one["id"], "content": "ok"}
+        for one in message["tool_calls"]
+    ]
     _, second = await client.post("/v1/chat/completions", {**request, "messages": messages})
     written = [*first["prompt_token_ids"], *first["choices"][0]["token_ids"]]
     assert second["prompt_token_ids"][: len(written)] == written
@@ -88,7 +114,9 @@ async def test_cut_call_and_stop_string(client: Client) -> None:
     cut = await client.stream(body(say("</musing>" + CALL), max_tokens=12))
     assert cut.stop_reason == "max_tokens"
     assert not any(event.name == "tool_call_dispatch" for event in cut.events)
-    stopped = await client.stream(body(say("</musing>One stop here and more."), stop_sequences=["stop"]))
+    stopped = await client.stream(
+        body(say("</musing>One stop here and more."), stop_sequences=["stop"])
+    )
     assert (stopped.stop_sequence, stopped.contents) == ("stop", [("text", "One ")])
 
 

@@ -52,7 +52,9 @@ async def until(http: aiohttp.ClientSession, url: str, *statuses: str) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def test_any_frontend_continues_any_response(frontends: list[Child], http: aiohttp.ClientSession) -> None:
+async def test_any_frontend_continues_any_response(
+    frontends: list[Child], http: aiohttp.ClientSession
+) -> None:
     previous: dict[str, str] = {}
     for number in range(4):
         url = f"{frontends[number % 2].url}/v1/responses"
@@ -60,7 +62,14 @@ async def test_any_frontend_continues_any_response(frontends: list[Child], http:
         assert made["output"][-1]["content"][0]["text"] == "Hello there."
         previous = {"previous_response_id": made["id"]}
     one, other = [
-        await ask(http, "POST", f"{frontend.url}/v1/responses/input_tokens", model=MODEL, input="x", **previous)
+        await ask(
+            http,
+            "POST",
+            f"{frontend.url}/v1/responses/input_tokens",
+            model=MODEL,
+            input="x",
+            **previous,
+        )
         for frontend in frontends
     ]
     assert one == other
@@ -71,14 +80,18 @@ async def test_background_responses_of_a_killed_frontend_fail(
     frontends: list[Child], http: aiohttp.ClientSession
 ) -> None:
     doomed, survivor = frontends
-    made = await ask(http, "POST", f"{doomed.url}/v1/responses", model=MODEL, input=LONG, background=True)
+    made = await ask(
+        http, "POST", f"{doomed.url}/v1/responses", model=MODEL, input=LONG, background=True
+    )
     kept = await ask(http, "POST", f"{doomed.url}/v1/responses", model=MODEL, input=QUICK)
     url = f"{survivor.url}/v1/responses/{made['id']}"
     await until(http, url, "in_progress")
     doomed.kill()
     failed = await until(http, url, "failed")
     assert failed["error"]["message"] == "The server that ran this response is gone."
-    assert (await ask(http, "GET", f"{survivor.url}/v1/responses/{kept['id']}"))["status"] == "completed"
+    assert (await ask(http, "GET", f"{survivor.url}/v1/responses/{kept['id']}"))[
+        "status"
+    ] == "completed"
 
 
 @pytest.mark.slow
@@ -86,7 +99,9 @@ async def test_a_draining_frontend_finishes_its_background_responses(
     frontends: list[Child], http: aiohttp.ClientSession
 ) -> None:
     leaver, survivor = frontends
-    made = await ask(http, "POST", f"{leaver.url}/v1/responses", model=MODEL, input=LONG, background=True)
+    made = await ask(
+        http, "POST", f"{leaver.url}/v1/responses", model=MODEL, input=LONG, background=True
+    )
     url = f"{survivor.url}/v1/responses/{made['id']}"
     await until(http, url, "in_progress")
     leaver.terminate()
@@ -113,4 +128,6 @@ async def test_a_cancel_at_another_frontend_ends_the_turn_in_the_engine(
     assert cancelled["status"] == "cancelled"
     turn = id.rpartition("_")[2]
     logs = [worker.log for worker in own_stack.of("worker")]
-    await eventually(lambda: any("worker.cancelled" in log and turn in log for log in map(Path.read_text, logs)))
+    await eventually(
+        lambda: any("worker.cancelled" in log and turn in log for log in map(Path.read_text, logs))
+    )

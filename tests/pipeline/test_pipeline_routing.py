@@ -1,4 +1,5 @@
-"""Turns are routed to the worker that has their prefix: two workers, two preprocessors, real processes."""
+"""Turns are routed to the worker that has their prefix: two workers, two preprocessors, real
+processes."""
 
 import asyncio
 import itertools
@@ -31,7 +32,12 @@ def _tokens(usage: dict[str, Any]) -> tuple[int, int]:
 async def session(client: Client, name: str, turns: int) -> list[Answer]:
     """A conversation of several turns after its own long system prompt."""
     system = " ".join(f"{name} rule {i}" for i in range(600))
-    messages = [{"role": "user", "content": say(*(f"\n</think>\n\nanswer {i} of {name}" for i in range(turns)))}]
+    messages = [
+        {
+            "role": "user",
+            "content": say(*(f"\n</think>\n\nanswer {i} of {name}" for i in range(turns))),
+        }
+    ]
     answers: list[Answer] = []
     for turn in range(turns):
         request = body("", system=system)
@@ -47,9 +53,13 @@ async def test_a_session_finds_its_prefix_again(client: Client) -> None:
         assert tokens(answers[0])[1] < 1000, "sessions have different system prompts"
         for before, answer in itertools.pairwise(answers):
             known = tokens(before)[0]
-            assert tokens(answer)[1] > known - 2 * BLOCK, "the turn went to a worker that does not hold its prefix"
+            assert tokens(answer)[1] > known - 2 * BLOCK, (
+                "the turn went to a worker that does not hold its prefix"
+            )
             assert first_tokens(answer)[0] == tokens(answer)[0]
-            assert first_tokens(answer)[1] > known - 2 * BLOCK, "the stream began without its cached part"
+            assert first_tokens(answer)[1] > known - 2 * BLOCK, (
+                "the stream began without its cached part"
+            )
 
 
 @pytest.mark.slow

@@ -75,7 +75,9 @@ class Bus:
     def add(self, model: str, stage: str, **options: Any) -> Child:
         """Starts one process of a model."""
         options = {"served_model_name": model, "drain_s": 300, **options}
-        child = self.stack.start(stage, **({"token_delay_ms": 1} if stage == "worker" else {}), **options)
+        child = self.stack.start(
+            stage, **({"token_delay_ms": 1} if stage == "worker" else {}), **options
+        )
         self.of.setdefault(model, []).append(child)
         return child
 
@@ -145,7 +147,11 @@ async def served(client: Client, model: str) -> int:
     async with client.http.get(f"{client.url}/metrics") as response:
         lines = (await response.text()).splitlines()
     name = "turnwire_e2e_request_latency_seconds_count{"
-    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name) and f'model="{model}"' in line)
+    return sum(
+        int(float(line.split()[-1]))
+        for line in lines
+        if line.startswith(name) and f'model="{model}"' in line
+    )
 
 
 @pytest.mark.slow
@@ -154,7 +160,10 @@ async def test_models_start_and_stop_while_others_serve(bus: Bus, clients: list[
     bus.start("alpha")
     bus.start("beta")
     await takes_turns(clients, "alpha", "beta")
-    alpha, beta = await start(one, "alpha", "a1", "a2", "a3"), await start(one, "beta", "b1", "b2", "b3")
+    alpha, beta = (
+        await start(one, "alpha", "a1", "a2", "a3"),
+        await start(one, "beta", "b1", "b2", "b3"),
+    )
 
     bus.start("gamma")
     await takes_turns(clients, "alpha", "beta", "gamma")
@@ -180,7 +189,9 @@ async def test_models_start_and_stop_while_others_serve(bus: Bus, clients: list[
 
 
 @pytest.mark.slow
-async def test_a_new_version_takes_over_without_a_lost_stream(bus: Bus, clients: list[Client]) -> None:
+async def test_a_new_version_takes_over_without_a_lost_stream(
+    bus: Bus, clients: list[Client]
+) -> None:
     one, other = clients
     bus.start("coder-1", aliases="coder")
     await takes_turns(clients, "coder-1")
@@ -199,12 +210,17 @@ async def test_a_new_version_takes_over_without_a_lost_stream(bus: Bus, clients:
 
     before = await served(other, "coder-1"), await served(other, "coder-2")
     new = await start(other, "coder", "n1", "n2", "n3")
-    kept = await start(other, "coder", "s1", "s2", "s3")  # the other frontend knows where these sessions are
+    kept = await start(
+        other, "coder", "s1", "s2", "s3"
+    )  # the other frontend knows where these sessions are
     for streams in (old, new, kept):
         await finish(streams)
 
     async def divided() -> bool:
-        return (await served(other, "coder-1"), await served(other, "coder-2")) == (before[0] + 3, before[1] + 3)
+        return (await served(other, "coder-1"), await served(other, "coder-2")) == (
+            before[0] + 3,
+            before[1] + 3,
+        )
 
     await until(divided)
 

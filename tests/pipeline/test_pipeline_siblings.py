@@ -1,5 +1,6 @@
-"""Sessions that look alike, through real processes: the same prompt at once, of three APIs and two tenants, with every
-process of the inner stages replaced in between. Every prompt is judged from the bus."""
+"""Sessions that look alike, through real processes: the same prompt at once, of three APIs and two
+tenants, with every process of the inner stages replaced in between. Every prompt is judged from the
+bus."""
 
 import asyncio
 import hashlib
@@ -36,10 +37,14 @@ def two_of_each(
 ) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("siblings")
     keys = directory / "keys"
-    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in TENANTS))
+    keys.write_text(
+        "".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in TENANTS)
+    )
     running = Stack(make_nats(), demo_model, directory)
     try:
-        yield running.start_all(COUNTS, parser=ROOM, preprocessor=ROOM, frontend={"api_keys_file": keys})
+        yield running.start_all(
+            COUNTS, parser=ROOM, preprocessor=ROOM, frontend={"api_keys_file": keys}
+        )
     finally:
         running.stop()
 
@@ -53,7 +58,15 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 class Session:
     """One client's session. `reasons`: it sends reasoning back."""
 
-    def __init__(self, http: aiohttp.ClientSession, stack: Stack, tenant: str, *, reasons: bool, question: str) -> None:
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        stack: Stack,
+        tenant: str,
+        *,
+        reasons: bool,
+        question: str,
+    ) -> None:
         self.turns: list[str] = []
         self.texts: list[str] = []
         self._http, self._stack, self._tenant, self._reasons = http, stack, tenant, reasons
@@ -61,7 +74,9 @@ class Session:
 
     async def turn(self) -> None:
         headers = {"authorization": f"Bearer {self._tenant}"}
-        async with self._http.post(f"{self._stack.url}{self.path}", json=self.body(), headers=headers) as response:
+        async with self._http.post(
+            f"{self._stack.url}{self.path}", json=self.body(), headers=headers
+        ) as response:
             answer = await response.json()
             assert response.status == 200, answer
         self.turns.append(answer["id"].rpartition("_")[2].rpartition("-")[2])
@@ -84,10 +99,15 @@ class Messages(Session):
         return {"model": MODEL, "max_tokens": 1000, "messages": self.messages, "tools": TOOLS}
 
     def take(self, answer: Any) -> None:
-        content = [block for block in answer["content"] if self._reasons or block["type"] != "thinking"]
+        content = [
+            block for block in answer["content"] if self._reasons or block["type"] != "thinking"
+        ]
         ids = [block["id"] for block in content if block["type"] == "tool_use"]
         results = [{"type": "tool_result", "tool_use_id": id, "content": "a file"} for id in ids]
-        self.messages += [{"role": "assistant", "content": content}, {"role": "user", "content": results or "And?"}]
+        self.messages += [
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": results or "And?"},
+        ]
 
 
 class Chat(Session):
@@ -98,7 +118,10 @@ class Chat(Session):
 
     def body(self) -> dict[str, Any]:
         tools = [
-            {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}}
+            {
+                "type": "function",
+                "function": {"name": tool["name"], "parameters": tool["input_schema"]},
+            }
             for tool in TOOLS
         ]
         return {"model": MODEL, "messages": self.messages, "tools": tools}
@@ -106,7 +129,9 @@ class Chat(Session):
     def take(self, answer: Any) -> None:
         message = answer["choices"][0]["message"]
         kept = ("role", "content", "tool_calls", *(("reasoning_content",) if self._reasons else ()))
-        self.messages.append({name: message[name] for name in kept if message.get(name) is not None})
+        self.messages.append(
+            {name: message[name] for name in kept if message.get(name) is not None}
+        )
         ids = [call["id"] for call in message.get("tool_calls") or []]
         results = [{"role": "tool", "tool_call_id": id, "content": "a file"} for id in ids]
         self.messages += results or [{"role": "user", "content": "And?"}]
@@ -119,18 +144,25 @@ class Responses(Session):
         self.items: list[dict[str, Any]] = [{"role": "user", "content": question}]
 
     def body(self) -> dict[str, Any]:
-        tools = [{"type": "function", "name": tool["name"], "parameters": tool["input_schema"]} for tool in TOOLS]
+        tools = [
+            {"type": "function", "name": tool["name"], "parameters": tool["input_schema"]}
+            for tool in TOOLS
+        ]
         sealed = {"include": ["reasoning.encrypted_content"]} if self._reasons else {}
         return {"model": MODEL, "input": self.items, "tools": tools, "store": False, **sealed}
 
     def take(self, answer: Any) -> None:
         for item in answer["output"]:
             if item["type"] == "reasoning":  # as Codex sends it
-                item = {key: item.get(key) for key in ("id", "type", "encrypted_content")} | {"summary": []}
+                item = {key: item.get(key) for key in ("id", "type", "encrypted_content")} | {
+                    "summary": []
+                }
             if self._reasons or item["type"] != "reasoning":
                 self.items.append(item)
         ids = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
-        results = [{"type": "function_call_output", "call_id": id, "output": "a file"} for id in ids]
+        results = [
+            {"type": "function_call_output", "call_id": id, "output": "a file"} for id in ids
+        ]
         self.items += results or [{"role": "user", "content": "And?"}]
 
 
@@ -150,10 +182,14 @@ async def decoded(bus: BusTurns, session: Session) -> list[DecodedTurn]:
     return [await bus.ended(turn) for turn in session.turns]
 
 
-def foreign(sessions: list[Session], session: Session, prompt: list[int], tokenizer: Tokenizer) -> list[str]:
+def foreign(
+    sessions: list[Session], session: Session, prompt: list[int], tokenizer: Tokenizer
+) -> list[str]:
     """The turns of other sessions with thoughts in the prompt."""
     text = tokenizer.decode(prompt, skip_special_tokens=False)
-    return [turn for other in sessions if other is not session for turn in other.turns if turn in text]
+    return [
+        turn for other in sessions if other is not session for turn in other.turns if turn in text
+    ]
 
 
 async def test_every_session_is_its_own_prefix(
@@ -174,7 +210,10 @@ async def test_every_session_is_its_own_prefix(
         for session in sessions:
             turns = await decoded(bus, session)
             for earlier, later in pairwise(turns):
-                assert prefix_break(earlier, later) is None, (session.path, prefix_break(earlier, later))
+                assert prefix_break(earlier, later) is None, (
+                    session.path,
+                    prefix_break(earlier, later),
+                )
             for turn in turns:
                 assert not foreign(sessions, session, turn.prompt, tokenizer)
 
@@ -185,7 +224,9 @@ async def test_without_evidence_nothing_is_restored(
     """Look-alike sessions of clients that send back nothing but the same text."""
     tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
     sessions: list[Session] = [
-        api(http, two_of_each, "red", reasons=False, question=TALK) for api in (Messages, Chat) for _ in range(3)
+        api(http, two_of_each, "red", reasons=False, question=TALK)
+        for api in (Messages, Chat)
+        for _ in range(3)
     ]
     async with BusTurns(two_of_each.nats.url) as bus:
         await asyncio.gather(*(session.turn() for session in sessions))
@@ -194,7 +235,9 @@ async def test_without_evidence_nothing_is_restored(
         for session in sessions:
             _, later = await decoded(bus, session)
             assert not foreign([*sessions, session], session, later.prompt, tokenizer)
-            assert session.turns[0] not in tokenizer.decode(later.prompt), "and not its own thought, by chance"
+            assert session.turns[0] not in tokenizer.decode(later.prompt), (
+                "and not its own thought, by chance"
+            )
 
 
 async def test_a_seal_of_another_tenant_restores_nothing(

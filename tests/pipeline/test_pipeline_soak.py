@@ -32,7 +32,9 @@ def sizes(local: Local) -> dict[str, int]:
         if service.cut:
             continue
         if service.stage == "worker":
-            for tick in service.process.on_tick:  # as after the time for which finished turns linger
+            for (
+                tick
+            ) in service.process.on_tick:  # as after the time for which finished turns linger
                 tick(math.inf)
         pending = (".waiting", len(service.process.bus.waiting))
         for path, size in [*containers(service.core), pending]:
@@ -61,7 +63,9 @@ async def play(local: Local, chance: random.Random) -> None:
             await asyncio.sleep(chance.random() * 0.02)
             opened.cancel("hangup")
         elif isinstance(end := await turn.finished(), Failed):
-            assert kind == "fail" or "lost" in end.error.message or "worker" in end.error.message, end
+            assert kind == "fail" or "lost" in end.error.message or "worker" in end.error.message, (
+                end
+            )
         else:
             await turn.whole(plan.length, switches=10)
     except TurnwireError as error:
@@ -91,7 +95,9 @@ async def replace_some(local: Local, chance: random.Random, enough: asyncio.Even
 
 @pytest.mark.timeout(120 + TURNS // 20)
 async def test_finished_turns_leave_no_state(local: Local) -> None:
-    local.bus = replace(local.bus, recovery_s=10.0)  # for that long a process that left is remembered
+    local.bus = replace(
+        local.bus, recovery_s=10.0
+    )  # for that long a process that left is remembered
     await local.start(2, 2, 2)
     await play_many(local, 100, 1)
     await local.idle()

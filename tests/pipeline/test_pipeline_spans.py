@@ -1,4 +1,5 @@
-"""What each stage records of a turn, in one event loop; test_pipeline_tracing.py is the same over processes and HTTP."""
+"""What each stage records of a turn, in one event loop; test_pipeline_tracing.py is the same over
+processes and HTTP."""
 
 import asyncio
 from collections import Counter
@@ -32,13 +33,16 @@ async def traced(local: Local, receiver: Receiver) -> Local:
 
 
 async def trace_of(receiver: Receiver, turn: str, *names: str) -> Trace:
-    """The trace of a turn, once it has these spans: the last one of each process, which exports its own in order."""
+    """The trace of a turn, once it has these spans: the last one of each process, which exports its
+    own in order."""
 
     def complete(_: object) -> bool:
         return bool(roots()) and Counter(names) <= Counter(receiver.of(roots()[0]).names)
 
     def roots() -> list[str]:
-        return [span.trace for span in receiver.spans if span.attributes.get("turnwire.turn") == turn]
+        return [
+            span.trace for span in receiver.spans if span.attributes.get("turnwire.turn") == turn
+        ]
 
     await asyncio.to_thread(receiver.wait, "", complete)
     return receiver.of(roots()[0])
@@ -50,7 +54,9 @@ async def test_a_turn_has_a_span_of_each_stage(traced: Local, receiver: Receiver
     found = await trace_of(receiver, turn.id, "decode", "parse", "place")
     (root,) = found.children(None)
     names = [span.name for span in found.children(root) if span.name != "parse"]
-    assert names == ["prepare", "place", "prefill", "decode", "reasoning", "text"], "this engine reports no queue"
+    assert names == ["prepare", "place", "prefill", "decode", "reasoning", "text"], (
+        "this engine reports no queue"
+    )
     assert found.names.count("parse") == 1
     assert [step for step, _ in found.one("prepare").events] == STEPS
     assert root.attributes["turnwire.worker"] in {worker.id for worker in traced.of("worker")}
@@ -70,7 +76,9 @@ async def test_a_worker_that_dies_begins_another_attempt(traced: Local, receiver
     retry = found.one("retry")
     last = {"place", "decode", "parse"}
     found = await asyncio.to_thread(
-        receiver.wait, root.trace, lambda trace: last <= {span.name for span in trace.children(retry)}
+        receiver.wait,
+        root.trace,
+        lambda trace: last <= {span.name for span in trace.children(retry)},
     )
     assert retry.links == [root.id]
     assert [details["turnwire.worker"] for _, details in root.events] == [worker.id]

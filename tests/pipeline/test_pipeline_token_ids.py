@@ -1,4 +1,5 @@
-"""`return_token_ids`: what each API returns is what the worker received and decoded, token for token."""
+"""`return_token_ids`: what each API returns is what the worker received and decoded, token for
+token."""
 
 import asyncio
 import json
@@ -18,11 +19,13 @@ from tests.pipeline.stack import MODEL, Stack
 CALL = "I look.\n</think>\n\n Looking \n\n" + call("ls", timeout_s="2.50") + "\n"
 STOPS = "Hm.\n</think>\n\nOne stop here and more."
 FUNCTIONS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}} for tool in TOOLS
+    {"type": "function", "function": {"name": tool["name"], "parameters": tool["input_schema"]}}
+    for tool in TOOLS
 ]
 
 
-# -- over the bus, where messages and processes are lost -----------------------------------------------------------------
+# -- over the bus, where messages and processes are lost
+# -----------------------------------------------------------------
 
 
 def check(turn: Running, end: Finish, prompt: list[int]) -> None:
@@ -34,7 +37,9 @@ def check(turn: Running, end: Finish, prompt: list[int]) -> None:
     assert len(sink.ids) == len(sink.logprobs) == end.usage.output == end.tokens
     assert sink.ids[-1] == model.eos
     decoder = model.vocabulary.open(frozenset())
-    assert decoder.feed(sink.ids[:-1]).replace("</think>", " ").split() == " ".join(sink.texts).split()
+    assert (
+        decoder.feed(sink.ids[:-1]).replace("</think>", " ").split() == " ".join(sink.texts).split()
+    )
 
 
 @pytest.mark.parametrize("what", ["nothing", "parser", "frames", "events"])
@@ -88,7 +93,8 @@ async def test_a_turn_that_the_limit_ends_has_all_ids(local: Local) -> None:
     assert turn.sink.ids == local.model.output(0, 80)[:30]
 
 
-# -- over HTTP --------------------------------------------------------------------------------------------------------
+# -- over HTTP
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -104,7 +110,9 @@ async def decoded(bus: BusTurns, id: str) -> DecodedTurn:
 
 
 async def sse(client: Client, path: str, request: dict[str, Any]) -> list[dict[str, Any]]:
-    async with client.http.post(f"{client.url}{path}", json={**request, "stream": True}) as response:
+    async with client.http.post(
+        f"{client.url}{path}", json={**request, "stream": True}
+    ) as response:
         assert response.status == 200, await response.text()
         lines = (await response.text()).split("\n")
     return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
@@ -112,14 +120,22 @@ async def sse(client: Client, path: str, request: dict[str, Any]) -> list[dict[s
 
 def chat(output: str, **more: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": say(output)}]
-    return {"model": MODEL, "messages": messages, "tools": FUNCTIONS, "return_token_ids": True, **more}
+    return {
+        "model": MODEL,
+        "messages": messages,
+        "tools": FUNCTIONS,
+        "return_token_ids": True,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("output", [CALL, STOPS])
 async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) -> None:
     request = chat(output, stop=[" here"], logprobs=True, top_logprobs=2)
     _, document = await client.post("/v1/chat/completions", request)
-    chunks = await sse(client, "/v1/chat/completions", {**request, "stream_options": {"include_usage": True}})
+    chunks = await sse(
+        client, "/v1/chat/completions", {**request, "stream_options": {"include_usage": True}}
+    )
     turn = await decoded(bus, document["id"])
     (choice,) = document["choices"]
     assert document["prompt_token_ids"] == turn.prompt
@@ -130,10 +146,19 @@ async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) ->
     assert len(content) == count
     assert all(entry["logprob"] < 0 and len(entry["top_logprobs"]) == 2 for entry in content)
 
-    assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [turn.prompt]
+    assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [
+        turn.prompt
+    ]
     assert "prompt_token_ids" in chunks[0]
-    ids = [token for chunk in chunks for one in chunk["choices"] for token in one.get("token_ids", ())]
-    entries = [one["logprobs"]["content"] for chunk in chunks for one in chunk["choices"] if one["logprobs"]]
+    ids = [
+        token for chunk in chunks for one in chunk["choices"] for token in one.get("token_ids", ())
+    ]
+    entries = [
+        one["logprobs"]["content"]
+        for chunk in chunks
+        for one in chunk["choices"]
+        if one["logprobs"]
+    ]
     assert ids == choice["token_ids"]
     assert [entry for each in entries for entry in each] == content
     assert len(ids) == chunks[-1]["usage"]["completion_tokens"]
@@ -143,35 +168,63 @@ async def test_several_choices_of_chat_have_token_ids(client: Client, bus: BusTu
     _, document = await client.post("/v1/chat/completions", chat(STOPS, n=3))
     for index, choice in enumerate(document["choices"]):
         turn = await decoded(bus, f"{document['id']}c{index}")
-        assert (document["prompt_token_ids"], choice["token_ids"]) == (turn.prompt, [*turn.output, turn.stop_id])
-    assert sum(len(choice["token_ids"]) for choice in document["choices"]) == document["usage"]["completion_tokens"]
+        assert (document["prompt_token_ids"], choice["token_ids"]) == (
+            turn.prompt,
+            [*turn.output, turn.stop_id],
+        )
+    assert (
+        sum(len(choice["token_ids"]) for choice in document["choices"])
+        == document["usage"]["completion_tokens"]
+    )
 
 
 async def test_completions_have_token_ids(client: Client, bus: BusTurns) -> None:
     prompts = [say("One two"), say("Three")]
-    request = {"model": MODEL, "prompt": prompts, "max_tokens": 50, "n": 2, "logprobs": 1, "return_token_ids": True}
+    request = {
+        "model": MODEL,
+        "prompt": prompts,
+        "max_tokens": 50,
+        "n": 2,
+        "logprobs": 1,
+        "return_token_ids": True,
+    }
     _, document = await client.post("/v1/completions", request)
     chunks = await sse(client, "/v1/completions", request)
     for index, choice in enumerate(document["choices"]):
         turn = await decoded(bus, f"{document['id']}c{index}")
-        assert (choice["prompt_token_ids"], choice["token_ids"]) == (turn.prompt, [*turn.output, turn.stop_id])
+        assert (choice["prompt_token_ids"], choice["token_ids"]) == (
+            turn.prompt,
+            [*turn.output, turn.stop_id],
+        )
         logprobs = choice["logprobs"]
         assert {len(logprobs[name]) for name in logprobs} == {len(choice["token_ids"])}
         assert "".join(logprobs["tokens"][:-1]) == choice["text"]
         assert logprobs["text_offset"][0] == 0
         parts = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
-        assert [one["prompt_token_ids"] for one in parts if "prompt_token_ids" in one] == [turn.prompt]
+        assert [one["prompt_token_ids"] for one in parts if "prompt_token_ids" in one] == [
+            turn.prompt
+        ]
         assert [token for one in parts for token in one.get("token_ids", ())] == choice["token_ids"]
 
 
 async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:
     messages = [{"role": "user", "content": say(CALL)}]
-    request = {"model": MODEL, "max_tokens": 999, "messages": messages, "tools": TOOLS, "return_token_ids": True}
+    request = {
+        "model": MODEL,
+        "max_tokens": 999,
+        "messages": messages,
+        "tools": TOOLS,
+        "return_token_ids": True,
+    }
     _, document = await client.post("/v1/messages", {**request, "logprobs": True})
     turn = await decoded(bus, document["id"])
     assert document["prompt_token_ids"] == turn.prompt
     assert document["token_ids"] == [*turn.output, turn.stop_id]
-    assert len(document["token_ids"]) == document["usage"]["output_tokens"] == len(document["token_logprobs"])
+    assert (
+        len(document["token_ids"])
+        == document["usage"]["output_tokens"]
+        == len(document["token_logprobs"])
+    )
     assert all(value < 0 for value in document["token_logprobs"])
     events = await sse(client, "/v1/messages", request)
     assert events[0]["message"]["prompt_token_ids"] == turn.prompt
@@ -183,7 +236,13 @@ async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:
 async def test_a_broken_call_keeps_its_ids(client: Client, bus: BusTurns) -> None:
     """A document leaves out a call that was cut off, and not its tokens."""
     messages = [{"role": "user", "content": say(CALL)}]
-    request = {"model": MODEL, "max_tokens": 28, "messages": messages, "tools": TOOLS, "return_token_ids": True}
+    request = {
+        "model": MODEL,
+        "max_tokens": 28,
+        "messages": messages,
+        "tools": TOOLS,
+        "return_token_ids": True,
+    }
     _, document = await client.post("/v1/messages", request)
     turn = await decoded(bus, document["id"])
     assert document["stop_reason"] == "max_tokens"
@@ -194,12 +253,22 @@ async def test_a_broken_call_keeps_its_ids(client: Client, bus: BusTurns) -> Non
 async def test_responses_have_token_ids(client: Client, bus: BusTurns) -> None:
     tools = [{"type": "function", **tool["function"]} for tool in FUNCTIONS]
     include = ["message.output_text.logprobs"]
-    request = {"model": MODEL, "input": say(CALL), "tools": tools, "include": include, "return_token_ids": True}
+    request = {
+        "model": MODEL,
+        "input": say(CALL),
+        "tools": tools,
+        "include": include,
+        "return_token_ids": True,
+    }
     _, document = await client.post("/v1/responses", request)
     turn = await decoded(bus, document["id"])
     assert document["prompt_token_ids"] == turn.prompt
     assert document["token_ids"] == [*turn.output, turn.stop_id]
-    assert len(document["token_ids"]) == document["usage"]["output_tokens"] == len(document["token_logprobs"])
+    assert (
+        len(document["token_ids"])
+        == document["usage"]["output_tokens"]
+        == len(document["token_logprobs"])
+    )
     (message,) = (item for item in document["output"] if item["type"] == "message")
     assert message["content"][0]["logprobs"]
     _, stored = await client.get(f"/v1/responses/{document['id']}")

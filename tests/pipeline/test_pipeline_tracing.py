@@ -1,4 +1,5 @@
-"""Traces of real processes, as an OTLP receiver gets them: each stage once, in order, under the right parent."""
+"""Traces of real processes, as an OTLP receiver gets them: each stage once, in order, under the
+right parent."""
 
 import asyncio
 import json
@@ -20,8 +21,19 @@ from tests.pipeline.test_pipeline_deaths import after_first_call, busy, turns_at
 
 pytestmark = pytest.mark.slow
 
-OUTPUT = "Sagacious.\n</think>\n\nVerbose.\n\n" + call("ls --obscure") + "\n" + call("date --arcane")
-SECRETS = ("Sagacious", "Verbose", "obscure", "arcane", "clandestine", "Runs a command", "sk-hidden", "agent/7.7")
+OUTPUT = (
+    "Sagacious.\n</think>\n\nVerbose.\n\n" + call("ls --obscure") + "\n" + call("date --arcane")
+)
+SECRETS = (
+    "Sagacious",
+    "Verbose",
+    "obscure",
+    "arcane",
+    "clandestine",
+    "Runs a command",
+    "sk-hidden",
+    "agent/7.7",
+)
 """Words of the prompt, of the answer, of arguments, tools and headers."""
 HEADERS = {"x-api-key": "sk-hidden", "user-agent": "agent/7.7", "tracestate": "vendor=value"}
 STEPS = ["strip", "ledger", "render", "encode"]
@@ -34,7 +46,12 @@ LONG_BLOCKS = ["reasoning", "text", "tool_use", "text", "tool_use"]
 
 def held(by: str) -> str:
     """A turn that is delayed after its first call."""
-    return say("Thinking.\n</think>\n\nBefore.\n\n" + call("ls") + f"\n\n[[{by}]][[fill 30]]" + call("date"))
+    return say(
+        "Thinking.\n</think>\n\nBefore.\n\n"
+        + call("ls")
+        + f"\n\n[[{by}]][[fill 30]]"
+        + call("date")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +100,19 @@ def requests(text: str) -> dict[str, dict[str, Any]]:
     (tool,) = TOOLS
     schema = tool["input_schema"]
     function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
-    chat = {"messages": [{"role": "user", "content": text}], "tools": [{"type": "function", "function": function}]}
+    chat = {
+        "messages": [{"role": "user", "content": text}],
+        "tools": [{"type": "function", "function": function}],
+    }
     return {
         "/v1/messages": body(text),
         "/v1/chat/completions": {"model": MODEL, "stream": True, **chat},
-        "/v1/responses": {"model": MODEL, "stream": True, "input": text, "tools": [{"type": "function", **function}]},
+        "/v1/responses": {
+            "model": MODEL,
+            "stream": True,
+            "input": text,
+            "tools": [{"type": "function", **function}],
+        },
     }
 
 
@@ -95,14 +120,17 @@ async def post(
     url: str, request: dict[str, Any], headers: dict[str, str], path: str = "/v1/messages"
 ) -> tuple[int, str | None]:
     """Returns the status and the trace id of a request that was answered."""
-    async with aiohttp.ClientSession() as http, http.post(url + path, json=request, headers=headers) as response:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(url + path, json=request, headers=headers) as response,
+    ):
         await response.read()
         return response.status, response.headers.get("x-trace-id")
 
 
 async def trace_of(receiver: Receiver, trace: str, *names: str) -> Trace:
-    """The trace, once it has the span of its request and these: the last one of each process, which exports its own in
-    order."""
+    """The trace, once it has the span of its request and these: the last one of each process, which
+    exports its own in order."""
 
     def complete(found: Trace) -> bool:
         return Counter([*names, "POST /v1/messages"]) <= Counter(found.names)
@@ -131,7 +159,9 @@ async def ready(url: str) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
-async def test_a_turn_shows_every_stage_once(traced: Stack, receiver: Receiver, client: Client, path: str) -> None:
+async def test_a_turn_shows_every_stage_once(
+    traced: Stack, receiver: Receiver, client: Client, path: str
+) -> None:
     trace = secrets.token_hex(16)
     request = requests("clandestine " + say(OUTPUT))[path]
     before = len(receiver.data)
@@ -146,7 +176,9 @@ async def test_a_turn_shows_every_stage_once(traced: Stack, receiver: Receiver, 
     assert (root.name, root.parent, root.kind) == (f"POST {path}", "b7" * 8, 2)
     (turn,) = found.children(root)
     blocks = ["reasoning", "text", "tool_use", "tool_use"]
-    assert sorted(span.name for span in found.children(turn)) == sorted(["prepare", "place", *WORKER, "parse", *blocks])
+    assert sorted(span.name for span in found.children(turn)) == sorted(
+        ["prepare", "place", *WORKER, "parse", *blocks]
+    )
     children = {span.name: span for span in found.children(turn)}
     in_order([children[name] for name in ("prepare", "place", *WORKER)])
     in_order([children["place"], children["parse"]])
@@ -177,13 +209,18 @@ async def test_a_turn_shows_every_stage_once(traced: Stack, receiver: Receiver, 
     assert not any(span.failed for span in found.spans)
     for secret in SECRETS:
         assert secret.encode() not in receiver.data[before:]
-    lines = [json.loads(line) for line in traced.of("frontend")[0].text().splitlines() if trace in line]
+    lines = [
+        json.loads(line) for line in traced.of("frontend")[0].text().splitlines() if trace in line
+    ]
     assert [line["event"] for line in lines] == ["request"]
     assert lines[0]["trace_id"] == trace
 
 
-async def kill_during(stack: Stack, client: Client, stage: str, request: dict[str, Any]) -> tuple[list[str], str]:
-    """Kills the process of a stage that has the turn, after its first call; returns the answer's blocks and its name."""
+async def kill_during(
+    stack: Stack, client: Client, stage: str, request: dict[str, Any]
+) -> tuple[list[str], str]:
+    """Kills the process of a stage that has the turn, after its first call; returns the answer's
+    blocks and its name."""
 
     async def idle() -> bool:
         return not any((await turns_at(stack, stage)).values())
@@ -212,20 +249,28 @@ async def test_a_turn_that_survives_its_worker_shows_both_attempts(
     assert sorted(span.name for span in found.children(turn)) == sorted(expected)
     assert [span.name for span in found.children(turn) if span.name in LONG_BLOCKS] == LONG_BLOCKS
     children = {span.name: span for span in found.children(retry)}
-    assert sorted(span.name for span in found.children(retry)) == sorted(["prepare", "place", *WORKER, "parse"])
+    assert sorted(span.name for span in found.children(retry)) == sorted(
+        ["prepare", "place", *WORKER, "parse"]
+    )
     in_order([children[name] for name in ("prepare", "place", *WORKER)])
     assert {span.attributes["turnwire.attempt"] for span in children.values()} == {2}
     assert retry.links == [turn.id]
     ((event, details),) = turn.events
     assert (event, details["turnwire.reason"]) == ("turnwire.attempt_ended", "worker lost")
     assert details["turnwire.worker"].startswith(f"{name}-")
-    parses = [span.attributes.get("turnwire.interrupted", False) for span in found.spans if span.name == "parse"]
+    parses = [
+        span.attributes.get("turnwire.interrupted", False)
+        for span in found.spans
+        if span.name == "parse"
+    ]
     assert parses == [True, False]
     assert found.one("decode").attributes["turnwire.resumed_tokens"] > 0
     assert not turn.failed
 
 
-async def test_a_stream_that_is_parsed_again_is_shown_once(traced: Stack, receiver: Receiver, client: Client) -> None:
+async def test_a_stream_that_is_parsed_again_is_shown_once(
+    traced: Stack, receiver: Receiver, client: Client
+) -> None:
     trace = secrets.token_hex(16)
     client.http.headers.update(parent_of(trace))
     kinds, name = await kill_during(traced, client, "parser", body(held("pause 8000")))
@@ -242,8 +287,12 @@ async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, clien
     several, refused, socket = (secrets.token_hex(16) for _ in range(3))
     request = requests(say(OUTPUT))["/v1/chat/completions"]
     await post(client.url, {**request, "n": 2}, parent_of(several), "/v1/chat/completions")
-    found = await asyncio.to_thread(receiver.wait, several, lambda trace: "POST /v1/chat/completions" in trace.names)
-    found = await asyncio.to_thread(receiver.wait, several, lambda trace: trace.names.count("parse") == 2)
+    found = await asyncio.to_thread(
+        receiver.wait, several, lambda trace: "POST /v1/chat/completions" in trace.names
+    )
+    found = await asyncio.to_thread(
+        receiver.wait, several, lambda trace: trace.names.count("parse") == 2
+    )
     assert found.names.count(f"chat {MODEL}") == 2
     long = body(say(OUTPUT) + " word" * 400_000)
     status, shown = await post(client.url, long, parent_of(refused))
@@ -256,7 +305,10 @@ async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, clien
     assert "place" not in found.names
     create = {"type": "response.create", **requests(say(OUTPUT))["/v1/responses"]}
     url = client.url + "/v1/responses"
-    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=parent_of(socket)) as connection:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(url, headers=parent_of(socket)) as connection,
+    ):
         await connection.send_json(create)
         async for message in connection:
             if json.loads(message.data)["type"] == "response.completed":
@@ -267,7 +319,9 @@ async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, clien
     assert (turn.name, turn.parent) == (f"chat {MODEL}", "b7" * 8)
 
 
-async def test_an_unsampled_request_leaves_no_spans(traced: Stack, receiver: Receiver, client: Client) -> None:
+async def test_an_unsampled_request_leaves_no_spans(
+    traced: Stack, receiver: Receiver, client: Client
+) -> None:
     none = traced.start("frontend", trace_ratio=0)
     await until(lambda: ready(none.url))
     off, on, asked = (secrets.token_hex(16) for _ in range(3))

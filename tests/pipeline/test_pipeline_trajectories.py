@@ -1,4 +1,5 @@
-"""`turnwire trajectories` over real processes: sessions with tools, side by side, and an independent check of every id."""
+"""`turnwire trajectories` over real processes: sessions with tools, side by side, and an
+independent check of every id."""
 
 import asyncio
 import json
@@ -18,7 +19,9 @@ from tests.pipeline.stack import Stack
 from tests.pipeline.tap import Tap
 
 OUTPUTS = (
-    "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n" + call("ls  -l", timeout_s="2.50") + "\n",
+    "  I look first,  \nthen I act. \n</think>\n\n Looking  \n\n\n"
+    + call("ls  -l", timeout_s="2.50")
+    + "\n",
     "\n</think>\n\nOne more.\n" + call("pwd"),
     "So that is it.\n</think>\n\nDone. ",
 )
@@ -67,7 +70,11 @@ class Agent:
         answer = await self.client.stream(request)
         self.messages.append(answer.message)
         results = [
-            {"type": "tool_result", "tool_use_id": block["id"], "content": f"result of {block['input']}"}
+            {
+                "type": "tool_result",
+                "tool_use_id": block["id"],
+                "content": f"result of {block['input']}",
+            }
             for block in answer.message["content"]
             if block["type"] == "tool_use"
         ]
@@ -88,21 +95,29 @@ async def test_one_session_is_one_sample(client: Client, tap: Tap, demo_model: P
     assert [sample["ids"][: span["end"]] for span in sample["turns"]] == agent.ids
     assert (sample["session"], sample["departs"]) == ("s1", None)
     assert all(
-        (value is not None) == bool(bit) for value, bit in zip(sample["logprobs"], sample["loss_mask"], strict=True)
+        (value is not None) == bool(bit)
+        for value, bit in zip(sample["logprobs"], sample["loss_mask"], strict=True)
     )
 
     tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
     blocks = [
-        (block, sample["ids"][block["start"] : block["end"]]) for span in sample["turns"] for block in span["blocks"]
+        (block, sample["ids"][block["start"] : block["end"]])
+        for span in sample["turns"]
+        for block in span["blocks"]
     ]
-    texts = [(block["kind"], tokenizer.decode(ids, skip_special_tokens=False)) for block, ids in blocks]
+    texts = [
+        (block["kind"], tokenizer.decode(ids, skip_special_tokens=False)) for block, ids in blocks
+    ]
     assert [kind for kind, _ in texts] == ["reasoning", "text", "tool_use"] * 1 + [
         "text",
         "tool_use",
         "reasoning",
         "text",
     ]
-    assert [block.get("name") for block, _ in blocks if block["kind"] == "tool_use"] == ["run_shell", "run_shell"]
+    assert [block.get("name") for block, _ in blocks if block["kind"] == "tool_use"] == [
+        "run_shell",
+        "run_shell",
+    ]
     assert "I look first" in texts[0][1]
     assert texts[1][1].strip() == "Looking"
     assert "ls  -l" in texts[2][1]
@@ -147,11 +162,16 @@ async def test_sessions_with_a_retry_a_fork_and_another_history_stay_apart(
     assert samples[0]["ids"] == one.ids[-1]
     assert samples[1]["ids"] == other.ids[-1]
     departs = samples[4]["departs"]
-    assert (departs["sample"], departs["turn"]) == (samples[1]["id"], samples[1]["turns"][0]["turn"])
+    assert (departs["sample"], departs["turn"]) == (
+        samples[1]["id"],
+        samples[1]["turns"][0]["turn"],
+    )
     assert samples[5]["departs"]["turn"] == samples[0]["turns"][0]["turn"]
 
 
-async def test_cut_turns_and_choices_are_written(client: Client, tap: Tap, demo_model: Path) -> None:
+async def test_cut_turns_and_choices_are_written(
+    client: Client, tap: Tap, demo_model: Path
+) -> None:
     agent = Agent(client, "Hm.\n</think>\n\nOne two three four five.")
     await agent.turn(max_tokens=9)
     agent.messages[-1]["content"] = say("Hm.\n</think>\n\nAnd a stop here and more.")
@@ -174,8 +194,19 @@ async def test_cut_turns_and_choices_are_written(client: Client, tap: Tap, demo_
 
 async def test_trajectories_follow_a_live_bus(own: Stack, client: Client) -> None:
     """Without a file the bus is followed; a quiet session is written at once."""
-    argv = [sys.executable, "-m", "services.cli.main", "trajectories", "--nats-url", own.nats.url, "--idle-s", "0"]
-    process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    argv = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "trajectories",
+        "--nats-url",
+        own.nats.url,
+        "--idle-s",
+        "0",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         assert process.stderr is not None

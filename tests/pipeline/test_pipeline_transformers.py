@@ -1,4 +1,5 @@
-"""A tiny random model decodes through the whole path: HTTP, four processes, continuous batching, parser."""
+"""A tiny random model decodes through the whole path: HTTP, four processes, continuous batching,
+parser."""
 
 import importlib.util
 import json
@@ -33,10 +34,18 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def real(make_nats: Callable[[], NatsServer], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def real(
+    make_nats: Callable[[], NatsServer], tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     running = Stack(make_nats(), tiny, tmp_path_factory.mktemp("real"))
     named = {"served_model_name": MODEL}
-    worker = {**named, "engine": "transformers", "kv_tokens": 8192, "slots": 8, "max_model_len": 4096}
+    worker = {
+        **named,
+        "engine": "transformers",
+        "kv_tokens": 8192,
+        "slots": 8,
+        "max_model_len": 4096,
+    }
     try:
         yield running.start_all(parser=named, preprocessor=named, worker=worker)
     finally:
@@ -73,7 +82,9 @@ def ask(text: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(real: Stack, tiny: Path) -> None:
+async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(
+    real: Stack, tiny: Path
+) -> None:
     import torch
     import transformers
 
@@ -86,17 +97,26 @@ async def test_greedy_output_equals_generate_and_a_second_turn_is_cached(real: S
     _, prompt = await client.post("/v1/tokenize", counted)
     with torch.no_grad():
         expected = model.generate(
-            torch.tensor([prompt["tokens"]]), max_new_tokens=OUTPUT, do_sample=False, eos_token_id=None
+            torch.tensor([prompt["tokens"]]),
+            max_new_tokens=OUTPUT,
+            do_sample=False,
+            eos_token_id=None,
         )[0, len(prompt["tokens"]) :].tolist()
     assert outputs.ids[turn] == expected
     assert answer.stop_reason == "max_tokens"
     assert answer.usage["output_tokens"] == OUTPUT
     assert answer.usage["cache_read_input_tokens"] == 0
 
-    messages = [*request["messages"], {"role": "assistant", "content": "Seven."}, {"role": "user", "content": "Sure?"}]
+    messages = [
+        *request["messages"],
+        {"role": "assistant", "content": "Seven."},
+        {"role": "user", "content": "Sure?"},
+    ]
     status, second = await client.post("/v1/messages", {**request, "messages": messages})
     assert status == 200
-    assert second["usage"]["cache_read_input_tokens"] > 100, "the first turn's question is in the KV cache"
+    assert second["usage"]["cache_read_input_tokens"] > 100, (
+        "the first turn's question is in the KV cache"
+    )
     total = second["usage"]["input_tokens"] + second["usage"]["cache_read_input_tokens"]
     _, count = await client.post("/v1/messages/count_tokens", {**counted, "messages": messages})
     assert total == count["input_tokens"]
@@ -108,7 +128,9 @@ async def test_a_field_that_the_engine_does_not_support_is_refused(real: Stack) 
     status, error = await client.post("/v1/messages", ask("hi", cache_salt="mine"))
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
     assert "cache_salt" in error["error"]["message"]
-    status, _ = await client.post("/v1/messages", ask("hi", presence_penalty=0.5, frequency_penalty=0.1))
+    status, _ = await client.post(
+        "/v1/messages", ask("hi", presence_penalty=0.5, frequency_penalty=0.1)
+    )
     assert status == 200
     await client.http.close()
 
@@ -119,7 +141,9 @@ async def test_structured_output_is_valid_json(real: Stack) -> None:
     mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
     form = {"format": {"type": "json_schema", "schema": {**mood, "additionalProperties": False}}}
     client = Client(real.url)
-    status, answer = await client.post("/v1/messages", ask("hi", output_config=form, max_tokens=200))
+    status, answer = await client.post(
+        "/v1/messages", ask("hi", output_config=form, max_tokens=200)
+    )
     assert (status, answer["stop_reason"]) == (200, "end_turn")
     assert [json.loads(block["text"]) for block in answer["content"]] == [{"mood": "calm"}]
     bad = {"format": {"type": "json_schema", "schema": {"type": "nonesuch"}}}
@@ -179,18 +203,29 @@ class TestPromises:
             {"name": "climate", "input_schema": CITY, "strict": True},
         ]
         for seed in range(FEW):
-            more: dict[str, Any] = {"tools": tools, "temperature": 1, "max_tokens": 300, "seed": seed}
+            more: dict[str, Any] = {
+                "tools": tools,
+                "temperature": 1,
+                "max_tokens": 300,
+                "seed": seed,
+            }
             choice = {"type": "any", "disable_parallel_tool_use": True}
-            status, answer = await client.post("/v1/messages", ask("hi", tool_choice=choice, **more))
+            status, answer = await client.post(
+                "/v1/messages", ask("hi", tool_choice=choice, **more)
+            )
             assert (status, answer["stop_reason"]) == (200, "tool_use")
             (block,) = answer["content"]
             assert block["name"] in ("weather", "climate")
             check_city(block["input"])
             form = {"format": {name: value for name, value in FORM.items() if name != "name"}}
             off = {"type": "disabled"}
-            status, answer = await client.post("/v1/messages", ask("hi", output_config=form, thinking=off, **more))
+            status, answer = await client.post(
+                "/v1/messages", ask("hi", output_config=form, thinking=off, **more)
+            )
             assert status == 200
-            ended = answer["stop_reason"] != "max_tokens"  # it may have begun to think, without an end
+            ended = (
+                answer["stop_reason"] != "max_tokens"
+            )  # it may have begun to think, without an end
             for block in answer["content"]:
                 if block["type"] == "tool_use" and ended:
                     check_city(block["input"])
@@ -200,7 +235,10 @@ class TestPromises:
     async def test_forced_calls_of_chat_keep_to_their_tools(self, client: Client) -> None:
         grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": LINES}}
         tools: list[dict[str, Any]] = [
-            {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}},
+            {
+                "type": "function",
+                "function": {"name": "weather", "parameters": CITY, "strict": True},
+            },
             {"type": "custom", "custom": {"name": "edit", "format": grammar}},
             {"type": "function", "function": {"name": "never", "parameters": CITY}},
         ]
@@ -211,7 +249,9 @@ class TestPromises:
         allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
         for seed in range(FEW):
             body = ask("hi", tools=tools, tool_choice=allowed, parallel_tool_calls=False, seed=seed)
-            status, answer = await client.post("/v1/chat/completions", {**body, "temperature": 1, "max_tokens": 300})
+            status, answer = await client.post(
+                "/v1/chat/completions", {**body, "temperature": 1, "max_tokens": 300}
+            )
             assert status == 200
             (choice,) = answer["choices"]
             assert choice["finish_reason"] == "tool_calls"
@@ -230,9 +270,21 @@ class TestPromises:
             {"type": "function", "name": "weather", "parameters": CITY, "strict": True},
         ]
         for seed in range(FEW):
-            body = {"model": MODEL, "input": "hi", "tools": tools, "temperature": 1, "max_output_tokens": 300}
-            forced = {**body, "tool_choice": {"type": "custom", "name": "apply_patch"}, "seed": seed}
-            status, answer = await client.post("/v1/responses", {**forced, "parallel_tool_calls": False})
+            body = {
+                "model": MODEL,
+                "input": "hi",
+                "tools": tools,
+                "temperature": 1,
+                "max_output_tokens": 300,
+            }
+            forced = {
+                **body,
+                "tool_choice": {"type": "custom", "name": "apply_patch"},
+                "seed": seed,
+            }
+            status, answer = await client.post(
+                "/v1/responses", {**forced, "parallel_tool_calls": False}
+            )
             assert (status, answer["status"]) == (200, "completed")
             (item,) = [item for item in answer["output"] if item["type"] != "reasoning"]
             assert (item["type"], item["name"]) == ("custom_tool_call", "apply_patch")
@@ -250,7 +302,10 @@ class TestPromises:
                     check_city(json.loads(item["arguments"]))
 
     async def test_a_schema_that_cannot_be_kept_to_is_refused(self, client: Client) -> None:
-        odd = {**CITY, "properties": {**CITY["properties"], "days": {"type": "array", "uniqueItems": True}}}  # type: ignore[dict-item]
+        odd = {
+            **CITY,
+            "properties": {**CITY["properties"], "days": {"type": "array", "uniqueItems": True}},  # type: ignore[dict-item]
+        }
         tool = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
         status, error = await client.post("/v1/chat/completions", ask("hi", tools=[tool]))
         assert (status, error["error"]["type"]) == (400, "invalid_request_error")

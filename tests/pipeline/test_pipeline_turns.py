@@ -77,7 +77,9 @@ async def test_counts_agree_with_each_other(client: Client) -> None:
     _, text = await client.post("/v1/detokenize", {"model": MODEL, "tokens": tokens["tokens"]})
     assert text["prompt"].endswith("<think>\n")
     # "Short." + closing + "Yes." + the end token
-    _, raw = await client.post("/v1/tokenize", {"model": MODEL, "prompt": "Short.\n</think>\n\nYes."})
+    _, raw = await client.post(
+        "/v1/tokenize", {"model": MODEL, "prompt": "Short.\n</think>\n\nYes."}
+    )
     assert answer.usage["output_tokens"] == raw["count"] + 1
 
 
@@ -88,7 +90,10 @@ async def test_a_second_turn_finds_the_first_in_the_cache(client: Client) -> Non
     messages = [
         {"role": "user", "content": user},
         first.message,
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": used["id"], "content": "a.txt"}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": used["id"], "content": "a.txt"}],
+        },
     ]
     prompt = first.usage["input_tokens"] + first.usage["cache_read_input_tokens"]
     cached = []
@@ -101,7 +106,9 @@ async def test_a_second_turn_finds_the_first_in_the_cache(client: Client) -> Non
 
 
 async def test_stop_sequences_are_cut_and_named(client: Client) -> None:
-    request = body(say("Hm.\n</think>\n\nOne two STOP three"), stop_sequences=["ST", "STOP"], tools=[])
+    request = body(
+        say("Hm.\n</think>\n\nOne two STOP three"), stop_sequences=["ST", "STOP"], tools=[]
+    )
     answer = await client.stream(request)
     assert answer.contents[-1] == ("text", "One two ")
     assert answer.stop_reason == "stop_sequence"
@@ -118,8 +125,12 @@ async def test_a_stop_sequence_leaves_no_text_of_blanks(client: Client) -> None:
     assert kept.contents[-1] == ("text", "  STOP ")
 
 
-async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(client: Client) -> None:
-    request = body(say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30)
+async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(
+    client: Client,
+) -> None:
+    request = body(
+        say("Hm.\n</think>\n\n" + call("a very long command indeed " * 20)), max_tokens=30
+    )
     answer = await client.stream(request)
     assert answer.stop_reason == "max_tokens"
     assert answer.usage["output_tokens"] == 30
@@ -198,8 +209,15 @@ async def test_dispatch_is_opt_in_and_whole(client: Client) -> None:
         f"{client.url}/v1/messages", json=request, headers={"x-turnwire-tool-dispatch": "1"}
     ) as response:
         got: list[Event] = [event async for event in events(response)]
-    dispatched = [(at, e.data["tool_call_dispatch"]) for at, e in enumerate(got) if e.name == "tool_call_dispatch"]
-    assert [d["input"] for _, d in dispatched] == [{"cmd": "ls -l", "timeout_s": 2.5}, {"cmd": "date"}]
+    dispatched = [
+        (at, e.data["tool_call_dispatch"])
+        for at, e in enumerate(got)
+        if e.name == "tool_call_dispatch"
+    ]
+    assert [d["input"] for _, d in dispatched] == [
+        {"cmd": "ls -l", "timeout_s": 2.5},
+        {"cmd": "date"},
+    ]
     assert all(got[at - 1].name == "content_block_stop" for at, _ in dispatched)
 
 
@@ -234,7 +252,9 @@ async def test_models_are_listed(client: Client, stack: Stack) -> None:
 @pytest.mark.parametrize("strict", [False, True])
 async def test_the_official_sdk_takes_every_stream(stack: Stack, strict: bool) -> None:
     anthropic = pytest.importorskip("anthropic")
-    sdk = anthropic.AsyncAnthropic(base_url=stack.url, api_key="k", _strict_response_validation=strict, max_retries=0)
+    sdk = anthropic.AsyncAnthropic(
+        base_url=stack.url, api_key="k", _strict_response_validation=strict, max_retries=0
+    )
     request = body(say(INTERLEAVED))
     request.pop("stream")
     request["max_tokens"] = 20_000
@@ -244,8 +264,12 @@ async def test_the_official_sdk_takes_every_stream(stack: Stack, strict: bool) -
     assert message.content[2].input == EXPECTED[2][1]
     plain = await sdk.messages.create(**request)
     assert [b.type for b in plain.content] == [kind for kind, _ in EXPECTED]
-    count = await sdk.messages.count_tokens(model=MODEL, messages=request["messages"], tools=request["tools"])
-    assert count.input_tokens == plain.usage.input_tokens + (plain.usage.cache_read_input_tokens or 0)
+    count = await sdk.messages.count_tokens(
+        model=MODEL, messages=request["messages"], tools=request["tools"]
+    )
+    assert count.input_tokens == plain.usage.input_tokens + (
+        plain.usage.cache_read_input_tokens or 0
+    )
     models = await sdk.models.list()
     assert models.data[0].id == MODEL
     await sdk.close()

@@ -1,4 +1,5 @@
-"""Nothing that a request names by its URL is fetched, by any process: a listener on this machine is never connected to."""
+"""Nothing that a request names by its URL is fetched, by any process: a listener on this machine is
+never connected to."""
 
 import json
 import socket
@@ -25,7 +26,12 @@ def listener() -> Iterator[socket.socket]:
 
 
 def messages(*content: Any, **more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "max_tokens": 40, "messages": [{"role": "user", "content": [USER, *content]}], **more}
+    return {
+        "model": MODEL,
+        "max_tokens": 40,
+        "messages": [{"role": "user", "content": [USER, *content]}],
+        **more,
+    }
 
 
 def chat(*content: Any, **more: Any) -> dict[str, Any]:
@@ -41,7 +47,11 @@ def requests(url: str) -> list[tuple[str, dict[str, Any], int]]:
     """Requests that name `url`, each with its path and the status of its answer."""
     source = {"type": "url", "url": url}
     called = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "image", "source": source}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t1",
+        "content": [{"type": "image", "source": source}],
+    }
     talk = [
         {"role": "user", "content": [USER]},
         {"role": "assistant", "content": [called]},
@@ -57,22 +67,46 @@ def requests(url: str) -> list[tuple[str, dict[str, Any], int]]:
         ("/v1/messages", messages({"type": "document", "source": source}), 200),
         ("/v1/messages", {**messages(), "messages": talk}, 200),
         ("/v1/messages", messages(tools=[{"name": "look", "input_schema": ref}]), 200),
-        ("/v1/messages", messages(tools=[{"type": "web_fetch_20250910", "name": "web_fetch"}]), 200),
-        ("/v1/messages", messages(tools=[{"type": "web_search_20250305", "name": "web_search"}]), 200),
+        (
+            "/v1/messages",
+            messages(tools=[{"type": "web_fetch_20250910", "name": "web_fetch"}]),
+            200,
+        ),
+        (
+            "/v1/messages",
+            messages(tools=[{"type": "web_search_20250305", "name": "web_search"}]),
+            200,
+        ),
         ("/v1/messages", messages(mcp_servers=[{"type": "url", "url": url, "name": "x"}]), 400),
-        ("/v1/messages/count_tokens", {**messages({"type": "image", "source": source}), "max_tokens": None}, 200),
+        (
+            "/v1/messages/count_tokens",
+            {**messages({"type": "image", "source": source}), "max_tokens": None},
+            200,
+        ),
         ("/v1/chat/completions", chat({"type": "image_url", "image_url": {"url": url}}), 200),
         ("/v1/chat/completions", chat({"type": "image_url", "image_url": url}), 200),
-        ("/v1/chat/completions", chat({"type": "file", "file": {"file_data": url, "filename": "a.pdf"}}), 400),
+        (
+            "/v1/chat/completions",
+            chat({"type": "file", "file": {"file_data": url, "filename": "a.pdf"}}),
+            400,
+        ),
         ("/v1/chat/completions", chat({"type": "audio_url", "audio_url": {"url": url}}), 200),
         ("/v1/chat/completions", chat({"type": "video_url", "video_url": {"url": url}}), 200),
         ("/v1/chat/completions", chat(tools=[{"type": "function", "function": function}]), 200),
         ("/v1/chat/completions", chat(response_format=schema), 200),
         ("/v1/chat/completions", chat(web_search_options={"search_context_size": "low"}), 200),
-        ("/v1/responses", responses({"type": "input_image", "image_url": url, "detail": "auto"}), 200),
+        (
+            "/v1/responses",
+            responses({"type": "input_image", "image_url": url, "detail": "auto"}),
+            200,
+        ),
         ("/v1/responses", responses({"type": "input_file", "file_url": url}), 200),
         ("/v1/responses", responses(tools=[mcp]), 200),
-        ("/v1/responses", responses(tools=[{"type": "web_search"}, {"type": "image_generation"}]), 200),
+        (
+            "/v1/responses",
+            responses(tools=[{"type": "web_search"}, {"type": "image_generation"}]),
+            200,
+        ),
         ("/v1/responses", {**responses(), "input": [{"type": "item_reference", "id": url}]}, 404),
         ("/v1/responses", responses(previous_response_id=url), 400),
         (
@@ -86,13 +120,19 @@ def requests(url: str) -> list[tuple[str, dict[str, Any], int]]:
             },
             200,
         ),
-        ("/v1/tokenize", {"model": MODEL, "messages": messages({"type": "image", "source": source})["messages"]}, 200),
+        (
+            "/v1/tokenize",
+            {"model": MODEL, "messages": messages({"type": "image", "source": source})["messages"]},
+            200,
+        ),
     ]
 
 
 def post(url: str, body: dict[str, Any]) -> tuple[int, bytes]:
     body = {key: value for key, value in body.items() if value is not None}
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return answer.status, answer.read()

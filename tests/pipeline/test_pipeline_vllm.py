@@ -1,7 +1,8 @@
-"""`turnwire up` with vLLM itself on a CPU (`make test-vllm`): a random model, forced and free output, and its deaths.
+"""`turnwire up` with vLLM itself on a CPU (`make test-vllm`): a random model, forced and free
+output, and its deaths.
 
-What a turn computes is what is new: the session's prompts are compared token by token on the bus, and the cache counts
-with the tokens that were computed before.
+What a turn computes is what is new: the session's prompts are compared token by token on the bus,
+and the cache counts with the tokens that were computed before.
 """
 
 import asyncio
@@ -36,12 +37,16 @@ FREE = "[[free]] Count the boats in the harbour, one by one, and do not stop."
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * LIMIT_S),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
-def real(make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def real(
+    make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("vllm")
     model = build_random_model(directory / "model", hidden_size=256, layers=4)
     running = start_up(make_nats(), model, directory, MODEL, 8192, **BUDGETS)
@@ -80,7 +85,14 @@ class Bus:
 
 
 def ask(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "max_tokens": 2000, "temperature": 0, "stream": True, "messages": messages, **more}
+    return {
+        "model": MODEL,
+        "max_tokens": 2000,
+        "temperature": 0,
+        "stream": True,
+        "messages": messages,
+        **more,
+    }
 
 
 def engine_core(pids: list[int]) -> int:
@@ -92,11 +104,16 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
     """Thinking and a tool call in every turn, with arguments that no template writes."""
     client, bus = Client(real.url), await Bus().open(real.nats.url)
     said = [
-        f"Step {n}: I look.</think>\n\n" + call(f"echo  'step {n}'", timeout_s=f"0{n}.50") for n in range(TURNS - 1)
+        f"Step {n}: I look.</think>\n\n" + call(f"echo  'step {n}'", timeout_s=f"0{n}.50")
+        for n in range(TURNS - 1)
     ]
     said.append("All of it is seen.</think>\n\nDone.")
     messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "".join(f"[[say]]{text}[[/say]]" for text in said) + " Look around. [[split]]"}
+        {
+            "role": "user",
+            "content": "".join(f"[[say]]{text}[[/say]]" for text in said)
+            + " Look around. [[split]]",
+        }
     ]
     order, counts = [], []
     for turn in range(TURNS):
@@ -106,7 +123,11 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
         assert answer.stop_reason == ("tool_use" if turn < TURNS - 1 else "end_turn")
         assert answer.kinds == ["thinking", "tool_use" if turn < TURNS - 1 else "text"]
         results = [
-            {"type": "tool_result", "tool_use_id": block["id"], "content": f"step {turn} was echoed"}
+            {
+                "type": "tool_result",
+                "tool_use_id": block["id"],
+                "content": f"step {turn} was echoed",
+            }
             for block in answer.blocks
             if block["type"] == "tool_use"
         ]
@@ -115,7 +136,9 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
         whole = [*bus.prompts[before], *bus.outputs[before], bus.stops[before]]
         assert bus.prompts[after][: len(whole)] == whole
         computed, cached = counts[order.index(after)]
-        assert cached == (len(whole) - 1) // BLOCK * BLOCK, "all that was computed before, in whole blocks"
+        assert cached == (len(whole) - 1) // BLOCK * BLOCK, (
+            "all that was computed before, in whole blocks"
+        )
         assert computed + cached == len(bus.prompts[after])
     await client.http.close()
 
@@ -168,7 +191,9 @@ async def interrupted(client: Client, kill: Callable[[], None]) -> list[Any]:
     """The events of a turn during which something is killed."""
     seen: list[Any] = []
     killed = False
-    async with client.http.post(f"{client.url}/v1/messages", json=ask([{"role": "user", "content": FREE}])) as response:
+    async with client.http.post(
+        f"{client.url}/v1/messages", json=ask([{"role": "user", "content": FREE}])
+    ) as response:
         assert response.status == 200
         async for event in events(response):
             seen.append(event)
@@ -199,9 +224,11 @@ async def serves_again(stack: Stack, before: int) -> None:
 
 
 @pytest.mark.parametrize("victim", ["the engine process", "the worker"])
-async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(real: Stack, victim: str) -> None:
-    """The turn goes on where the supervisor has a new worker within `--recovery-s`, which a busy CPU may not allow, and
-    ends with one error otherwise."""
+async def test_after_a_death_no_process_is_left_and_a_new_worker_serves(
+    real: Stack, victim: str
+) -> None:
+    """The turn goes on where the supervisor has a new worker within `--recovery-s`, which a busy
+    CPU may not allow, and ends with one error otherwise."""
     client, worker = Client(real.url), worker_of(real)
     children = descendants(worker)
     assert len(children) >= 2

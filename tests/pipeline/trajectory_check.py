@@ -2,8 +2,8 @@
 
     python trajectory_check.py TAP SAMPLES
 
-Uses the standard library only, and nothing of Turnwire: it reads the JSON of the bus itself. Prints a summary as JSON;
-status 1 and the errors, if any.
+Uses the standard library only, and nothing of Turnwire: it reads the JSON of the bus itself. Prints
+a summary as JSON; status 1 and the errors, if any.
 """
 
 import base64
@@ -20,8 +20,11 @@ def ids_of(packed: str) -> list[int]:
 
 
 def recorded(path: str) -> dict[str, dict[str, Any]]:
-    """For each turn: prompt, output with the end token, log probabilities, and what its last event counts."""
-    turns: dict[str, dict[str, Any]] = defaultdict(lambda: {"tokens": {}, "logprobs": {}, "stop": None, "count": None})
+    """For each turn: prompt, output with the end token, log probabilities, and what its last event
+    counts."""
+    turns: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"tokens": {}, "logprobs": {}, "stop": None, "count": None}
+    )
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             message = json.loads(line)
@@ -37,7 +40,10 @@ def recorded(path: str) -> dict[str, dict[str, Any]]:
                         turn["logprobs"][at] = pairs[0][1]
                     finish = entry.get("finish") or {}
                     if finish.get("stop_id") is not None:
-                        turn["stop"] = finish["stop_id"], (finish.get("logprobs") or [[0, None]])[0][1]
+                        turn["stop"] = (
+                            finish["stop_id"],
+                            (finish.get("logprobs") or [[0, None]])[0][1],
+                        )
             elif kind == "evt":
                 for entry in payload["entries"]:
                     for event in entry["events"]:
@@ -52,7 +58,9 @@ def recorded(path: str) -> dict[str, dict[str, Any]]:
     return {name: turn for name, turn in turns.items() if turn["count"]}
 
 
-def errors_of(sample: dict[str, Any], turns: dict[str, dict[str, Any]], seen: set[str]) -> list[str]:
+def errors_of(
+    sample: dict[str, Any], turns: dict[str, dict[str, Any]], seen: set[str]
+) -> list[str]:
     ids, mask, errors = sample["ids"], sample["loss_mask"], []
     if not len(ids) == len(mask) == len(sample["logprobs"] or mask):
         errors.append("lengths differ")
@@ -91,7 +99,9 @@ def main(tap: str, samples: str) -> int:
     if missing := turns.keys() - seen:
         errors.append(f"in no sample: {sorted(missing)}")
     tokens = sum(len(turn["output"]) for turn in turns.values())
-    print(json.dumps({"turns": len(turns), "samples": len(read), "decoded": tokens, "errors": errors}))
+    print(
+        json.dumps({"turns": len(turns), "samples": len(read), "decoded": tokens, "errors": errors})
+    )
     return int(bool(errors))
 
 

@@ -1,5 +1,5 @@
-"""A plugin for vLLM that writes its own counts of prompt tokens to a file, a line for each step with any: how many were
-computed, and how many came from the prefix cache."""
+"""A plugin for vLLM that writes its own counts of prompt tokens to a file, a line for each step
+with any: how many were computed, and how many came from the prefix cache."""
 
 import os
 from typing import Any

@@ -1,4 +1,5 @@
-"""Makes model setups for chat templates, each with a tokenizer that has every control token of the template."""
+"""Makes model setups for chat templates, each with a tokenizer that has every control token of the
+template."""
 
 import json
 import re
@@ -24,22 +25,29 @@ _MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_
 
 
 def tokens_of(source: str) -> list[str]:
-    """Texts like control tokens in a template, and some that begin each other or that templates build."""
+    """Texts like control tokens in a template, and some that begin each other or that templates
+    build."""
     return sorted({*_CONTROL.findall(source), *_MORE})
 
 
 def tokenizer_with(kind: str, tokens: list[str]) -> PreTrainedTokenizerFast:
     """A tokenizer of this kind. Every other token is not special."""
     backend: Tokenizer = KINDS[kind]()
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens[::2]])
-    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in tokens[1::2]])
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in tokens[::2]]
+    )
+    backend.add_tokens(
+        [AddedToken(token, special=False, normalized=False) for token in tokens[1::2]]
+    )
     make: Any = PreTrainedTokenizerFast
     tokenizer: PreTrainedTokenizerFast = make(tokenizer_object=backend)
     tokenizer.bos_token, tokenizer.eos_token = "<|bos|>", "<|eos|>"
     return tokenizer
 
 
-def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple[ModelSetup, PreTrainedTokenizerFast]:
+def setup_for(
+    setup: ModelSetup, source: str, kind: str = "byte_level"
+) -> tuple[ModelSetup, PreTrainedTokenizerFast]:
     """`setup` with this template and a tokenizer for it, and the tokenizer."""
     loaded = tokenizer_with(kind, tokens_of(source))
     loaded.chat_template = source
@@ -63,15 +71,24 @@ def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple
 
 
 def conversation(data: str, key: str) -> Conversation:
-    """An agent's conversation with `data` in every text from outside, and `key` as the name of parameters."""
-    properties = {"city": {"type": "string", "description": data}, key: {"type": "string", "enum": [data]}}
-    tool = ToolSpec("look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]})
+    """An agent's conversation with `data` in every text from outside, and `key` as the name of
+    parameters."""
+    properties = {
+        "city": {"type": "string", "description": data},
+        key: {"type": "string", "enum": [data]},
+    }
+    tool = ToolSpec(
+        "look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]}
+    )
     arguments = json.dumps({"city": f"Paris {data}", key: data})
     return Conversation(
         "m",
         [
             Message("user", [Text(f"Read it. {data} So.")]),
-            Message("assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]),
+            Message(
+                "assistant",
+                [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)],
+            ),
             Message("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
             Message("assistant", [Text("Done.")]),
             Message("user", [Text(data)]),

@@ -25,8 +25,13 @@ pytestmark = pytest.mark.skipif(not CLAUDE.is_dir(), reason=REASON)
 
 
 def requests(scenario: Path) -> list[Conversation]:
-    bodies = [json.loads(file.read_text()) for file in sorted(scenario.glob("*-POST-v1-messages.json"))]
-    return [parse(json.dumps(each["body"]).encode(), dict(each["headers"])).conversation for each in bodies]
+    bodies = [
+        json.loads(file.read_text()) for file in sorted(scenario.glob("*-POST-v1-messages.json"))
+    ]
+    return [
+        parse(json.dumps(each["body"]).encode(), dict(each["headers"])).conversation
+        for each in bodies
+    ]
 
 
 def prompts(scenario: str, setup: ModelSetup) -> list[Prompt]:
@@ -34,10 +39,15 @@ def prompts(scenario: str, setup: ModelSetup) -> list[Prompt]:
 
 
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return sum(
+        1
+        for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    )
 
 
-SCENARIOS = sorted(folder.name for folder in CLAUDE.glob("*") if any(folder.glob("*-POST-v1-messages.json")))
+SCENARIOS = sorted(
+    folder.name for folder in CLAUDE.glob("*") if any(folder.glob("*-POST-v1-messages.json"))
+)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -51,7 +61,11 @@ def test_prompts_of_claude_code_have_no_billing_header(scenario: str, setup: Mod
 
 
 def test_header_of_an_older_client_is_stripped(setup: ModelSetup) -> None:
-    found = [requests(folder) for folder in sorted((CAPTURES / "claude-code-2.1.100").iterdir()) if folder.is_dir()]
+    found = [
+        requests(folder)
+        for folder in sorted((CAPTURES / "claude-code-2.1.100").iterdir())
+        if folder.is_dir()
+    ]
     assert any(found)
     for conversation in (conversation for scenario in found for conversation in scenario):
         assert strip_preamble(conversation) is not conversation
@@ -59,7 +73,8 @@ def test_header_of_an_older_client_is_stripped(setup: ModelSetup) -> None:
 
 @pytest.mark.parametrize("name", ["16-long-prefix-session", "17-long-prefix-custom-session"])
 def test_two_sessions_share_their_prompt_up_to_the_question(name: str, setup: ModelSetup) -> None:
-    """Captured pair: same user, same folder, other first prompt. With the header they differ after a line."""
+    """Captured pair: same user, same folder, other first prompt. With the header they differ after
+    a line."""
     one, other = (prompts(f"{name}-{session}", setup)[0] for session in "ab")
     shared = one.text[: shared_length(one.text, other.text)]
     assert len(shared) > 150_000
@@ -79,7 +94,8 @@ def test_two_sessions_share_their_prompt_up_to_the_question(name: str, setup: Mo
     ],
 )
 def test_each_turn_of_a_loop_extends_the_last(scenario: str, setup: ModelSetup) -> None:
-    """Cache marks move, strings become blocks, ToolSearch inserts tools in the middle of the list: none of it shows."""
+    """Cache marks move, strings become blocks, ToolSearch inserts tools in the middle of the list:
+    none of it shows."""
     found = prompts(scenario, setup)
     assert len(found) > 1
     for before, after in itertools.pairwise(found):
@@ -89,14 +105,25 @@ def test_each_turn_of_a_loop_extends_the_last(scenario: str, setup: ModelSetup) 
 def test_interleaved_thinking_keeps_its_order(setup: ModelSetup) -> None:
     text = prompts("05-interleaved-thinking", setup)[-1].text
     answer = text[text.rindex("<think>\nFirst create a.") :]
-    marks = ["First create a.", "echo A > a.txt", "Then create b.", "Now the second file.", "echo B > b.txt"]
-    places = [answer.index(mark) for mark in [*marks, "Finally check a.", "<function=Read>", "<tool_response>"]]
+    marks = [
+        "First create a.",
+        "echo A > a.txt",
+        "Then create b.",
+        "Now the second file.",
+        "echo B > b.txt",
+    ]
+    places = [
+        answer.index(mark)
+        for mark in [*marks, "Finally check a.", "<function=Read>", "<tool_response>"]
+    ]
     assert places == sorted(places)
 
 
 def test_searched_tool_is_defined_where_it_was_found(setup: ModelSetup) -> None:
     first, *_, last = requests(CLAUDE / "06-toolsearch")
-    loaded = {tool.name for tool in last.tools if tool.deferred} - {tool.name for tool in first.tools}
+    loaded = {tool.name for tool in last.tools if tool.deferred} - {
+        tool.name for tool in first.tools
+    }
     assert loaded
     text = assemble(last, setup).text
     front = text[: text.index("<|im_start|>user")]
@@ -112,4 +139,6 @@ def test_every_capture_renders_with_every_published_template(real_template: Chat
             stripped = strip_preamble(conversation)
             adapted = adapt(stripped, traits, real_template)
             variables = template_variables(stripped, traits, defaults={}, own={})
-            assert real_template.render(adapted.messages, tools=list_tools(stripped.tools), variables=variables)
+            assert real_template.render(
+                adapted.messages, tools=list_tools(stripped.tools), variables=variables
+            )

@@ -33,7 +33,11 @@ def test_equal_ids_change_nothing(setup: ModelSetup) -> None:
 
 def test_wrong_ids_disable_fastokens(setup: ModelSetup, wrong: Encoder) -> None:
     assert wrong.encode("hello world").tolist() == [1]
-    assert wrong.find_difference("hello world") == wrong.reason == "ids by fastokens were not the tokenizer's"
+    assert (
+        wrong.find_difference("hello world")
+        == wrong.reason
+        == "ids by fastokens were not the tokenizer's"
+    )
     assert wrong.name == "tokenizers"
     assert wrong.encode("hello world") == setup.encoder.reference("hello world")
     assert wrong.find_difference("hello world") is None
@@ -44,7 +48,9 @@ async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_er
 ) -> None:
     process = await make_process("preprocessor", "check-p")
     errors: list[str] = []
-    monkeypatch.setattr(process.log, "error", lambda event, **_: errors.append(event), raising=False)
+    monkeypatch.setattr(
+        process.log, "error", lambda event, **_: errors.append(event), raising=False
+    )
     monkeypatch.setattr(Encoder, "find_difference", lambda *_: "they differ")
     preparation = Preparation(process, setup, Sealer(b"test"), 1, None)
     prompt = assemble(Conversation("m", [Message("user", [Text("hi")])]), setup)

@@ -1,4 +1,5 @@
-"""Comparisons of prompts by fingerprints: reason and number, in generated sessions and through published templates."""
+"""Comparisons of prompts by fingerprints: reason and number, in generated sessions and through
+published templates."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,18 +53,24 @@ class Server:
     def prompt(self, conversation: Conversation) -> Prompt:
         return assemble(conversation, self.setup, limit=False, look_up=self._ledger.look_up)
 
-    def ask(self, conversation: Conversation, compare: str | None = "", **client: Any) -> PromptComparison | None:
+    def ask(
+        self, conversation: Conversation, compare: str | None = "", **client: Any
+    ) -> PromptComparison | None:
         self._count += 1
         asked = replace(conversation, client=Client(compare=compare, **client))
         return self.kept.compare(str(self._count), asked, self.prompt(asked))
 
     def change(self, before: Conversation, now: Conversation) -> tuple[PromptComparison, int, int]:
-        """The comparison of two prompts; the tokens of the first, and how many of them the second does not begin with."""
+        """The comparison of two prompts; the tokens of the first, and how many of them the second
+        does not begin with."""
         self.ask(before)
         found = self.ask(now, str(self._count))
         assert found is not None
         old, new = [*self.prompt(before).ids], [*self.prompt(now).ids]
-        same = next((at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), len(new))
+        same = next(
+            (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
+            len(new),
+        )
         return found, len(old), len(old) - same
 
 
@@ -97,32 +104,46 @@ def edited(part: Any) -> Any:
     if isinstance(part, Text):
         return Text(f"{part.text} edited")
     return (
-        replace(part, arguments='{"command": "pwd"}') if isinstance(part, Call) else replace(part, parts=[Text("new")])
+        replace(part, arguments='{"command": "pwd"}')
+        if isinstance(part, Call)
+        else replace(part, parts=[Text("new")])
     )
 
 
 def with_edit(session: Conversation, at: int) -> Conversation:
     messages = [*session.messages]
     at %= len(messages)
-    messages[at] = replace(messages[at], parts=[edited(messages[at].parts[0]), *messages[at].parts[1:]])
+    messages[at] = replace(
+        messages[at], parts=[edited(messages[at].parts[0]), *messages[at].parts[1:]]
+    )
     return replace(session, messages=messages)
 
 
 CHANGES: dict[str, tuple[str, Callable[[Conversation, int], Conversation]]] = {
-    "header": ("", lambda one, n: replace(one, system=[Text(HEADER.format(f"x{n}")), *one.system[1:]])),
+    "header": (
+        "",
+        lambda one, n: replace(one, system=[Text(HEADER.format(f"x{n}")), *one.system[1:]]),
+    ),
     "no header": ("", lambda one, n: replace(one, system=one.system[1:])),
     "description": (
         "tools",
-        lambda one, n: replace(one, tools=[replace(TOOLS[0], description=f"Runs {n}."), *one.tools[1:]]),
+        lambda one, n: replace(
+            one, tools=[replace(TOOLS[0], description=f"Runs {n}."), *one.tools[1:]]
+        ),
     ),
     "schema": (
         "tools",
-        lambda one, n: replace(one, tools=[replace(TOOLS[0], schema={"type": "object"}), *one.tools[1:]]),
+        lambda one, n: replace(
+            one, tools=[replace(TOOLS[0], schema={"type": "object"}), *one.tools[1:]]
+        ),
     ),
     "order": ("tools", lambda one, n: replace(one, tools=[*TOOLS[::-1], LATER])),
     "new tool": ("tools", lambda one, n: replace(one, tools=[*one.tools, ToolSpec(f"T{n}")])),
     "no tools": ("tools", lambda one, n: replace(one, tools=[])),
-    "deferred tool": ("", lambda one, n: replace(one, tools=[*one.tools, replace(LATER, name=f"L{n}")])),
+    "deferred tool": (
+        "",
+        lambda one, n: replace(one, tools=[*one.tools, replace(LATER, name=f"L{n}")]),
+    ),
     "system": ("system", lambda one, n: replace(one, system=[one.system[0], Text(f"Other {n}.")])),
     "no system": ("system", lambda one, n: replace(one, system=[])),
     "message": ("messages", with_edit),
@@ -131,16 +152,28 @@ CHANGES: dict[str, tuple[str, Callable[[Conversation, int], Conversation]]] = {
 }
 
 
-@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(session=sessions(), kind=st.sampled_from(sorted(CHANGES)), n=st.integers(0, 99), grows=st.booleans())
+@settings(
+    max_examples=examples(120),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    session=sessions(),
+    kind=st.sampled_from(sorted(CHANGES)),
+    n=st.integers(0, 99),
+    grows=st.booleans(),
+)
 def test_reason_and_number_are_those_of_the_change(
     server: Server, session: Conversation, kind: str, n: int, grows: bool
 ) -> None:
     reason, change = CHANGES[kind]
     now = change(session, n)
     if grows:
-        now = replace(now, messages=[*now.messages, Message("assistant", [Text("Yes.")]), user("And?")])
-    if now.system and now.system[0] == session.system[0]:  # a real client's header changes with each request
+        now = replace(
+            now, messages=[*now.messages, Message("assistant", [Text("Yes.")]), user("And?")]
+        )
+    if (
+        now.system and now.system[0] == session.system[0]
+    ):  # a real client's header changes with each request
         now = CHANGES["header"][1](now, n)
     found, tokens, missed = server.change(session, now)
     assert found.earlier == tokens
@@ -152,11 +185,17 @@ def test_reason_and_number_are_those_of_the_change(
     assert found.changed[0] in ({reason, "messages"} if reason == "history" and grows else {reason})
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    session=sessions(), kinds=st.lists(st.sampled_from(["description", "system", "message"]), min_size=2, unique=True)
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_changes_at_once_are_all_named(server: Server, session: Conversation, kinds: list[str]) -> None:
+@given(
+    session=sessions(),
+    kinds=st.lists(st.sampled_from(["description", "system", "message"]), min_size=2, unique=True),
+)
+def test_changes_at_once_are_all_named(
+    server: Server, session: Conversation, kinds: list[str]
+) -> None:
     now = session
     for kind in kinds:
         now = CHANGES[kind][1](now, 1)
@@ -165,14 +204,19 @@ def test_changes_at_once_are_all_named(server: Server, session: Conversation, ki
     assert {CHANGES[kind][0] for kind in kinds} <= set(found.changed)
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(session=sessions())
 def test_session_that_only_grows_misses_nothing(server: Server, session: Conversation) -> None:
     """Also where each request has another header, and other breakpoints of its text blocks."""
     previous: Conversation | None = None
     for end in range(1, len(session.messages) + 1, 2):
         header = Text(HEADER.format(end))
-        now = replace(session, messages=session.messages[:end], system=[header, *session.system[1:]])
+        now = replace(
+            session, messages=session.messages[:end], system=[header, *session.system[1:]]
+        )
         if previous is not None:
             found, tokens, _ = server.change(previous, now)
             assert found == PromptComparison(tokens)
@@ -188,7 +232,9 @@ def test_session_that_only_grows_misses_nothing(server: Server, session: Convers
         ({"verbosity": "low"}, "verbosity"),
     ],
 )
-def test_setting_is_named_where_the_prompt_departs(setup: ModelSetup, change: dict[str, Any], part: str) -> None:
+def test_setting_is_named_where_the_prompt_departs(
+    setup: ModelSetup, change: dict[str, Any], part: str
+) -> None:
     server = Server(setup)
     before = Conversation("m", [user("a"), Message("assistant", [Text("b")]), user("c")])
     assert server.change(before, replace(before, **change))[0].changed == []
@@ -198,7 +244,10 @@ def test_setting_is_named_where_the_prompt_departs(setup: ModelSetup, change: di
 
 
 def test_loaded_tool_is_compared_where_nothing_else_changed(setup: ModelSetup) -> None:
-    search = [Message("assistant", [Call("c", "Bash", "{}")]), Message("tool", [Result("c", [ToolReference("Later")])])]
+    search = [
+        Message("assistant", [Call("c", "Bash", "{}")]),
+        Message("tool", [Result("c", [ToolReference("Later")])]),
+    ]
     before = Conversation("m", [user("a"), *search], tools=[*TOOLS, LATER])
     now = replace(before, tools=[*TOOLS, replace(LATER, description="Other.")])
     found, _, missed = Server(setup).change(before, now)
@@ -206,7 +255,12 @@ def test_loaded_tool_is_compared_where_nothing_else_changed(setup: ModelSetup) -
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in of_trl() if name in ("qwen3", "qwen3_8", "gptoss", "glm4moe", "llama3_1", "gemma3")]
+    "name",
+    [
+        name
+        for name in of_trl()
+        if name in ("qwen3", "qwen3_8", "gptoss", "glm4moe", "llama3_1", "gemma3")
+    ],
 )
 def test_templates_keep_reason_and_number(name: str, tmp_path: Path) -> None:
     server = Server(build(of_trl()[name].read_text(), tmp_path))
@@ -221,7 +275,11 @@ def test_templates_keep_reason_and_number(name: str, tmp_path: Path) -> None:
         found, tokens, missed = server.change(before, now)
         if server.prompt(before).text == server.prompt(now).text:
             missed, reason = 0, ""
-        assert (found.earlier, found.missed, *found.changed[:1]) == (tokens, missed, *filter(None, [reason])), kind
+        assert (found.earlier, found.missed, *found.changed[:1]) == (
+            tokens,
+            missed,
+            *filter(None, [reason]),
+        ), kind
 
 
 def test_template_that_drops_earlier_text_is_not_a_change_of_the_request(tmp_path: Path) -> None:
@@ -250,7 +308,9 @@ def test_fingerprint_is_found_by_its_tenant_and_salt_only(setup: ModelSetup) -> 
         server.ask(salted, "1", tenant="red"),
     ):
         assert foreign == PromptComparison()
-    assert server.ask(session, "1", tenant="red") == PromptComparison(len(server.prompt(session).ids))
+    assert server.ask(session, "1", tenant="red") == PromptComparison(
+        len(server.prompt(session).ids)
+    )
 
 
 def test_turn_that_did_not_opt_in_is_not_kept(setup: ModelSetup) -> None:
@@ -276,7 +336,9 @@ def test_fingerprints_are_bounded_in_number_and_time(setup: ModelSetup) -> None:
 def test_fingerprint_holds_no_text(setup: ModelSetup) -> None:
     server = Server(setup)
     secret = "sesame sesame"
-    session = Conversation("m", [user(secret)], system=[Text(secret)], tools=[replace(TOOLS[0], description=secret)])
+    session = Conversation(
+        "m", [user(secret)], system=[Text(secret)], tools=[replace(TOOLS[0], description=secret)]
+    )
     server.ask(session)
     (kept,) = server.kept._kept.values()
     fields = [getattr(kept, name) for name in kept.__struct_fields__]

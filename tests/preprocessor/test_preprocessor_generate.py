@@ -40,7 +40,13 @@ TOOLS = [
 
 
 def asked(tools: list[ToolSpec], choice: ToolChoice | None = None, **more: Any) -> Conversation:
-    return Conversation("m", [Message("user", [Text("hi")])], tools=tools, tool_choice=choice or ToolChoice(), **more)
+    return Conversation(
+        "m",
+        [Message("user", [Text("hi")])],
+        tools=tools,
+        tool_choice=choice or ToolChoice(),
+        **more,
+    )
 
 
 def call(name: str, key: str, value: str) -> str:
@@ -48,18 +54,24 @@ def call(name: str, key: str, value: str) -> str:
 
 
 class Guide:
-    def __init__(self, setup: ModelSetup, conversation: Conversation, *, rest: bool = False) -> None:
+    def __init__(
+        self, setup: ModelSetup, conversation: Conversation, *, rest: bool = False
+    ) -> None:
         from llguidance.hf import from_tokenizer
         from transformers import PreTrainedTokenizerFast
 
         prompt = assemble(conversation, setup)
         make: Any = PreTrainedTokenizerFast
-        self._library = from_tokenizer(make(tokenizer_object=setup.tokenizer.backend, eos_token="<|im_end|>"))
+        self._library = from_tokenizer(
+            make(tokenizer_object=setup.tokenizer.backend, eos_token="<|im_end|>")
+        )
         self._setup, self._text = setup, turn_guide(conversation, prompt, setup, rest=rest)
         self._stop = prompt.stop_ids
 
     def takes(self, text: str) -> bool:
-        matcher = llguidance.LLMatcher(self._library, llguidance.LLMatcher.grammar_from_lark(self._text))
+        matcher = llguidance.LLMatcher(
+            self._library, llguidance.LLMatcher.grammar_from_lark(self._text)
+        )
         assert not matcher.is_error(), matcher.get_error()
         ids = self._setup.tokenizer.encode(text)
         if matcher.try_consume_tokens(ids) < len(ids):
@@ -71,11 +83,17 @@ class Guide:
 
 def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
     def made(tenant: str | None, session: str | None, retain_s: int) -> GenerateRequest:
-        conversation = asked([], client=Client(session, tenant=tenant), hints=Hints(retain_s=retain_s))
+        conversation = asked(
+            [], client=Client(session, tenant=tenant), hints=Hints(retain_s=retain_s)
+        )
         prompt = assemble(conversation, setup)
-        return generate_request(TurnRequest("t", "f", conversation), prompt, pack_ids(prompt.ids), setup, "")
+        return generate_request(
+            TurnRequest("t", "f", conversation), prompt, pack_ids(prompt.ids), setup, ""
+        )
 
-    turns = [made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")]
+    turns = [
+        made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")
+    ]
     assert len({turn.session for turn in turns}) == 9
     assert {(turn.tenant, turn.retain_s) for turn in turns} == {("", 300), ("a", 300), ("b", 300)}
     assert made("a", "s", 0).session == made("a", "s", 300).session
@@ -83,7 +101,11 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
 
 
 def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
-    for conversation in (asked([]), asked([replace(TOOLS[0], strict=None)]), asked(TOOLS, ToolChoice("none"))):
+    for conversation in (
+        asked([]),
+        asked([replace(TOOLS[0], strict=None)]),
+        asked(TOOLS, ToolChoice("none")),
+    ):
         assert turn_guide(conversation, assemble(conversation, setup), setup) == ""
 
 
@@ -124,7 +146,11 @@ def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> N
     answer = OutputFormat("json_schema", OBJECT)
     for conversation, good, bad in (
         (asked(TOOLS), ["Done.", call("count", "n", "7")], [call("count", "n", "seven")]),
-        (asked(TOOLS, format=answer), ['{"n": 7}', call("count", "n", "7")], ["Done.", '{"n": "x"}']),
+        (
+            asked(TOOLS, format=answer),
+            ['{"n": 7}', call("count", "n", "7")],
+            ["Done.", '{"n": "x"}'],
+        ),
     ):
         whole, rest = Guide(setup, conversation), Guide(setup, conversation, rest=True)
         for text in good:

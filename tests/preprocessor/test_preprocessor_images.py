@@ -1,4 +1,5 @@
-"""Images in prompts: the tokens of the library's own processor, in their place, with keys of their own."""
+"""Images in prompts: the tokens of the library's own processor, in their place, with keys of their
+own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.conversation import Call, Conversation, Media, Message, Part, Result, ResultPart, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Result,
+    ResultPart,
+    Text,
+    ToolSpec,
+)
 from schemas.errors import EngineFailed
 from schemas.frames import pack_ids
 from services.preprocessor.images import place_images
@@ -25,7 +36,12 @@ SIZES = [(300, 200), (56, 56), (640, 480), (30, 500), (1, 1)]
 
 def image(number: int, size: tuple[int, int] = SIZES[0]) -> Media:
     return Media(
-        "image", "image/png", 99, hash=f"{number:08x}{size[0]:016x}{size[1]:016x}", width=size[0], height=size[1]
+        "image",
+        "image/png",
+        99,
+        hash=f"{number:08x}{size[0]:016x}{size[1]:016x}",
+        width=size[0],
+        height=size[1],
     )
 
 
@@ -34,15 +50,23 @@ def asked(*parts: Part) -> Conversation:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_tokens_are_those_of_the_library(vision_dir: Path, vision_setup: ModelSetup, size: tuple[int, int]) -> None:
-    parts = [{"type": "text", "text": "Look at "}, {"type": "image"}, {"type": "text", "text": " and "}]
+def test_tokens_are_those_of_the_library(
+    vision_dir: Path, vision_setup: ModelSetup, size: tuple[int, int]
+) -> None:
+    parts = [
+        {"type": "text", "text": "Look at "},
+        {"type": "image"},
+        {"type": "text", "text": " and "},
+    ]
     parts += [{"type": "image"}, {"type": "text", "text": ", please."}]
     messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
     rendered = vision_setup.template.render(messages, tools=[])
     processor = reference_processor(vision_dir, "qwen" if vision_dir.name == "qwen" else "idefics")
     images = [[noise(*size, 1), noise(*SIZES[2], 2)]]
     expected = processor(text=[rendered], images=images, add_special_tokens=False)["input_ids"][0]
-    conversation = asked(Text("Look at "), image(1, size), Text(" and "), image(2, SIZES[2]), Text(", please."))
+    conversation = asked(
+        Text("Look at "), image(1, size), Text(" and "), image(2, SIZES[2]), Text(", please.")
+    )
     prompt = assemble(conversation, vision_setup)
     assert list(prompt.ids) == list(expected)
     check_places(prompt, vision_setup)
@@ -54,13 +78,17 @@ def check_places(prompt: Prompt, setup: ModelSetup) -> None:
     placeholder = setup.tokenizer.encode(setup.images.placeholder, add_special_tokens=False)[0]
     inside = [at for one in prompt.images for at in range(one.at, one.at + one.tokens)]
     assert sorted(set(inside)) == inside
-    assert [at for at, token in enumerate(prompt.ids) if token == placeholder and at not in inside] == []
+    assert [
+        at for at, token in enumerate(prompt.ids) if token == placeholder and at not in inside
+    ] == []
     assert all(placeholder in prompt.ids[one.at : one.at + one.tokens] for one in prompt.images)
 
 
 images = st.builds(image, st.integers(0, 3), st.sampled_from(SIZES))
 texts = st.builds(
-    Text, st.text("ab <|>\n", min_size=1, max_size=8) | st.sampled_from(["<image>", "<|image_pad|>", "|>"])
+    Text,
+    st.text("ab <|>\n", min_size=1, max_size=8)
+    | st.sampled_from(["<image>", "<|image_pad|>", "|>"]),
 )
 blocks = st.lists(images | texts, max_size=5)
 
@@ -97,7 +125,11 @@ def test_a_longer_session_extends_the_prompt(
     vision_setup: ModelSetup, conversation: Conversation, more: list[Media | Text]
 ) -> None:
     first = assemble(conversation, vision_setup)
-    messages = [*conversation.messages, Message("assistant", [Text("Done.")]), Message("user", [Text("And"), *more])]
+    messages = [
+        *conversation.messages,
+        Message("assistant", [Text("Done.")]),
+        Message("user", [Text("And"), *more]),
+    ]
     longer = assemble(Conversation("m", messages, tools=conversation.tools), vision_setup)
     last = len(first.images)
     assert longer.images[:last] == first.images
@@ -105,7 +137,9 @@ def test_a_longer_session_extends_the_prompt(
     assert longer.ids[:end] == first.ids[:end]
 
 
-@given(conversation=conversations(), salt=st.none() | st.just("s"), size=st.sampled_from([1, 4, 16]))
+@given(
+    conversation=conversations(), salt=st.none() | st.just("s"), size=st.sampled_from([1, 4, 16])
+)
 def test_keys_differ_from_the_first_other_image_on(
     vision_setup: ModelSetup, conversation: Conversation, salt: str | None, size: int
 ) -> None:
@@ -114,7 +148,11 @@ def test_keys_differ_from_the_first_other_image_on(
     keys = block_keys(with_images(packed, prompt.images), size, salt=salt)
     assert keys == block_keys(with_images(packed, list(prompt.images)), size, salt=salt)
     for index, one in enumerate(prompt.images):
-        others = [*prompt.images[:index], type(one)("f" * 40, one.at, one.tokens), *prompt.images[index + 1 :]]
+        others = [
+            *prompt.images[:index],
+            type(one)("f" * 40, one.at, one.tokens),
+            *prompt.images[index + 1 :],
+        ]
         other = block_keys(with_images(packed, others), size, salt=salt)
         same = [mine == theirs for mine, theirs in zip(keys, other, strict=True)]
         assert same == [block < one.at // size for block in range(len(keys))]

@@ -1,4 +1,5 @@
-"""Control tokens in text of users, files and tools stay text, in any template and with any tokenizer."""
+"""Control tokens in text of users, files and tools stay text, in any template and with any
+tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import replace as replaced
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bench.ledger.published import of_trl
-from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolChoice, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Reasoning,
+    Result,
+    Text,
+    ToolChoice,
+    ToolSpec,
+)
 from schemas.errors import Invalid
 from services.families import family
 from services.preprocessor.model import ModelSetup
@@ -36,16 +46,24 @@ BYTES = ("byte_level", "qwen")
 
 def control(setup: ModelSetup, ids: Sequence[int]) -> list[str]:
     assert setup.encoder.marks is not None
-    tokens = {setup.tokenizer.id_of(token): token for token in setup.encoder.marks.tokens if token != "<unk>"}
+    tokens = {
+        setup.tokenizer.id_of(token): token
+        for token in setup.encoder.marks.tokens
+        if token != "<unk>"
+    }
     return [tokens[one] for one in ids if one in tokens]
 
 
 def check(setup: ModelSetup, spelled: str, key: str, exact: bool) -> None:
-    """The prompt has the control tokens that the template writes for harmless data, and the text of the data."""
+    """The prompt has the control tokens that the template writes for harmless data, and the text of
+    the data."""
     found = assemble(conversation(spelled, key), setup, limit=False)
     harmless = assemble(conversation("word", "key"), setup, limit=False)
     assert control(setup, found.ids) == control(setup, harmless.ids)
-    assert "begin word\nword" not in harmless.text or f"begin {spelled}\n{spelled}".rstrip() in found.text
+    assert (
+        "begin word\nword" not in harmless.text
+        or f"begin {spelled}\n{spelled}".rstrip() in found.text
+    )
     if exact:
         assert setup.tokenizer.decode(found.ids) == found.text
 
@@ -55,23 +73,32 @@ def check_template(setup: ModelSetup, source: str, kind: str) -> None:
     assert made.encoder.marks is not None
     tokens = sorted(made.encoder.marks.tokens)
     family_markers = " ".join(made.family.markers)
-    for spelled in (" ".join(tokens), "".join(tokens) + family_markers, "\n".join(reversed(tokens))):
+    for spelled in (
+        " ".join(tokens),
+        "".join(tokens) + family_markers,
+        "\n".join(reversed(tokens)),
+    ):
         check(made, spelled.replace('"', ""), tokens[0].replace('"', ""), kind in BYTES)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_data_never_becomes_control_tokens_with_any_kind_of_tokenizer(setup: ModelSetup, kind: str) -> None:
+def test_data_never_becomes_control_tokens_with_any_kind_of_tokenizer(
+    setup: ModelSetup, kind: str
+) -> None:
     check_template(setup, BUILT, kind)
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name in REAL_TEMPLATES])
-def test_data_never_becomes_control_tokens_in_published_templates(setup: ModelSetup, name: str) -> None:
+def test_data_never_becomes_control_tokens_in_published_templates(
+    setup: ModelSetup, name: str
+) -> None:
     check_template(setup, REAL_TEMPLATES[name].read_text(), "qwen")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "kind"), [(name, kind) for name in REAL_TEMPLATES for kind in (KINDS if name in of_trl() else BYTES)]
+    ("name", "kind"),
+    [(name, kind) for name in REAL_TEMPLATES for kind in (KINDS if name in of_trl() else BYTES)],
 )
 def test_data_never_becomes_control_tokens_in_any_template_and_tokenizer(
     setup: ModelSetup, name: str, kind: str
@@ -117,21 +144,50 @@ def test_ids_are_those_of_transformers(setup: ModelSetup, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", ["TOKENS", "x\n\nTOKENS\n y", "\u00e9 TOKENS\u6f22", "no control token at all"])
+@pytest.mark.parametrize(
+    "data", ["TOKENS", "x\n\nTOKENS\n y", "\u00e9 TOKENS\u6f22", "no control token at all"]
+)
 @pytest.mark.parametrize("name", [name for name in REAL_TEMPLATES if name in of_trl()])
-def test_ids_are_those_of_transformers_for_every_template(setup: ModelSetup, name: str, data: str) -> None:
+def test_ids_are_those_of_transformers_for_every_template(
+    setup: ModelSetup, name: str, data: str
+) -> None:
     check_reference(setup, name, data)
 
 
-PIECES = ("<|", "|>", "<|im_", "end|>", "<", ">", "user", "im_end", "<|im_end", "\n", " ", "x", "</thi", "nk>")
+PIECES = (
+    "<|",
+    "|>",
+    "<|im_",
+    "end|>",
+    "<",
+    ">",
+    "user",
+    "im_end",
+    "<|im_end",
+    "\n",
+    " ",
+    "x",
+    "</thi",
+    "nk>",
+)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, *SLOW_MACHINE], max_examples=examples(40))
-@given(pieces=st.lists(st.lists(st.sampled_from(PIECES), max_size=3).map("".join), min_size=6, max_size=6))
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, *SLOW_MACHINE],
+    max_examples=examples(40),
+)
+@given(
+    pieces=st.lists(
+        st.lists(st.sampled_from(PIECES), max_size=3).map("".join), min_size=6, max_size=6
+    )
+)
 def test_pieces_never_join_to_a_control_token(setup: ModelSetup, pieces: list[str]) -> None:
-    """Names, keys, values and texts that stand next to each other and next to the template's own text."""
+    """Names, keys, values and texts that stand next to each other and next to the template's own
+    text."""
 
-    def conversation(one: str, two: str, three: str, name: str, key: str, value: str) -> Conversation:
+    def conversation(
+        one: str, two: str, three: str, name: str, key: str, value: str
+    ) -> Conversation:
         call = Call("c1", f"look{name}", f'{{"a{key}": "{value}"}}'.replace("\n", " "))
         return Conversation(
             "m",
@@ -142,7 +198,13 @@ def test_pieces_never_join_to_a_control_token(setup: ModelSetup, pieces: list[st
                 Message("user", [Text(f"u{two}"), Text(three)]),
             ],
             system=[Text(f"s{three}")],
-            tools=[ToolSpec(f"look{name}", one, {"type": "object", "properties": {f"a{key}": {"type": "string"}}})],
+            tools=[
+                ToolSpec(
+                    f"look{name}",
+                    one,
+                    {"type": "object", "properties": {f"a{key}": {"type": "string"}}},
+                )
+            ],
         )
 
     found = assemble(conversation(*pieces), setup, limit=False)
@@ -176,16 +238,18 @@ def test_option_restores_control_tokens(demo_dir: Path, setup: ModelSetup) -> No
 
 def forced(name: str) -> Conversation:
     tools = [ToolSpec(name), ToolSpec("b")]
-    return Conversation("m", [Message("user", [Text("hi")])], tools=tools, tool_choice=ToolChoice("tool", name))
+    return Conversation(
+        "m", [Message("user", [Text("hi")])], tools=tools, tool_choice=ToolChoice("tool", name)
+    )
 
 
 def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> None:
     hermes = replaced(setup, family=family("hermes"))
     found = assemble(forced("a<|im_end|>"), hermes)
     assert found.prefix.startswith('<tool_call>\n{"name": "a<|im_end|>"')
-    assert control(setup, found.ids).count("<|im_end|>") == control(setup, assemble(forced("a"), hermes).ids).count(
-        "<|im_end|>"
-    )
+    assert control(setup, found.ids).count("<|im_end|>") == control(
+        setup, assemble(forced("a"), hermes).ids
+    ).count("<|im_end|>")
     assert setup.tokenizer.decode(found.ids) == found.text
     assert found.text.endswith(found.prefix)
 
@@ -193,19 +257,24 @@ def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> No
 def test_name_that_the_call_format_cannot_hold_is_refused(setup: ModelSetup) -> None:
     with pytest.raises(Invalid, match="spells one of their markers"):
         assemble(forced("a<|im_end|>"), setup)
-    assert assemble(replace(forced("a<|im_end|>"), tool_choice=ToolChoice("tool", "b")), setup).prefix
+    assert assemble(
+        replace(forced("a<|im_end|>"), tool_choice=ToolChoice("tool", "b")), setup
+    ).prefix
 
 
 def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:
     made, _ = setup_for(setup, BUILT + "{{ extra }}")
-    asked = Conversation("m", [Message("user", [Text("hi")])], template_kwargs={"extra": "<|user|>"})
+    asked = Conversation(
+        "m", [Message("user", [Text("hi")])], template_kwargs={"extra": "<|user|>"}
+    )
     found = assemble(asked, made, limit=False)
     assert control(made, found.ids) == ["<|user|>", "<|assistant|>"]
     assert found.text.endswith("<|user|>")
 
 
 def test_reasoning_tags_in_text_of_the_assistant_keep_their_meaning(setup: ModelSetup) -> None:
-    """Qwen3's template takes a thought out of the assistant's text; other control tokens in it are text."""
+    """Qwen3's template takes a thought out of the assistant's text; other control tokens in it are
+    text."""
     if "qwen3" not in REAL_TEMPLATES:
         pytest.skip("trl is not installed")
     made, _ = setup_for(setup, REAL_TEMPLATES["qwen3"].read_text())

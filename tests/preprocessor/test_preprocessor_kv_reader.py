@@ -106,7 +106,9 @@ async def test_snapshot_is_requested_from_an_earlier_worker(pair: Pair) -> None:
     await eventually(lambda: pair.held([7] * 8) == 2)
 
 
-async def test_lost_update_is_replaced_by_a_snapshot(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_update_is_replaced_by_a_snapshot(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
@@ -121,7 +123,9 @@ async def test_lost_update_is_replaced_by_a_snapshot(pair: Pair, monkeypatch: py
     await eventually(lambda: pair.held(PROMPT) == 10 and pair.held([9] * 4) == 1)
 
 
-async def test_large_changes_are_sent_in_pieces(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_changes_are_sent_in_pieces(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kv_publisher, "MAX_KEYS", 3)
     await pair.preprocessor()
     publisher = await pair.worker()
@@ -171,7 +175,9 @@ async def test_nothing_is_published_before_a_request(pair: Pair) -> None:
     assert not heard
     taken(publisher, [7] * 8)
     await eventually(lambda: pair.held([7] * 8) == 2)
-    await eventually(lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1])
+    await eventually(
+        lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1]
+    )
 
 
 async def test_silent_worker_is_requested_again(pair: Pair) -> None:

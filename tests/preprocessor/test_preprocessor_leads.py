@@ -21,7 +21,9 @@ def prompt(turn: str, *parts: tuple[str, int], priority: float = 0.0) -> LongPro
     keys: list[int] = []
     for name, blocks in parts:
         keys += [hash((*keys[-1:], name, block)) for block in range(blocks)]
-    return LongPrompt(turn=turn, tokens=len(keys) * BLOCK + 3, keys=keys, block_tokens=BLOCK, priority=priority)
+    return LongPrompt(
+        turn=turn, tokens=len(keys) * BLOCK + 3, keys=keys, block_tokens=BLOCK, priority=priority
+    )
 
 
 class Trial:
@@ -33,7 +35,9 @@ class Trial:
         self.now = 100.0
         self.gone_on: list[str] = []
 
-    def lead(self, one: LongPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0) -> LongPrompt:
+    def lead(
+        self, one: LongPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
+    ) -> LongPrompt:
         self.leads.begin(one, worker, self.now)
         self.now += late_s
         if self.leads.taken(one, held) is None:
@@ -116,9 +120,15 @@ def test_next_lead_is_the_first_with_the_highest_priority() -> None:
     assert trial.end(first, computed=False) == ["d"]
 
 
-@given(st.lists(st.sampled_from(["refused", "fails", "gives up", "elsewhere"]), max_size=60), st.integers(1, 60))
-def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(ends: list[str], size: int) -> None:
-    """Each turn is sent to a worker that refuses it or lets it fail, or to another worker, or is cancelled."""
+@given(
+    st.lists(st.sampled_from(["refused", "fails", "gives up", "elsewhere"]), max_size=60),
+    st.integers(1, 60),
+)
+def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(
+    ends: list[str], size: int
+) -> None:
+    """Each turn is sent to a worker that refuses it or lets it fail, or to another worker, or is
+    cancelled."""
     trial = Trial()
     turns = [prompt(f"{number}", GROUP, ("tail", 2)) for number in range(size)]
     lead = trial.lead(prompt("first", GROUP, ("tail", 2)))
@@ -211,7 +221,9 @@ def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
     assert trial.leads.limit_s(second) == pytest.approx(MARGIN * 0.5)
     trial.now += 1.0
     trial.end(second, computed=False)
-    assert trial.leads.limit_s(trial.lead(prompt("c", ("more", 20)))) == pytest.approx(MARGIN * 1.0), "it was slower"
+    assert trial.leads.limit_s(trial.lead(prompt("c", ("more", 20)))) == pytest.approx(
+        MARGIN * 1.0
+    ), "it was slower"
     trial.leads.speeds.clear()
     assert trial.leads.limit_s(trial.lead(prompt("d", ("last", 20)))) == MAX_HOLD_S
 
@@ -221,11 +233,15 @@ def test_acceptance_that_is_read_late_does_not_make_a_worker_look_faster() -> No
     first = trial.lead(prompt("a", GROUP), late_s=0.4)
     trial.now += 0.1
     trial.end(first, computed=True)
-    assert trial.leads.limit_s(trial.lead(prompt("b", ("other", 20)))) == pytest.approx(MARGIN * 0.5)
+    assert trial.leads.limit_s(trial.lead(prompt("b", ("other", 20)))) == pytest.approx(
+        MARGIN * 0.5
+    )
 
 
 @given(lost=st.integers(1, 3), prefill_s=st.floats(0.1, 4.0), share=st.floats(0.0, 1.0))
-def test_followers_of_leads_without_an_end_wait_for_the_next_one(lost: int, prefill_s: float, share: float) -> None:
+def test_followers_of_leads_without_an_end_wait_for_the_next_one(
+    lost: int, prefill_s: float, share: float
+) -> None:
     """Leads whose worker dies: it is declared dead after their limit, or shortly before."""
     trial = Trial()
     for worker in ("w0", "w1", "w2", "w3"):  # all speeds are known
@@ -243,8 +259,11 @@ def test_followers_of_leads_without_an_end_wait_for_the_next_one(lost: int, pref
 
 
 @given(st.floats(0.0, MAX_HOLD_S), st.lists(st.floats(0.0, 20.0), max_size=20))
-def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(hold_s: float, leads: list[float]) -> None:
-    """`hold_s`: what earlier attempts left of the bound. Each lead is sent, and ends, some time after the one before."""
+def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(
+    hold_s: float, leads: list[float]
+) -> None:
+    """`hold_s`: what earlier attempts left of the bound. Each lead is sent, and ends, some time
+    after the one before."""
     trial = Trial()
     last = prompt("z", GROUP, ("z", 2))
     last.hold_s = hold_s
@@ -264,18 +283,26 @@ def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(hold_s: float,
         trial.end(one, computed=False)
 
 
-@given(st.lists(st.tuples(st.integers(4, 500), st.floats(0.0, 60.0), st.booleans()), max_size=20), st.integers(4, 500))
+@given(
+    st.lists(st.tuples(st.integers(4, 500), st.floats(0.0, 60.0), st.booleans()), max_size=20),
+    st.integers(4, 500),
+)
 def test_time_in_a_worker_s_queue_never_makes_a_limit_shorter(
     earlier: list[tuple[int, float, bool]], blocks: int
 ) -> None:
-    """The limit is at least the margin times the prefill at the worker's real speed, whatever its queue was like."""
+    """The limit is at least the margin times the prefill at the worker's real speed, whatever its
+    queue was like."""
     trial, speed = Trial(), 1000.0
     for number, (size, queued_s, fails) in enumerate(earlier):
         one = trial.lead(prompt(f"{number}", (f"{number}", size)))
         trial.now += queued_s + one.tokens / speed
         trial.end(one, computed=not fails)
     last = trial.lead(prompt("last", ("last", blocks)))
-    assert min(MARGIN * last.tokens / speed, MAX_HOLD_S) - 1e-6 <= trial.leads.limit_s(last) <= MAX_HOLD_S
+    assert (
+        min(MARGIN * last.tokens / speed, MAX_HOLD_S) - 1e-6
+        <= trial.leads.limit_s(last)
+        <= MAX_HOLD_S
+    )
 
 
 def test_limit_follows_the_speed_again_when_the_queue_is_gone() -> None:
@@ -297,7 +324,9 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
             return super().__getitem__(at)
 
     def counted(number: int) -> LongPrompt:
-        made = prompt(f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2))
+        made = prompt(
+            f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2)
+        )
         return replace(made, keys=CountedKeys(made.keys))
 
     leads = Leads(HOLD, Counter())
@@ -312,7 +341,10 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
 
 @given(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 8 * BLOCK))
 def test_prompts_share_what_they_begin_with(common: int, one: int, other: int, tokens: int) -> None:
-    first, second = prompt("a", ("group", common), ("a", one)), prompt("b", ("group", common), ("b", other))
+    first, second = (
+        prompt("a", ("group", common), ("a", one)),
+        prompt("b", ("group", common), ("b", other)),
+    )
     assert first.shared(second) == common * BLOCK
     assert first.shares(second, tokens) == (first.shared(second) >= tokens)
 
@@ -343,7 +375,10 @@ def test_every_turn_goes_on_and_none_is_held_longer_than_the_limit(shape: Shape,
 @given(SHAPES, st.integers(0, 2**32))
 def test_holding_does_not_compute_more(shape: Shape, seed: int) -> None:
     shape = replace(shape, trouble=0.0)
-    assert simulate(shape, seed).computed <= simulate(replace(shape, hold_tokens=0), seed).computed * 1.02
+    assert (
+        simulate(shape, seed).computed
+        <= simulate(replace(shape, hold_tokens=0), seed).computed * 1.02
+    )
 
 
 @settings(deadline=None)

@@ -1,4 +1,5 @@
-"""A preprocessor's ledger over a real bus: entries that it receives, and siblings that only the bucket has."""
+"""A preprocessor's ledger over a real bus: entries that it receives, and siblings that only the
+bucket has."""
 
 from collections.abc import Sequence
 
@@ -22,7 +23,9 @@ __all__ = ["setup"]
 
 
 async def opened(process: Process, name: str) -> Bucket:
-    config = BucketConfig(name=name, description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=1 << 16)
+    config = BucketConfig(
+        name=name, description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=1 << 16
+    )
     return await make_bucket(process.bus, config, process.log)
 
 
@@ -45,11 +48,19 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
     messages = reader.look_up(conversation, []).restore().messages
-    return [part.text or "" for message in messages for part in message.parts if isinstance(part, Reasoning)]
+    return [
+        part.text or ""
+        for message in messages
+        for part in message.parts
+        if isinstance(part, Reasoning)
+    ]
 
 
 def written(alike: Alike) -> list[tuple[str, str, bytes]]:
-    return [(entry.key.hex(), entry.mac.hex(), msgspec.json.encode(entry)) for entry in alike.entries.values()]
+    return [
+        (entry.key.hex(), entry.mac.hex(), msgspec.json.encode(entry))
+        for entry in alike.entries.values()
+    ]
 
 
 async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
@@ -72,11 +83,15 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     assert len(late.ledger.entries) == 2
     assert restored(late, conversation()) == [], "there are"
     for number in range(2):
-        assert restored(late, conversation(thought=alike.thought(number))) == [alike.thought(number)]
+        assert restored(late, conversation(thought=alike.thought(number))) == [
+            alike.thought(number)
+        ]
     assert not late.unfetched(late.look_up(conversation(), []).missing)
 
 
-async def test_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
+async def test_lone_turn_is_fetched_and_restored(
+    make_process: MakeProcess, setup: ModelSetup
+) -> None:
     alike = started(Session(setup), 1, ANSWER)
     writer = await make_process("parser", "lone-writer")
     bucket = await opened(writer, "lone-late")
@@ -92,7 +107,9 @@ async def test_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setu
     assert EntrySigner(b"test").read(data) is not None
 
 
-async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: MakeProcess, setup: ModelSetup) -> None:
+async def test_turns_that_the_bucket_lacks_are_requested_once(
+    make_process: MakeProcess, setup: ModelSetup
+) -> None:
     late = await reader(make_process, setup, "none-late")
     keys = late.unfetched(late.look_up(conversation(), []).missing)
     assert keys
@@ -102,7 +119,9 @@ async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: Make
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_prompt_has_the_fetched_turns(make_process: MakeProcess, setup: ModelSetup, there: bool) -> None:
+async def test_prompt_has_the_fetched_turns(
+    make_process: MakeProcess, setup: ModelSetup, there: bool
+) -> None:
     name = f"fetched-{there}".lower()
     alike = started(Session(setup), 1, ANSWER)
     ((key, mac, data),) = written(alike)
@@ -119,4 +138,6 @@ async def test_prompt_has_the_fetched_turns(make_process: MakeProcess, setup: Mo
     preparation.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
     assert prompt.found is not None
-    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry follows another prompt"
+    assert prompt.found.outcome == ("moved" if there else "unknown"), (
+        "the entry follows another prompt"
+    )

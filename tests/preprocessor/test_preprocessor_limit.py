@@ -72,7 +72,9 @@ def test_limits_never_exceed_the_window(prompt: int, requested: int | None, wind
     try:
         max_tokens, window_limited = limit_output(prompt, requested, window)
     except ContextOverflow as error:
-        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error.info.message)
+        found = re.fullmatch(
+            r"prompt is too long: (\d+) tokens > (\d+) maximum", error.info.message
+        )
         assert found is not None
         assert int(found[1]) == prompt > int(found[2])
         limit_output(int(found[2]), requested, window)  # a prompt of the maximum named is served

@@ -29,7 +29,9 @@ def load(model_dir: Path, **options: Any) -> ModelSetup:
 def edit(model_dir: Path, name: str, **changes: Any) -> None:
     file = model_dir / name
     document = json.loads(file.read_text()) | changes
-    file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+    file.write_text(
+        json.dumps({key: value for key, value in document.items() if value is not None})
+    )
 
 
 def test_demo_model_is_loaded(setup: ModelSetup) -> None:
@@ -41,7 +43,9 @@ def test_demo_model_is_loaded(setup: ModelSetup) -> None:
     assert card.created > 1_700_000_000
 
 
-def test_end_of_reasoning_does_not_stop_a_model_whose_template_always_opens_the_next_turn(tmp_path: Path) -> None:
+def test_end_of_reasoning_does_not_stop_a_model_whose_template_always_opens_the_next_turn(
+    tmp_path: Path,
+) -> None:
     template = (
         "{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ m.role }}: {% if m.role == 'assistant' %}<|START_RESPONSE|>"
         "{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}{% endif %}<|END_OF_TURN_TOKEN|>{% endfor %}"
@@ -72,7 +76,9 @@ def test_operators_settings_take_precedence(model_dir: Path) -> None:
 
 
 def test_tool_call_parser_precedes_the_family(model_dir: Path) -> None:
-    assert load(model_dir, family="hermes", tool_call_parser="qwen3_xml").family.name == "qwen3_coder"
+    assert (
+        load(model_dir, family="hermes", tool_call_parser="qwen3_xml").family.name == "qwen3_coder"
+    )
 
 
 def test_unknown_family_is_refused(model_dir: Path) -> None:
@@ -97,7 +103,9 @@ def test_every_end_token_stops(model_dir: Path) -> None:
     edit(model_dir, "generation_config.json", eos_token_id=5)
     setup = load(model_dir)
     assert setup.stop_ids[0] == 5
-    assert {setup.tokenizer.id_of("<|im_end|>"), setup.tokenizer.id_of("<|endoftext|>")} <= set(setup.stop_ids)
+    assert {setup.tokenizer.id_of("<|im_end|>"), setup.tokenizer.id_of("<|endoftext|>")} <= set(
+        setup.stop_ids
+    )
 
 
 def test_missing_context_window_is_refused(model_dir: Path) -> None:
@@ -131,7 +139,10 @@ def test_calls_that_no_parser_reads_are_refused(model_dir: Path) -> None:
         load(model_dir)
     with pytest.raises(ValueError, match=r"\(none: no calls\)"):
         load(model_dir, reasoning_parser="qwen3")
-    assert load(model_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name == "plain+qwen3_coder"
+    assert (
+        load(model_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name
+        == "plain+qwen3_coder"
+    )
 
 
 DESCRIBED = (
@@ -147,7 +158,10 @@ DESCRIPTION: dict[str, Any] = {
             "close": "</do>",
             "content": "json",
             "repeats": True,
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+            "transform": {
+                "type": "function",
+                "function": {"name": "{name}", "arguments": "{content}"},
+            },
         },
         "content": {"close": "<end>"},
     },
@@ -181,7 +195,10 @@ def test_family_that_reads_the_calls_precedes_the_description(model_dir: Path) -
 
 def test_flags_precede_the_description(described_dir: Path, tmp_path: Path) -> None:
     assert load(described_dir, family="hermes").family.name == "hermes"
-    assert load(described_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name == "plain+qwen3_coder"
+    assert (
+        load(described_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name
+        == "plain+qwen3_coder"
+    )
     file = tmp_path / "own.json"
     file.write_text(json.dumps(DESCRIPTION | {"start_anchor": "<own>"}))
     setup = load(described_dir, response_template=str(file))
@@ -193,7 +210,11 @@ def test_description_in_a_file_precedes_the_family(model_dir: Path, tmp_path: Pa
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps({"response_template": DESCRIPTION}))
     assert load(model_dir, response_template=str(file)).family.title == "response_template"
-    for other in ({"family": "hermes"}, {"tool_call_parser": "hermes"}, {"reasoning_parser": "qwen3"}):
+    for other in (
+        {"family": "hermes"},
+        {"tool_call_parser": "hermes"},
+        {"reasoning_parser": "qwen3"},
+    ):
         with pytest.raises(ValueError, match="response_template takes the place of"):
             load(model_dir, response_template=str(file), **other)
 
@@ -201,7 +222,9 @@ def test_description_in_a_file_precedes_the_family(model_dir: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     "description", [{"version": 2}, {"fields": {}}, DESCRIPTION | {"fields": {"content": {"x": 1}}}]
 )
-def test_description_that_cannot_be_followed_is_refused(described_dir: Path, description: dict[str, Any]) -> None:
+def test_description_that_cannot_be_followed_is_refused(
+    described_dir: Path, description: dict[str, Any]
+) -> None:
     edit(described_dir, "tokenizer_config.json", response_template=description)
     with pytest.raises(ValueError, match=r"^response_template") as refused:
         load(described_dir)
@@ -212,13 +235,19 @@ def test_description_that_does_not_fit_the_chat_template_is_reported(described_d
     calls = DESCRIPTION["fields"]["tool_calls"] | {"open_pattern": r"<act>(?P<name>\w+)"}
     fields = DESCRIPTION["fields"] | {"tool_calls": calls}
     edit(described_dir, "tokenizer_config.json", response_template=DESCRIPTION | {"fields": fields})
-    assert load(described_dir).evidence[-1] == "it does not read the calls that the chat template writes"
+    assert (
+        load(described_dir).evidence[-1]
+        == "it does not read the calls that the chat template writes"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"tool_call_parser": "llama3_json", "reasoning_parser": "deepseek_r1"}, "llama3_json+deepseek_r1"),
+        (
+            {"tool_call_parser": "llama3_json", "reasoning_parser": "deepseek_r1"},
+            "llama3_json+deepseek_r1",
+        ),
         ({"family": "hermes", "reasoning_parser": "granite"}, "hermes+granite"),
         ({"family": "mistral+qwen3"}, "mistral+qwen3_coder"),
         ({"tool_call_parser": "qwen3_coder", "reasoning_parser": "qwen3"}, "qwen3_coder"),
@@ -227,7 +256,9 @@ def test_description_that_does_not_fit_the_chat_template_is_reported(described_d
         ({"reasoning_parser": "mistral"}, "qwen3_coder+mistral"),
     ],
 )
-def test_parsers_of_calls_and_reasoning_are_combined(model_dir: Path, settings: dict[str, str], name: str) -> None:
+def test_parsers_of_calls_and_reasoning_are_combined(
+    model_dir: Path, settings: dict[str, str], name: str
+) -> None:
     setup = load(model_dir, **settings)
     assert setup.family.name == setup.card.family == name
     assert setup.evidence
@@ -238,16 +269,27 @@ def test_parsers_of_calls_and_reasoning_are_combined(model_dir: Path, settings: 
     [
         ({"reasoning_parser": "qwen33"}, r"no parser is called 'qwen33'; did you mean qwen3"),
         ({"tool_call_parser": "hermse", "reasoning_parser": "qwen3"}, "did you mean hermes"),
-        ({"tool_call_parser": "hermes", "reasoning_parser": "granite4"}, "granite4 reads no reasoning.* deepseek_r1"),
+        (
+            {"tool_call_parser": "hermes", "reasoning_parser": "granite4"},
+            "granite4 reads no reasoning.* deepseek_r1",
+        ),
         (
             {"tool_call_parser": "deepseek_r1", "reasoning_parser": "granite"},
             "deepseek_r1 reads no tool calls.* hermes",
         ),
-        ({"tool_call_parser": "hermes", "reasoning_parser": "gpt_oss"}, "with the calls of gpt_oss, beam"),
-        ({"tool_call_parser": "inkling", "reasoning_parser": "qwen3"}, "with the calls of qwen3_coder"),
+        (
+            {"tool_call_parser": "hermes", "reasoning_parser": "gpt_oss"},
+            "with the calls of gpt_oss, beam",
+        ),
+        (
+            {"tool_call_parser": "inkling", "reasoning_parser": "qwen3"},
+            "with the calls of qwen3_coder",
+        ),
     ],
 )
-def test_incompatible_parsers_are_refused(model_dir: Path, settings: dict[str, str], message: str) -> None:
+def test_incompatible_parsers_are_refused(
+    model_dir: Path, settings: dict[str, str], message: str
+) -> None:
     with pytest.raises(UnknownFamily, match=message):
         load(model_dir, **settings)
 

@@ -23,7 +23,11 @@ def spell(conversation: Conversation) -> list[int]:
         shown += f"<{message.role}>"
         for part in message.parts:
             if isinstance(part, Result):
-                shown += f"[{part.name}]" + "".join(p.text for p in part.parts if isinstance(p, Text)) + "/"
+                shown += (
+                    f"[{part.name}]"
+                    + "".join(p.text for p in part.parts if isinstance(p, Text))
+                    + "/"
+                )
             elif isinstance(part, Call):
                 shown += part.name
             elif isinstance(part, Text | Reasoning):
@@ -44,7 +48,11 @@ def test_calls_are_followed_by_their_results() -> None:
     assert answer == "<user>What?<assistant>hmlspwd<tool>[ls]"
 
 
-@given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 60), st.lists(st.integers(4, 7), max_size=9))
+@given(
+    st.lists(st.integers(0, 3), max_size=60),
+    st.integers(0, 60),
+    st.lists(st.integers(4, 7), max_size=9),
+)
 def test_prefix_is_what_both_prompts_share(common: list[int], cut: int, other: list[int]) -> None:
     prompts = iter([[*common, *other], [*common[:cut], 9, *common[cut:]]])
 
@@ -66,6 +74,8 @@ def test_common_prefix_of_texts_is_the_longest(front: str, one: str, other: str)
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_common_prefix_of_ids_is_the_longest(front: list[int], one: list[int], other: list[int]) -> None:
+def test_common_prefix_of_ids_is_the_longest(
+    front: list[int], one: list[int], other: list[int]
+) -> None:
     pair = (array("I", front + one), array("I", front + other))
     assert list(common_prefix(*pair)) == os.path.commonprefix([list(ids) for ids in pair])  # noqa: RUF071

@@ -14,7 +14,14 @@ from schemas.control import VISION
 from schemas.conversation import Conversation, Media, Message, Part, Text
 from schemas.errors import ErrorKind, TimedOut
 from schemas.events import Failed
-from schemas.frames import Accepted, EventEntry, EventFrame, GenerateRequest, TurnRequest, decode_generate
+from schemas.frames import (
+    Accepted,
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    TurnRequest,
+    decode_generate,
+)
 from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, seconds_left
@@ -29,7 +36,9 @@ from tests.conftest import MakeProcess, eventually
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
 
-@pytest.mark.parametrize(("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)])
+@pytest.mark.parametrize(
+    ("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)]
+)
 def test_request_expires_at_its_deadline(deadline: float | None, over: bool) -> None:
     if not over:
         assert seconds_left(deadline, 100.0) == (None if deadline is None else 0.5)
@@ -42,7 +51,10 @@ def test_request_expires_at_its_deadline(deadline: float | None, over: bool) -> 
 def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup) -> None:
     ids = prompt_ids(str(demo_dir), CONVERSATION)
     assert ids == list(assemble(CONVERSATION, setup).ids)
-    assert setup.tokenizer.decode(ids) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert (
+        setup.tokenizer.decode(ids)
+        == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,15 +69,25 @@ def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup)
     ],
 )
 async def test_long_prompts_are_made_in_a_thread(
-    make_process: MakeProcess, setup: ModelSetup, messages: int, size: int, encoder: Any, thread: bool
+    make_process: MakeProcess,
+    setup: ModelSetup,
+    messages: int,
+    size: int,
+    encoder: Any,
+    thread: bool,
 ) -> None:
     made = setup if encoder == "auto" else replace(setup, encoder=setup.tokenizer.encoder(encoder))
     process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
     preparation = Preparation(process, made, Sealer(b"test"), 1, None)
-    history = [Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)]
+    history = [
+        Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)
+    ]
     names: set[str] = set()
     await preparation.prompt(
-        Conversation("m", history), limit=False, size=size, on_step=lambda _: names.add(threading.current_thread().name)
+        Conversation("m", history),
+        limit=False,
+        size=size,
+        on_step=lambda _: names.add(threading.current_thread().name),
     )
     preparation.close()
     assert len(names) == 1
@@ -73,7 +95,10 @@ async def test_long_prompts_are_made_in_a_thread(
 
 
 async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:
-    frontend, process = await make_process("frontend", "late-f"), await make_process("preprocessor", "late-p")
+    frontend, process = (
+        await make_process("frontend", "late-f"),
+        await make_process("preprocessor", "late-p"),
+    )
     entries: list[EventEntry] = []
 
     def receive(delivery: Delivery) -> None:
@@ -81,7 +106,9 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
         delivery.reply(b"{}")
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
-    preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))
+    preprocessor = Preprocessor(
+        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1)
+    )
     await preprocessor.start()
     for bus in (frontend.bus, process.bus):
         await bus.flush(60)
@@ -92,7 +119,10 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
         assert msgspec.json.decode(reply, type=Accepted).preprocessor == process.id
     await eventually(lambda: len(entries) >= 2, 60)
     await preprocessor.drain()
-    kinds = {entry.turn: [event.error.kind for event in entry.events if isinstance(event, Failed)] for entry in entries}
+    kinds = {
+        entry.turn: [event.error.kind for event in entry.events if isinstance(event, Failed)]
+        for entry in entries
+    }
     assert kinds == {"late": [ErrorKind.TIMED_OUT], "no-worker": [ErrorKind.UNAVAILABLE]}
     assert len(entries) == 2
 
@@ -114,12 +144,16 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
             delivery.reply(b"{}")
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
-    preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))
+    preprocessor = Preprocessor(
+        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1)
+    )
     await preprocessor.start()
     for bus in (frontend.bus, process.bus):
         await bus.flush(60)
     request = TurnRequest("refused", frontend.id, CONVERSATION)  # there is no worker
-    await frontend.bus.request(subjects.turn(setup.card.name, process.id), msgspec.json.encode(request), 60)
+    await frontend.bus.request(
+        subjects.turn(setup.card.name, process.id), msgspec.json.encode(request), 60
+    )
     await eventually(lambda: tries == 4, 60)
     await preprocessor.drain()
     assert tries == 4
@@ -136,26 +170,40 @@ async def test_turn_without_images_does_not_wait_for_the_images_of_others(
     make_process: MakeProcess, vision_setup: ModelSetup
 ) -> None:
     """However long the worker fetches those."""
-    frontend, process = await make_process("frontend", "see-f"), await make_process("preprocessor", "see-p")
+    frontend, process = (
+        await make_process("frontend", "see-f"),
+        await make_process("preprocessor", "see-p"),
+    )
     worker, parser = await make_process("worker", "see-w"), await make_process("parser", "see-s")
     arrived: list[GenerateRequest] = []
     await worker.subscribe(
-        subjects.generate("m", worker.id), lambda delivery: arrived.append(decode_generate(delivery.data))
+        subjects.generate("m", worker.id),
+        lambda delivery: arrived.append(decode_generate(delivery.data)),
     )
     setup = replace(vision_setup, card=structs.replace(vision_setup.card, name="m"))
-    preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))
+    preprocessor = Preprocessor(
+        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1)
+    )
     await preprocessor.start()
     for peer in (worker, parser):
         peer.serve(Peer(setup))
         peer.send_heartbeat()
     for one in (frontend, process, worker):
         await one.bus.flush(60)
-    await eventually(lambda: all(process.registry.get(peer.stage, peer.id) for peer in (worker, parser)))
+    await eventually(
+        lambda: all(process.registry.get(peer.stage, peer.id) for peer in (worker, parser))
+    )
     image = Media("image", "image/png", 99, hash="a" * 40, width=56, height=56)
     for number in range(UNANSWERED_REQUESTS + 1):
-        parts: list[Part] = [Text("Look"), image] if number < UNANSWERED_REQUESTS else [Text("Hello")]
-        request = TurnRequest(f"turn-{number}", frontend.id, Conversation("m", [Message("user", parts)]))
+        parts: list[Part] = (
+            [Text("Look"), image] if number < UNANSWERED_REQUESTS else [Text("Hello")]
+        )
+        request = TurnRequest(
+            f"turn-{number}", frontend.id, Conversation("m", [Message("user", parts)])
+        )
         await frontend.bus.request(subjects.turn("m", process.id), msgspec.json.encode(request), 60)
-        await eventually(lambda: bool(arrived))  # then the expansion is known, and the others stay in order
+        await eventually(
+            lambda: bool(arrived)
+        )  # then the expansion is known, and the others stay in order
     await eventually(lambda: any(not request.images for request in arrived))
     assert sum(bool(request.images) for request in arrived) == UNANSWERED_IMAGES

@@ -37,7 +37,9 @@ from services.preprocessor.render import allowed_tools
 from services.templates.jinja import CheckedContext
 from tests.conftest import examples
 
-BASH = ToolSpec("Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}})
+BASH = ToolSpec(
+    "Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}}
+)
 CALL = Call("c1", "Bash", '{"command": "ls"}')
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;"
 THINKS = "<|im_start|>assistant\n<think>\n"
@@ -86,14 +88,19 @@ class TestEnds:
         assert not prompt.in_reasoning
 
     def test_forced_call_of_one_tool_opens_its_call(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(**choose("tool", "Bash"), thinking=Thinking("enabled")), setup)
+        prompt = assemble(
+            conversation(**choose("tool", "Bash"), thinking=Thinking("enabled")), setup
+        )
         assert prompt.prefix == "<tool_call>\n<function=Bash>\n"
         assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
 
     def test_parser_continues_from_the_prefix(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("tool", "Bash")), setup)
         parser = open_parser(
-            setup.family.name, tools=prompt.tools, in_reasoning=prompt.in_reasoning, prefix=prompt.prefix
+            setup.family.name,
+            tools=prompt.tools,
+            in_reasoning=prompt.in_reasoning,
+            prefix=prompt.prefix,
         )
         events = parser.feed("<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
         assert next(type(event).__name__ for event in events) == "BlockStart"
@@ -106,13 +113,18 @@ class TestEnds:
         assert not prompt.in_reasoning
 
     def test_enforced_format_closes_reasoning(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup)
+        prompt = assemble(
+            conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup
+        )
         assert prompt.text.endswith(THINKS_NOT)
         assert not prompt.in_reasoning
         assert prompt.prefix == ""
 
     def test_tool_choice_none_keeps_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
-        assert assemble(conversation(**choose("none")), setup).ids == assemble(conversation(tools=[BASH]), setup).ids
+        assert (
+            assemble(conversation(**choose("none")), setup).ids
+            == assemble(conversation(tools=[BASH]), setup).ids
+        )
 
     @pytest.mark.parametrize(
         ("more", "message"),
@@ -121,12 +133,16 @@ class TestEnds:
             (choose("tool", "Grep"), "not among the tools: Grep"),
         ],
     )
-    def test_impossible_choice_is_refused(self, setup: ModelSetup, more: dict[str, Any], message: str) -> None:
+    def test_impossible_choice_is_refused(
+        self, setup: ModelSetup, more: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(Invalid, match=message) as caught:
             assemble(conversation(**more), setup)
         assert caught.value.info.param == "tool_choice"
 
-    @pytest.mark.parametrize("text", ["The answer is", "The answer is \n", "a<|im_end|>b", "</think>"])
+    @pytest.mark.parametrize(
+        "text", ["The answer is", "The answer is \n", "a<|im_end|>b", "</think>"]
+    )
     def test_last_text_of_the_assistant_is_continued(self, setup: ModelSetup, text: str) -> None:
         prompt = assemble(conversation(user("hi"), assistant(Reasoning("r"), Text(text))), setup)
         assert prompt.text.endswith("<|im_start|>assistant\n<think>\nr\n</think>\n\n" + text)
@@ -137,10 +153,14 @@ class TestEnds:
         assert prompt.text.endswith("</think>\n\nNow:\n\n<tool_call>\n<function=")
 
     def test_last_message_that_ends_in_a_call_is_history(self, setup: ModelSetup) -> None:
-        assert assemble(conversation(user("hi"), assistant(CALL)), setup).text.endswith("<|im_end|>\n" + THINKS)
+        assert assemble(conversation(user("hi"), assistant(CALL)), setup).text.endswith(
+            "<|im_end|>\n" + THINKS
+        )
 
     def test_think_tags_of_a_user_do_not_open_reasoning(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(user("what is <think>"), thinking=Thinking("disabled")), setup)
+        prompt = assemble(
+            conversation(user("what is <think>"), thinking=Thinking("disabled")), setup
+        )
         assert not prompt.in_reasoning
 
 
@@ -236,7 +256,10 @@ def test_string_and_its_single_block_have_the_same_tokens(
         for number, result in enumerate(results):
             call = {"type": "tool_use", "id": f"c{number}", "name": "Bash", "input": {}}
             done = {"type": "tool_result", "tool_use_id": f"c{number}", "content": wrap(result)}
-            messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [done]}]
+            messages += [
+                {"role": "assistant", "content": [call]},
+                {"role": "user", "content": [done]},
+            ]
             messages += [{"role": "system", "content": wrap(f"note {number}")}]
         body = {"model": "m", "max_tokens": 8, "system": wrap(system), "messages": messages}
         return list(assemble(parse(json.dumps(body).encode(), {}).conversation, setup).ids)
@@ -244,12 +267,19 @@ def test_string_and_its_single_block_have_the_same_tokens(
     assert ids(lambda text: text + ".") == ids(lambda text: [{"type": "text", "text": text + "."}])
 
 
-# -- append-only -----------------------------------------------------------------------------------------------------
+# -- append-only
+# -----------------------------------------------------------------------------------------------------
 
-WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: bool(text.strip()))
-VALUES = st.one_of(WORDS, st.integers(), st.booleans(), st.none(), st.lists(st.integers(), max_size=3))
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+    lambda text: bool(text.strip())
+)
+VALUES = st.one_of(
+    WORDS, st.integers(), st.booleans(), st.none(), st.lists(st.integers(), max_size=3)
+)
 ARGUMENTS = st.dictionaries(st.sampled_from(["path", "command", "n"]), VALUES, max_size=3)
-SPOKEN = st.lists(st.one_of(WORDS.map(Reasoning), WORDS.map(Text), ARGUMENTS), min_size=1, max_size=6)
+SPOKEN = st.lists(
+    st.one_of(WORDS.map(Reasoning), WORDS.map(Text), ARGUMENTS), min_size=1, max_size=6
+)
 
 
 def spoken_parts(drawn: list[Any], number: int) -> list[Part]:
@@ -277,13 +307,22 @@ def written(parts: list[Part]) -> str:
             pieces.append(part.text)
         elif isinstance(part, Call):
             values = json.loads(part.arguments).items()
-            shown = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in values)
+            shown = (
+                (key, value if isinstance(value, str) else json.dumps(value))
+                for key, value in values
+            )
             body = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in shown)
             pieces.append(f"<tool_call>\n<function=Bash>\n{body}</function>\n</tool_call>")
     return "".join(pieces).removeprefix("<think>\n")
 
 
-@given(st.lists(st.tuples(SPOKEN, st.booleans(), st.sampled_from(["enabled", "disabled"])), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(SPOKEN, st.booleans(), st.sampled_from(["enabled", "disabled"])),
+        min_size=1,
+        max_size=4,
+    )
+)
 @settings(max_examples=examples(60))
 def test_each_prompt_begins_with_the_last_one_and_its_answer(
     setup: ModelSetup, steps: list[tuple[list[Any], bool, str]]
@@ -293,13 +332,20 @@ def test_each_prompt_begins_with_the_last_one_and_its_answer(
     expected = ""
     for number, (drawn, instructed, thinking) in enumerate(steps):
         prompt: Prompt = assemble(
-            conversation(*messages, system=[Text("Be brief.")], tools=[BASH], thinking=Thinking(thinking)),  # type: ignore[arg-type]
+            conversation(
+                *messages,
+                system=[Text("Be brief.")],
+                tools=[BASH],
+                thinking=Thinking(thinking),  # type: ignore[arg-type]
+            ),
             setup,
         )
         assert prompt.text.startswith(expected)
         parts = spoken_parts(drawn, number)
         if thinking == "disabled":
-            parts = list(itertools.dropwhile(lambda part: isinstance(part, Reasoning), parts)) or [Text("Yes.")]
+            parts = list(itertools.dropwhile(lambda part: isinstance(part, Reasoning), parts)) or [
+                Text("Yes.")
+            ]
         answer = written(parts)
         if thinking == "disabled":
             answer = answer.removeprefix("\n</think>\n\n")
@@ -309,7 +355,9 @@ def test_each_prompt_begins_with_the_last_one_and_its_answer(
         messages.append(Message("tool", list(results)) if results else user("go on"))
         if instructed:
             messages.append(Message("system", [Text("The date has changed.")]))
-    assert assemble(conversation(*messages, system=[Text("Be brief.")], tools=[BASH]), setup).text.startswith(expected)
+    assert assemble(
+        conversation(*messages, system=[Text("Be brief.")], tools=[BASH]), setup
+    ).text.startswith(expected)
 
 
 class TestRaw:
@@ -328,7 +376,13 @@ class TestRaw:
         assert prompt.ids == ids
 
     @pytest.mark.parametrize(
-        "prompt", [RawPrompt(""), RawPrompt(), RawPrompt(token_ids=b"abc"), RawPrompt(token_ids=pack_ids([10**6]))]
+        "prompt",
+        [
+            RawPrompt(""),
+            RawPrompt(),
+            RawPrompt(token_ids=b"abc"),
+            RawPrompt(token_ids=pack_ids([10**6])),
+        ],
     )
     def test_invalid_raw_prompt_is_refused(self, setup: ModelSetup, prompt: RawPrompt) -> None:
         for limit in (True, False):
@@ -350,14 +404,20 @@ def raw(prompt: RawPrompt, **sampling: Any) -> Conversation:
 class TestStopIds:
     def test_stop_ids_of_the_client_are_added(self, setup: ModelSetup) -> None:
         own = list(setup.stop_ids)
-        assert assemble(conversation(sampling=Sampling(stop_token_ids=[5, own[0]])), setup).stop_ids == [*own, 5]
+        assert assemble(
+            conversation(sampling=Sampling(stop_token_ids=[5, own[0]])), setup
+        ).stop_ids == [*own, 5]
 
     def test_only_the_clients_stop_ids_count_with_ignore_eos(self, setup: ModelSetup) -> None:
         sampling = Sampling(stop_token_ids=[5], ignore_eos=True)
         assert assemble(conversation(sampling=sampling), setup).stop_ids == [5]
 
-    @pytest.mark.parametrize("sampling", [Sampling(stop_token_ids=[10**6]), Sampling(logit_bias={10**6: 1.0})])
-    def test_ids_outside_the_vocabulary_are_refused(self, setup: ModelSetup, sampling: Sampling) -> None:
+    @pytest.mark.parametrize(
+        "sampling", [Sampling(stop_token_ids=[10**6]), Sampling(logit_bias={10**6: 1.0})]
+    )
+    def test_ids_outside_the_vocabulary_are_refused(
+        self, setup: ModelSetup, sampling: Sampling
+    ) -> None:
         with pytest.raises(Invalid, match="vocabulary"):
             assemble(conversation(sampling=sampling), setup)
 
@@ -376,7 +436,9 @@ class TestChoice:
 
     def test_namespaced_tool_is_forced_by_its_names(self, setup: ModelSetup) -> None:
         tools = (OWN, OTHER, BARE)
-        assert self.forced(setup, ToolChoice("tool", "read", namespace="mail"), *tools) == "mail__read"
+        assert (
+            self.forced(setup, ToolChoice("tool", "read", namespace="mail"), *tools) == "mail__read"
+        )
         assert self.forced(setup, ToolChoice("tool", "read"), *tools) == "read"
         assert self.forced(setup, ToolChoice("tool", "files__read"), *tools) == "files__read"
         assert self.forced(setup, ToolChoice("tool", "read"), OWN) == "files__read"
@@ -385,12 +447,17 @@ class TestChoice:
 
     def test_only_allowed_tool_is_forced(self, setup: ModelSetup) -> None:
         assert self.forced(setup, ToolChoice("any", allowed=["Bash"]), BASH, OWN) == "Bash"
-        assert self.forced(setup, ToolChoice("any", allowed=["files__read"]), BASH, OWN) == "files__read"
+        assert (
+            self.forced(setup, ToolChoice("any", allowed=["files__read"]), BASH, OWN)
+            == "files__read"
+        )
         assert self.forced(setup, ToolChoice("any", allowed=["Bash", "read"]), BASH, OWN) == ""
 
     def test_allowed_tools_do_not_change_the_prompt(self, setup: ModelSetup) -> None:
         free = assemble(conversation(tools=[BASH, OWN]), setup)
-        masked = assemble(conversation(tools=[BASH, OWN], tool_choice=ToolChoice(allowed=["Bash"])), setup)
+        masked = assemble(
+            conversation(tools=[BASH, OWN], tool_choice=ToolChoice(allowed=["Bash"])), setup
+        )
         assert masked.ids == free.ids
 
     def test_unknown_allowed_tool_is_refused(self, setup: ModelSetup) -> None:
@@ -399,15 +466,23 @@ class TestChoice:
 
     def test_bare_name_allows_every_tool_of_that_name(self) -> None:
         tools = [OWN, OTHER, BASH]
-        assert allowed_tools(conversation(tools=tools, tool_choice=ToolChoice(allowed=["read"]))) == [
+        assert allowed_tools(
+            conversation(tools=tools, tool_choice=ToolChoice(allowed=["read"]))
+        ) == [
             "files__read",
             "mail__read",
         ]
 
 
-@pytest.mark.parametrize(("syntax", "kind"), [("lark", "Lark grammar"), ("regex", "regular expression")])
-def test_grammar_of_a_freeform_tool_is_in_the_prompt(setup: ModelSetup, syntax: str, kind: str) -> None:
-    patch = ToolSpec("apply_patch", "Edits files.", kind="custom", grammar=Grammar(syntax, "start: /a+/\n"))
+@pytest.mark.parametrize(
+    ("syntax", "kind"), [("lark", "Lark grammar"), ("regex", "regular expression")]
+)
+def test_grammar_of_a_freeform_tool_is_in_the_prompt(
+    setup: ModelSetup, syntax: str, kind: str
+) -> None:
+    patch = ToolSpec(
+        "apply_patch", "Edits files.", kind="custom", grammar=Grammar(syntax, "start: /a+/\n")
+    )
     text = assemble(conversation(tools=[patch]), setup).text
     description = f"Edits files.\n\n`input` must match this {kind}:\nstart: /a+/\n"
     assert json.dumps(description) in text
@@ -425,7 +500,9 @@ def test_dropped_reasoning_is_not_in_the_prompt(setup: ModelSetup) -> None:
         Message("tool", [Result("c2", [Text("r")])]),
     ]
     texts = {
-        history: assemble(conversation(*messages, tools=[BASH], thinking=Thinking(history=history)), setup).text
+        history: assemble(
+            conversation(*messages, tools=[BASH], thinking=Thinking(history=history)), setup
+        ).text
         for history in ("default", "keep", "drop")
     }
     assert [mark in texts["drop"] for mark in ("FIRST", "SECOND", "THIRD")] == [False, False, True]
@@ -438,7 +515,10 @@ def agent_loop(turns: int) -> Conversation:
         message
         for number in range(turns)
         for message in (
-            assistant(Reasoning(f"thought {number}"), Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}')),
+            assistant(
+                Reasoning(f"thought {number}"),
+                Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}'),
+            ),
             Message("tool", [Result(f"c{number}", [Text(f"result {number}")])]),
         )
     ]

@@ -6,7 +6,12 @@ from structlog import get_logger
 
 from schemas.conversation import Call, Conversation, Message, Reasoning, Text
 from services.ledger.difference import Change, Difference
-from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of, head_of
+from services.preprocessor.prompt_changes import (
+    PromptChangeReporter,
+    SeenPrompt,
+    answers_of,
+    head_of,
+)
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 OPENING = "<assistant>"
@@ -17,17 +22,22 @@ def ids(text: str) -> "array[int]":
 
 
 class Session:
-    """Prompts with one key; one token a character. Text between `<assistant>` and `<user>` is an answer."""
+    """Prompts with one key; one token a character. Text between `<assistant>` and `<user>` is an
+    answer."""
 
     def __init__(self, room: int = 1 << 20, *, one_session: bool = True) -> None:
         self.reporter = PromptChangeReporter(get_logger(), CollectorRegistry(), room)
         self.one_session = one_session
 
-    def prompt(self, text: str, tools: tuple[str, ...] = ("Read", "Write"), name: str = "s") -> Difference | None:
+    def prompt(
+        self, text: str, tools: tuple[str, ...] = ("Read", "Write"), name: str = "s"
+    ) -> Difference | None:
         whole = text + OPENING
         conversation = conversation_of(text)
         head = head_of(conversation, whole, len(text))
-        seen = SeenPrompt(text=text, head=head, ids=ids(whole), tools=tools, answers=answers_of(conversation))
+        seen = SeenPrompt(
+            text=text, head=head, ids=ids(whole), tools=tools, answers=answers_of(conversation)
+        )
         return self.reporter.compare((None, name if self.one_session else None, name), seen, whole)
 
 
@@ -36,11 +46,15 @@ def conversation_of(text: str) -> Conversation:
     turns = [Message("user", [Text(question)])]
     for part in rest:
         answer, _, user = part.partition("<user>")
-        turns += [Message("assistant", [Text(answer)])] + ([Message("user", [Text(user)])] if user else [])
+        turns += [Message("assistant", [Text(answer)])] + (
+            [Message("user", [Text(user)])] if user else []
+        )
     return Conversation("m", turns)
 
 
-def front(date: str = "2026-11-20", session: str = "5f811fffeceb", speed: str = "7", text: str = "Be good") -> str:
+def front(
+    date: str = "2026-11-20", session: str = "5f811fffeceb", speed: str = "7", text: str = "Be good"
+) -> str:
     return FRONT.format(date, session, speed, text)
 
 
@@ -76,7 +90,10 @@ def test_sessions_without_an_id_and_with_one_question_are_distinguished() -> Non
     for answer in ("A", "B", "C"):
         for day in ("2026-11-21", "2026-11-20", "2026-11-22"):
             assert session.prompt(f"{front(day)}Q<assistant>{answer}{day}<user>Q2") is None
-            assert session.prompt(f"{front(day)}Q<assistant>{answer}{day}<user>Q2<assistant>D<user>Q3") is None
+            assert (
+                session.prompt(f"{front(day)}Q<assistant>{answer}{day}<user>Q2<assistant>D<user>Q3")
+                is None
+            )
 
 
 def test_variation_in_a_session_without_an_id_is_named() -> None:
@@ -86,7 +103,9 @@ def test_variation_in_a_session_without_an_id_is_named() -> None:
     session.prompt(front() + "Q<assistant>A<user>Q2")
     found = session.prompt(front("2026-11-21") + "Q<assistant>A<user>Q2<assistant>B<user>Q3")
     assert found is not None
-    assert found.changes == [Change("system", "the text before the first answer", "2026-11-20.", "2026-11-21.", "date")]
+    assert found.changes == [
+        Change("system", "the text before the first answer", "2026-11-20.", "2026-11-21.", "date")
+    ]
 
 
 def test_another_history_without_an_id_is_another_session() -> None:
@@ -131,13 +150,18 @@ def test_the_head_ends_with_the_last_text_before_the_first_answer() -> None:
         system=[Text("x-anthropic-billing-header: cch=1;"), Text("Say hi.")],
     )
     text = "<system>Say hi.<user>hi<system># Environment<assistant>hi<user>hi"
-    assert text[: head_of(conversation, text, len(text))] == "<system>Say hi.<user>hi<system># Environment"
+    assert (
+        text[: head_of(conversation, text, len(text))]
+        == "<system>Say hi.<user>hi<system># Environment"
+    )
     assert head_of(Conversation("m", conversation.messages[:2]), text, 7) == 7
 
 
 def test_reasoning_and_blanks_do_not_distinguish_answers() -> None:
     def answers(*parts: Text | Reasoning | Call) -> tuple[int, ...]:
-        return answers_of(Conversation("m", [Message("user", [Text("Q")]), Message("assistant", list(parts))]))
+        return answers_of(
+            Conversation("m", [Message("user", [Text("Q")]), Message("assistant", list(parts))])
+        )
 
     assert answers(Reasoning("hm"), Text("\n"), Text("A")) == answers(Text("A"))
     assert answers(Call("c1", "Read", "{}")) != answers(Call("c2", "Read", "{}"))

@@ -8,15 +8,26 @@ import pytest
 from schemas.conversation import Conversation, Message, OutputFormat, Text, ToolChoice, ToolSpec
 from services.preprocessor.render import enforced_format, with_format_instruction
 
-SCHEMA: dict[str, Any] = {"type": "object", "properties": {"größe": {"type": "integer"}}, "required": ["größe"]}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"größe": {"type": "integer"}},
+    "required": ["größe"],
+}
 FORM = OutputFormat("json_schema", SCHEMA)
 TOOLS = [ToolSpec("ls")]
 
 
-def asked(form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None, **choice: Any) -> Conversation:
+def asked(
+    form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None, **choice: Any
+) -> Conversation:
     messages = [Message("user", [Text("How large?")])]
     return Conversation(
-        "m", messages, system=[Text("Be brief.")], tools=tools or [], tool_choice=ToolChoice(**choice), format=form
+        "m",
+        messages,
+        system=[Text("Be brief.")],
+        tools=tools or [],
+        tool_choice=ToolChoice(**choice),
+        format=form,
     )
 
 
@@ -38,7 +49,10 @@ def test_format_beside_callable_tools_is_an_instruction(mode: str) -> None:
 def test_format_with_tool_choice_none_is_enforced_with_the_same_prompt() -> None:
     conversation = asked(tools=TOOLS, mode="none")
     assert enforced_format(conversation) == FORM
-    assert with_format_instruction(conversation).system == with_format_instruction(asked(tools=TOOLS)).system
+    assert (
+        with_format_instruction(conversation).system
+        == with_format_instruction(asked(tools=TOOLS)).system
+    )
 
 
 def test_any_object_is_described_without_a_schema() -> None:

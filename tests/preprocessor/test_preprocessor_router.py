@@ -14,12 +14,18 @@ def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> He
     return Heartbeat("worker", process, load=Load(running=running, slots=slots, **more))
 
 
-def ask(router: Router, beats: list[Heartbeat], avoid: tuple[str, ...] = (), late: tuple[str, ...] = ()) -> list[str]:
+def ask(
+    router: Router, beats: list[Heartbeat], avoid: tuple[str, ...] = (), late: tuple[str, ...] = ()
+) -> list[str]:
     return router.workers(beats, avoid=avoid, late=late)
 
 
 def test_worker_with_the_most_room_comes_first() -> None:
-    assert ask(Router(), [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]) == ["c", "b", "a"]
+    assert ask(Router(), [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]) == [
+        "c",
+        "b",
+        "a",
+    ]
 
 
 def test_simultaneous_turns_are_spread() -> None:
@@ -60,7 +66,10 @@ def test_missing_and_full_workers_are_different_errors() -> None:
 
 def test_shard_with_the_fewest_turns_is_chosen() -> None:
     router = Router()
-    shards = [Heartbeat("parser", "p", load=Load(running=2)), Heartbeat("parser", "q", load=Load(running=1))]
+    shards = [
+        Heartbeat("parser", "p", load=Load(running=2)),
+        Heartbeat("parser", "q", load=Load(running=1)),
+    ]
     assert router.parser(shards, late=()) == "q"
     assert router.parser(shards, late=("q",)) == "p"
     router.assigned("q")
@@ -71,9 +80,15 @@ def test_shard_with_the_fewest_turns_is_chosen() -> None:
 
 
 def placed(
-    beats: list[Heartbeat], prompt: int, router: Router | None = None, osl: int | None = None, **held: int
+    beats: list[Heartbeat],
+    prompt: int,
+    router: Router | None = None,
+    osl: int | None = None,
+    **held: int,
 ) -> str:
-    return (router or Router()).workers(beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl))[0]
+    return (router or Router()).workers(
+        beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl)
+    )[0]
 
 
 def test_worker_that_holds_the_prompt_comes_first() -> None:
@@ -99,7 +114,9 @@ def test_long_answer_suffers_more_from_load() -> None:
 
 def test_full_worker_is_skipped_whatever_it_holds() -> None:
     beats = [worker("a", 3), worker("b", 4, queue_limit=0)]
-    assert Router().workers(beats, avoid=(), late=(), profile=TurnProfile(50_000, {"b": 50_000})) == ["a"]
+    assert Router().workers(
+        beats, avoid=(), late=(), profile=TurnProfile(50_000, {"b": 50_000})
+    ) == ["a"]
 
 
 def test_overlap_is_capped_by_the_prompt() -> None:
@@ -108,10 +125,21 @@ def test_overlap_is_capped_by_the_prompt() -> None:
 
 
 def test_priority_keeps_its_fraction_and_bounds() -> None:
-    hints = [Hints(), Hints(latency_sensitivity=0.9), Hints(priority=1), Hints(priority=-2, latency_sensitivity=5.0)]
+    hints = [
+        Hints(),
+        Hints(latency_sensitivity=0.9),
+        Hints(priority=1),
+        Hints(priority=-2, latency_sensitivity=5.0),
+    ]
     places = [priority(Conversation("m", [], hints=each)) for each in hints]
     assert places == [0, 0.9, 1, -2]
-    background = [priority(Conversation("m", [], hints=each, client=Client(kind="background"))) for each in hints]
+    background = [
+        priority(Conversation("m", [], hints=each, client=Client(kind="background")))
+        for each in hints
+    ]
     assert background == [-1, 0.9, 1, -2]  # what a client asks for wins
-    extremes = [priority(Conversation("m", [], hints=Hints(latency_sensitivity=value))) for value in (1e300, -1e300)]
+    extremes = [
+        priority(Conversation("m", [], hints=Hints(latency_sensitivity=value)))
+        for value in (1e300, -1e300)
+    ]
     assert extremes == [MAX_PRIORITY, -MAX_PRIORITY]

@@ -1,4 +1,5 @@
-"""A slow template does not delay other requests, and is stopped after a limit; its errors name the cause."""
+"""A slow template does not delay other requests, and is stopped after a limit; its errors name the
+cause."""
 
 import asyncio
 import time
@@ -51,12 +52,15 @@ async def test_slow_template_does_not_block_other_requests(
     endless = replace(
         setup,
         template=ChatTemplate(
-            demo_tokenizer, SLOW.replace("10000", "100000").replace("3000", "100000") + LONG, "slow.jinja"
+            demo_tokenizer,
+            SLOW.replace("10000", "100000").replace("3000", "100000") + LONG,
+            "slow.jinja",
         ),
     )
     hours, over = count(), asyncio.Event()
     clock = SimpleNamespace(
-        monotonic=lambda: 3600.0 * next(hours) if over.is_set() else 0.0, thread_time=time.thread_time
+        monotonic=lambda: 3600.0 * next(hours) if over.is_set() else 0.0,
+        thread_time=time.thread_time,
     )
     monkeypatch.setattr(preparation_module, "time", clock)
     preparation = Preparation(process, endless, Sealer(b"test"), 1, None, render_timeout_s=2.0)
@@ -70,10 +74,15 @@ async def test_slow_template_does_not_block_other_requests(
     assert prompt.text == "<|im_start|>long" + "word " * 1000, "a long text is no slow template"
     assert not any(request.done() for request in requests), "the other requests waited"
     over.set()
-    for failure in await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), LIMIT_S):
+    for failure in await asyncio.wait_for(
+        asyncio.gather(*requests, return_exceptions=True), LIMIT_S
+    ):
         assert isinstance(failure, Invalid)
         assert failure.info.kind is ErrorKind.INVALID
-        assert failure.info.message == "the chat template slow.jinja did not render this conversation within 2 s"
+        assert (
+            failure.info.message
+            == "the chat template slow.jinja did not render this conversation within 2 s"
+        )
     preparation.close()
 
 
@@ -92,7 +101,9 @@ async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
     make_process: MakeProcess, setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
 ) -> None:
     process = await make_process("preprocessor", "slow-r")
-    template = ChatTemplate(demo_tokenizer, "{% for i in range(90000) %}{{ i }} {{ messages[0].content }} {% endfor %}")
+    template = ChatTemplate(
+        demo_tokenizer, "{% for i in range(90000) %}{{ i }} {{ messages[0].content }} {% endfor %}"
+    )
     large = replace(setup, template=template)
     with setup.encoder.limited(1000, 1000), pytest.raises(LongWork):
         setup.encoder.encode(template.render([{"role": "user", "content": "x"}]))
@@ -142,11 +153,15 @@ def test_endless_recursion_of_a_template_names_the_template(
     source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
     template = ChatTemplate(demo_tokenizer, source, "endless.jinja")
     endless = replace(setup, template=template)
-    with pytest.raises(Invalid, match=r"the chat template endless\.jinja exceeded the recursion limit"):
+    with pytest.raises(
+        Invalid, match=r"the chat template endless\.jinja exceeded the recursion limit"
+    ):
         assemble(ask("hi"), endless)
 
 
-def test_deep_schema_is_named_in_the_error(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_deep_schema_is_named_in_the_error(
+    setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
+) -> None:
     schema: dict[str, object] = {}
     for _ in range(100_000):
         schema = {"items": schema}
@@ -154,4 +169,7 @@ def test_deep_schema_is_named_in_the_error(setup: ModelSetup, demo_tokenizer: Pr
     with pytest.raises(RecursionError):
         template.render([{"role": "user", "content": "x"}], tools=[{"function": schema}])
     with pytest.raises(Invalid, match="nested too deeply"):
-        assemble(Conversation("m", [Message("user", [Text("hi")])], tools=[ToolSpec("a", "", schema)]), setup)
+        assemble(
+            Conversation("m", [Message("user", [Text("hi")])], tools=[ToolSpec("a", "", schema)]),
+            setup,
+        )

@@ -10,7 +10,9 @@ PROMPT = "You are Claude Code."
 
 
 def conversation(*system: str, messages: list[Message] | None = None) -> Conversation:
-    return Conversation("m", messages or [Message("user", [Text("hi")])], system=[Text(text) for text in system])
+    return Conversation(
+        "m", messages or [Message("user", [Text("hi")])], system=[Text(text) for text in system]
+    )
 
 
 def system_after(*system: str) -> list[str]:
@@ -46,7 +48,9 @@ def system_after(*system: str) -> list[str]:
         ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"]),
     ],
 )
-def test_every_form_is_removed_from_top_level_instructions(system: list[str], left: list[str]) -> None:
+def test_every_form_is_removed_from_top_level_instructions(
+    system: list[str], left: list[str]
+) -> None:
     assert system_after(*system) == left
 
 
@@ -118,8 +122,11 @@ def headers(draw: st.DrawFn) -> str:
 
 @given(headers(), SPACES, st.text(min_size=1))
 def test_text_after_the_fields_stays(header: str, spaces: str, rest: str) -> None:
-    """The text follows directly, after blanks, or on its own line: only white space up to the line end is removed."""
-    assume(not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip())
+    """The text follows directly, after blanks, or on its own line: only white space up to the line
+    end is removed."""
+    assume(
+        not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip()
+    )
     left = system_after(header + spaces + rest)
     assert len(left) == 1
     assert (spaces + rest).endswith(left[0])

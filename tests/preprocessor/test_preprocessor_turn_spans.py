@@ -12,7 +12,14 @@ class FakeScope:
         self.spans: dict[str, dict[str, Any]] = {}
 
     def record(
-        self, name: str, start: int, end: int, details: dict[str, Any], *, error: str | None = None, events: Any = ()
+        self,
+        name: str,
+        start: int,
+        end: int,
+        details: dict[str, Any],
+        *,
+        error: str | None = None,
+        events: Any = (),
     ) -> None:
         assert start <= end
         self.spans[name] = details

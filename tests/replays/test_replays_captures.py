@@ -1,7 +1,8 @@
-"""Tests that requests of agents become conversations, and conversations requests of every API, without loss.
+"""Tests that requests of agents become conversations, and conversations requests of every API,
+without loss.
 
-Two implementations that share no code agree here: the frontend (request → Conversation) and the clients of `replay`
-(Conversation → request).
+Two implementations that share no code agree here: the frontend (request → Conversation) and the
+clients of `replay` (Conversation → request).
 """
 
 import json
@@ -25,8 +26,13 @@ from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import APIS, Api
 
 HERE = Path(__file__).parent
-"""A folder of recorded requests of agents, as `CLIENT/CASE/NN-POST-PATH.json`; none: only the written ones are tested."""
-_PATHS: Mapping[str, Api] = {"v1-messages": "messages", "v1-responses": "responses", "v1-chat-completions": "chat"}
+"""A folder of recorded requests of agents, as `CLIENT/CASE/NN-POST-PATH.json`; none: only the
+written ones are tested."""
+_PATHS: Mapping[str, Api] = {
+    "v1-messages": "messages",
+    "v1-responses": "responses",
+    "v1-chat-completions": "chat",
+}
 Story: TypeAlias = list[tuple[Any, ...]]
 
 
@@ -43,7 +49,9 @@ WRITTEN = find_requests(HERE / "requests", "*-POST-{}*.json")
 CAPTURED = find_requests(CAPTURES, "*/*/*-POST-{}*.json")
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
-    "responses": lambda body, counting: Responses().understand(decode(body), {}, counting=True).conversation,
+    "responses": lambda body, counting: (
+        Responses().understand(decode(body), {}, counting=True).conversation
+    ),
     "chat": lambda body, counting: parse_chat(body, {}, Settings(), counting=True).conversation,
 }
 REQUESTS: Mapping[Api, Callable[[Conversation], bytes]] = {
@@ -73,7 +81,14 @@ def story_of(conversation: Conversation) -> Story:
                     name = tool_name(part.name, part.namespace)
                     story.append(("call", part.call_id, name, _arguments(part.arguments)))
                 case Result():
-                    story.append(("result", part.call_id, part.is_error, [_inner(inner) for inner in part.parts]))
+                    story.append(
+                        (
+                            "result",
+                            part.call_id,
+                            part.is_error,
+                            [_inner(inner) for inner in part.parts],
+                        )
+                    )
                 case _:
                     story.append((message.role, part))
     return story
@@ -94,7 +109,13 @@ def _inner(part: Any) -> Any:
 
 def tools(conversation: Conversation) -> Story:
     return [
-        (tool_name(tool.name, tool.namespace), tool.description, tool.schema, tool.kind, tool.deferred)
+        (
+            tool_name(tool.name, tool.namespace),
+            tool.description,
+            tool.schema,
+            tool.kind,
+            tool.deferred,
+        )
         for tool in conversation.tools
     ]
 
@@ -106,7 +127,10 @@ def reduced(story: Story, api: Api) -> Story:
         kind = block[0]
         if kind == "result" and api != "messages":
             # Only Messages has errors of tools and tool references.
-            inner = [f"Tool {part[1]} was loaded." if isinstance(part, tuple) else part for part in block[3]]
+            inner = [
+                f"Tool {part[1]} was loaded." if isinstance(part, tuple) else part
+                for part in block[3]
+            ]
             done.append((*block[:2], None, inner))
         elif kind == "call" and isinstance(block[3], str) and api == "messages":
             done.append((*block[:3], {"__unparsedToolInput": {"raw": block[3]}}))
@@ -117,15 +141,21 @@ def reduced(story: Story, api: Api) -> Story:
     return done
 
 
-@pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
+@pytest.mark.parametrize(
+    ("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value
+)
 @pytest.mark.parametrize("over", APIS)
-def test_written_requests_keep_their_content_over_every_api(api: Api, path: Path, over: Api) -> None:
+def test_written_requests_keep_their_content_over_every_api(
+    api: Api, path: Path, over: Api
+) -> None:
     check(load(path, api), over)
 
 
 @pytest.mark.skipif(not CAPTURED, reason=REASON)
 @pytest.mark.parametrize(
-    ("api", "path"), CAPTURED, ids=lambda value: "/".join(value.parts[-3:]) if isinstance(value, Path) else value
+    ("api", "path"),
+    CAPTURED,
+    ids=lambda value: "/".join(value.parts[-3:]) if isinstance(value, Path) else value,
 )
 def test_captured_requests_keep_their_content_over_every_api(api: Api, path: Path) -> None:
     items = json.loads(path.read_text())["body"].get("input") or []
@@ -150,7 +180,9 @@ def check(conversation: Conversation, over: Api) -> None:
         assert getattr(again.sampling, name) == getattr(conversation.sampling, name)
 
 
-@pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
+@pytest.mark.parametrize(
+    ("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value
+)
 def test_conversation_has_every_text_of_the_json(api: Api, path: Path) -> None:
     """Every longer string of the written requests is in the conversation, byte for byte."""
     body = json.loads(path.read_text())

@@ -1,4 +1,5 @@
-"""Tests that written turns, played through the HTTP stack over each API, reach the client in order and in time."""
+"""Tests that written turns, played through the HTTP stack over each API, reach the client in order
+and in time."""
 
 import json
 from pathlib import Path
@@ -23,7 +24,9 @@ def label(value: Any) -> str:
     return value.name.removesuffix(".jsonl") if isinstance(value, Replay) else str(value)
 
 
-async def play(replay: Replay, api: Api, *, stream: bool = True) -> tuple[list[Played], list[Conversation]]:
+async def play(
+    replay: Replay, api: Api, *, stream: bool = True
+) -> tuple[list[Played], list[Conversation]]:
     gateway = ReplayGateway(replay)
     async with serving(gateway) as url, aiohttp.ClientSession() as http:
         session = Session(replay, api, http, url, gateway=gateway, stream=stream)
@@ -34,7 +37,9 @@ async def play(replay: Replay, api: Api, *, stream: bool = True) -> tuple[list[P
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
 async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
     played, _ = await play(replay, api)
-    assert [(turn.line, turn.problems) for turn in played] == [(turn.line, []) for turn in replay.turns]
+    assert [(turn.line, turn.problems) for turn in played] == [
+        (turn.line, []) for turn in replay.turns
+    ]
     for turn, seen in zip(replay.turns, played, strict=True):
         assert turn.expect is not None, "a written turn has an expected answer"
         whole = [text for kind, text in turn.expect if kind == "call"]
@@ -44,7 +49,8 @@ async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
 async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
-    """The document has the same blocks. In Chat they have no order, and there is one reasoning text."""
+    """The document has the same blocks. In Chat they have no order, and there is one reasoning
+    text."""
     played, _ = await play(replay, api, stream=False)
     for turn, seen in zip(replay.turns, played, strict=True):
         wanted = turn.expect or []
@@ -70,14 +76,22 @@ async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
 
 def together(story: Story) -> dict[str, list[str]]:
     """The texts by kind; reasoning and text without white space."""
-    texts = {kind: [text for k, text in story if k == kind] for kind in ("reasoning", "text", "call", "cut call")}
-    return {kind: ["".join("".join(of).split())] if kind in ("reasoning", "text") else of for kind, of in texts.items()}
+    texts = {
+        kind: [text for k, text in story if k == kind]
+        for kind in ("reasoning", "text", "call", "cut call")
+    }
+    return {
+        kind: ["".join("".join(of).split())] if kind in ("reasoning", "text") else of
+        for kind, of in texts.items()
+    }
 
 
 def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
     """The texts of a request, without ids, which differ in each play."""
     story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
-    for part, role in ((part, message.role) for message in conversation.messages for part in message.parts):
+    for part, role in (
+        (part, message.role) for message in conversation.messages for part in message.parts
+    ):
         match part:
             case Text(text):
                 story.append((role, text))
@@ -87,7 +101,9 @@ def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
                 name = tool_name(part.name, part.namespace)
                 story.append(("call", name, json.dumps(json.loads(part.arguments))))
             case Result():
-                story.append(("result", *(inner.text for inner in part.parts if isinstance(inner, Text))))
+                story.append(
+                    ("result", *(inner.text for inner in part.parts if isinstance(inner, Text)))
+                )
     return story
 
 

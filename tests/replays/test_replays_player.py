@@ -1,4 +1,5 @@
-"""Tests that the player detects late ends of blocks, lost text, unexpected errors and malformed files."""
+"""Tests that the player detects late ends of blocks, lost text, unexpected errors and malformed
+files."""
 
 import asyncio
 from collections.abc import Callable
@@ -92,7 +93,10 @@ async def test_lost_text_is_a_problem() -> None:
     text = '{"user": "x"}\n["one ", "two"]\n{"expect": [["text", "one two!"]], "end": "length"}'
 
     played = await play(ReplayGateway(read("x", text)), text)
-    assert played.problems == ["block 0: want text 'one two!', got text 'one two'", "want the end length, got stop"]
+    assert played.problems == [
+        "block 0: want text 'one two!', got text 'one two'",
+        "want the end length, got stop",
+    ]
 
 
 async def test_count_other_than_the_usage_is_a_problem() -> None:
@@ -145,12 +149,17 @@ async def test_gate_waits_for_the_next_event_of_its_kind() -> None:
 def test_stream_is_split_into_events_for_every_chunking(size: int) -> None:
     stream = 'event: a\ndata: {"x": "ü"}\n\n: comment\n\ndata: {"y":\ndata: 1}\r\n\r\ndata: [DONE]\n\n'.encode()
     parser = SseParser()
-    events = [event for at in range(0, len(stream), size) for event in parser.feed(stream[at : at + size])]
+    events = [
+        event for at in range(0, len(stream), size) for event in parser.feed(stream[at : at + size])
+    ]
     assert events == [("a", {"x": "ü"}), ("", {"y": 1}), ("", None)]
 
 
 def test_lines_of_a_file_are_parsed() -> None:
-    replay = read("x", '# a comment\n\n{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n{"results": ["r"]}\n')
+    replay = read(
+        "x",
+        '# a comment\n\n{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n{"results": ["r"]}\n',
+    )
     assert [turn.line for turn in replay.turns] == [3, 7]
     assert replay.turns[0].steps == [Output(["a"]), Output(["b", "c"])]
     assert replay.apis == list(APIS)
@@ -164,7 +173,10 @@ def test_lines_of_a_file_are_parsed() -> None:
         ('{"user": "a"}\n{', "x:2: Expecting property name"),
         ('{"user": "a", "results": []}', "x:1: a turn has one of"),
         ('{"request": {}}', "x:1: request and api go together"),
-        ('{"user": "a"}\n{"gate": "cal"}', "x:2: a gate is reasoning, text, call or call NAME, not 'cal'"),
+        (
+            '{"user": "a"}\n{"gate": "cal"}',
+            "x:2: a gate is reasoning, text, call or call NAME, not 'cal'",
+        ),
         ('{"user": "a"}\n{"expect": [["say", "x"]]}', "x:2: Invalid enum value 'say'"),
         ('{"user": "a"}\n{"end": "over"}', "x:2: Invalid enum value 'over'"),
         ('{"user": "a"}\n{"what": 1}', "x:2: Object contains unknown field `what`"),
@@ -195,6 +207,8 @@ def test_differences_are_reported() -> None:
 
 
 def test_recorded_deltas_keep_their_offsets() -> None:
-    replay = read("x", '{"user": "a"}\n{"events": [{"type": "delta", "block": 1, "offset": 2, "text": "t"}]}')
+    replay = read(
+        "x", '{"user": "a"}\n{"events": [{"type": "delta", "block": 1, "offset": 2, "text": "t"}]}'
+    )
     [step] = replay.turns[0].steps
     assert step == RecordedEvents([Delta(1, 2, "t")], 0.0)

@@ -7,7 +7,18 @@ import pytest
 from msgspec import Raw, json, structs
 
 from schemas.control import Cancel
-from schemas.conversation import Call, Client, Conversation, Hints, Message, Reasoning, Result, Sampling, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    Hints,
+    Message,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    ToolSpec,
+)
 from schemas.errors import EngineFailed
 from schemas.events import (
     BlockStart,
@@ -37,16 +48,25 @@ from turnwire_tools.replay.replay_file import RecordedEvents, RecordedTokens, Re
 from turnwire_tools.tap.recorder import Recorder
 from turnwire_tools.tap.redaction import mask, mask_json
 
-ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["b1", true], "c": null}}'
+ARGUMENTS = (
+    '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["b1", true], "c": null}}'
+)
 ASKED = Conversation(
     "acme/m",
     [
         Message("user", [Text("List /home/jane.")], name="jane"),
-        Message("assistant", [Reasoning("I list.", "c2VhbA"), Call("c1", "Bash", '{"command":"ls /home/jane"}')]),
+        Message(
+            "assistant",
+            [Reasoning("I list.", "c2VhbA"), Call("c1", "Bash", '{"command":"ls /home/jane"}')],
+        ),
         Message("tool", [Result("c1", [Text("secret.txt")], is_error=False, name="Bash")]),
     ],
     system=[Text("Jane's agent.")],
-    tools=[ToolSpec("Bash", "Runs it.", {"type": "object", "properties": {"command": {"type": "string"}}})],
+    tools=[
+        ToolSpec(
+            "Bash", "Runs it.", {"type": "object", "properties": {"command": {"type": "string"}}}
+        )
+    ],
     client=Client("session", "agent/1", "jane"),
     hints=Hints(cache_salt="salt"),
     sampling=Sampling(max_tokens=99, stop=["Jane:"]),
@@ -80,7 +100,11 @@ def tokens(at: int, *ids: int) -> TokenFrame:
 
 def recorded(*messages: Any, redact: bool = False) -> list[bytes]:
     recorder = Recorder(redact=redact)
-    return [turn for number, message in enumerate(messages) for turn in recorder.take(message, 100.0 + number)]
+    return [
+        turn
+        for number, message in enumerate(messages)
+        for turn in recorder.take(message, 100.0 + number)
+    ]
 
 
 def replay(turns: list[bytes]) -> Replay:
@@ -98,7 +122,9 @@ async def play(recording: Replay, api: Api) -> list[list[str]]:
 @pytest.mark.parametrize("api", APIS)
 async def test_recording_plays_like_the_turn(api: Api, redact: bool) -> None:
     recording = replay(
-        recorded(asked(), frame(Prepared(50, 10)), frame(*EVENTS[:3]), frame(*EVENTS[3:]), redact=redact)
+        recorded(
+            asked(), frame(Prepared(50, 10)), frame(*EVENTS[:3]), frame(*EVENTS[3:]), redact=redact
+        )
     )
     assert len(recording.turns) == 1
     assert recording.turns[0].end == "calls"
@@ -107,7 +133,9 @@ async def test_recording_plays_like_the_turn(api: Api, redact: bool) -> None:
 
 def test_recording_has_the_content_of_the_turn() -> None:
     context = ParseContext("m", "hermes", "f", 50, tools=ASKED.tools)
-    request = GenerateRequest("t1", 1, "m", b"", "p", "f", Sampling(), [], Raw(json.encode(context)))
+    request = GenerateRequest(
+        "t1", 1, "m", b"", "p", "f", Sampling(), [], Raw(json.encode(context))
+    )
     [text] = recorded(asked(), request, tokens(0, 1, 2), tokens(1, 2, 3), frame(*EVENTS))
     [turn] = replay([text]).turns
     assert turn.conversation == structs.replace(ASKED, client=Client(), hints=Hints())
@@ -115,7 +143,11 @@ def test_recording_has_the_content_of_the_turn() -> None:
     assert b"agent/1" not in text
     assert b"salt" not in text
     assert turn.context is not None
-    assert (turn.context.family, turn.context.tools, turn.context.frontend) == ("hermes", ASKED.tools, "")
+    assert (turn.context.family, turn.context.tools, turn.context.frontend) == (
+        "hermes",
+        ASKED.tools,
+        "",
+    )
     assert (turn.usage.prompt, turn.usage.cached) == (50, 16)
     assert [step.tokens for step in turn.steps if isinstance(step, RecordedTokens)] == [[1, 2], [3]]
     [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
@@ -133,15 +165,26 @@ def test_repetitions_of_an_attempt_are_dropped() -> None:
         frame(*EVENTS[4:], attempt=2),
     )
     steps = replay([text]).turns[0].steps
-    assert [event for step in steps if isinstance(step, RecordedEvents) for event in step.events] == KEPT
+    assert [
+        event for step in steps if isinstance(step, RecordedEvents) for event in step.events
+    ] == KEPT
 
 
 def test_tokens_are_those_of_the_last_attempt() -> None:
     context = Raw(json.encode(ParseContext("m", "hermes", "f", 50)))
-    requests = [GenerateRequest("t1", attempt, "m", b"", "p", "f", Sampling(), [], context) for attempt in (1, 2)]
+    requests = [
+        GenerateRequest("t1", attempt, "m", b"", "p", "f", Sampling(), [], context)
+        for attempt in (1, 2)
+    ]
     again = TokenFrame("w", 1, [TokenEntry("t1", 2, 0, [3, 4])])
     [text] = recorded(
-        asked(), requests[0], tokens(0, 1, 2), asked(attempt=2), requests[1], again, frame(*EVENTS, attempt=2)
+        asked(),
+        requests[0],
+        tokens(0, 1, 2),
+        asked(attempt=2),
+        requests[1],
+        again,
+        frame(*EVENTS, attempt=2),
     )
     steps = replay([text]).turns[0].steps
     assert [step.tokens for step in steps if isinstance(step, RecordedTokens)] == [[3, 4]]
@@ -149,7 +192,9 @@ def test_tokens_are_those_of_the_last_attempt() -> None:
 
 def test_failures_and_unfinished_turns_are_recorded() -> None:
     failed = Failed(EngineFailed("no memory").info)
-    [text] = recorded(asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3"))
+    [text] = recorded(
+        asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3")
+    )
     assert replay([text]).turns[0].end == "error"
     recorder = Recorder()
     for message in (
@@ -165,7 +210,19 @@ def test_failures_and_unfinished_turns_are_recorded() -> None:
 
 def test_redaction_removes_all_texts() -> None:
     [text] = recorded(asked(), tokens(0, 1, 2), frame(*EVENTS), redact=True)
-    for word in (b"jane", b"Jane", b"secret", b"list", b"cat", b"agent", b'"tokens"', b"c2Vh", b"x9", b"b1", b"Runs"):
+    for word in (
+        b"jane",
+        b"Jane",
+        b"secret",
+        b"list",
+        b"cat",
+        b"agent",
+        b'"tokens"',
+        b"c2Vh",
+        b"x9",
+        b"b1",
+        b"Runs",
+    ):
         assert word not in text, word
     for kept in (b"Bash", b"command", b"count", b"42", b"toolu_1", b"properties"):
         assert kept in text, kept
@@ -184,14 +241,24 @@ def test_masked_json_keeps_its_keys_and_length() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
 def test_arguments_are_masked_for_every_splitting(size: int) -> None:
-    deltas: list[TurnEvent] = [Delta(0, at, JSON[at : at + size]) for at in range(0, len(JSON), size)]
+    deltas: list[TurnEvent] = [
+        Delta(0, at, JSON[at : at + size]) for at in range(0, len(JSON), size)
+    ]
     end = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
     stop = BlockStop(0, length=len(JSON))
-    events = [BlockStart(0, "tool_use", "Bash", "c1"), *deltas, Dispatch(0, "c1", "Bash", JSON), stop, end]
+    events = [
+        BlockStart(0, "tool_use", "Bash", "c1"),
+        *deltas,
+        Dispatch(0, "c1", "Bash", JSON),
+        stop,
+        end,
+    ]
     [turn] = replay(recorded(asked(), frame(*events), redact=True)).turns
     [step] = [step for step in turn.steps if isinstance(step, RecordedEvents)]
     texts = [event.text for event in step.events if isinstance(event, Delta)]
-    assert [len(text) for text in texts] == [len(delta.text) for delta in deltas if isinstance(delta, Delta)]
+    assert [len(text) for text in texts] == [
+        len(delta.text) for delta in deltas if isinstance(delta, Delta)
+    ]
     assert json.decode("".join(texts)) == MASKED
 
 

@@ -1,7 +1,9 @@
-"""Streams that vendors' own services have sent, reduced to their events, and the comparison of ours with them.
+"""Streams that vendors' own services have sent, reduced to their events, and the comparison of ours
+with them.
 
-A recording is a line of `vendor_streams.jsonl`: the order of its blocks, and its events with the type of each field, without
-its texts. Consecutive events of a type are one. A field that begins with `=` has this value; `null` is equal to any type.
+A recording is a line of `vendor_streams.jsonl`: the order of its blocks, and its events with the
+type of each field, without its texts. Consecutive events of a type are one. A field that begins
+with `=` has this value; `null` is equal to any type.
 """
 
 import json
@@ -97,7 +99,11 @@ def replay_of(recording: Recording) -> Replay:
         {"replay": 1, "in_reasoning": first, "tools": []},
         {"request": request(recording), "api": recording.api},
         *([piece] for piece in output),
-        {"finish": {"max_tokens": "length", "length": "length", "stop_sequence": "stop"}.get(recording.end, "stop")},
+        {
+            "finish": {"max_tokens": "length", "length": "length", "stop_sequence": "stop"}.get(
+                recording.end, "stop"
+            )
+        },
     ]
     return read(recording.source, "\n".join(map(json.dumps, lines)))
 
@@ -118,7 +124,9 @@ def request(recording: Recording) -> dict[str, Any]:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools: dict[Api, list[dict[str, Any]]] = {
         "messages": [{"name": "weather", "input_schema": schema}],
-        "responses": [{"type": "function", "name": "weather", "parameters": schema, "strict": False}],
+        "responses": [
+            {"type": "function", "name": "weather", "parameters": schema, "strict": False}
+        ],
         "chat": [{"type": "function", "function": {"name": "weather", "parameters": schema}}],
     }
     if "custom" in recording.blocks:
@@ -198,7 +206,8 @@ def fields_of(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def joined(events: Iterable[tuple[str, Any]]) -> list[Event]:
-    """Joins consecutive events of a type, with the fields of all of them. Leaves out pings, which come by the clock."""
+    """Joins consecutive events of a type, with the fields of all of them. Leaves out pings, which
+    come by the clock."""
     found: list[tuple[str, dict[str, str]]] = []
     for kind, value in events:
         if kind == "ping":
@@ -214,25 +223,39 @@ def joined(events: Iterable[tuple[str, Any]]) -> list[Event]:
 
 def differences(vendors: Sequence[Event], ours: Sequence[Event]) -> Iterator[Difference]:
     """Yields the differences of two streams, event by event."""
-    matcher = SequenceMatcher(None, [kind for kind, _ in vendors], [kind for kind, _ in ours], autojunk=False)
+    matcher = SequenceMatcher(
+        None, [kind for kind, _ in vendors], [kind for kind, _ in ours], autojunk=False
+    )
     for operation, start, end, our_start, our_end in matcher.get_opcodes():
         if operation == "equal":
-            for (kind, theirs), (_, mine) in zip(vendors[start:end], ours[our_start:our_end], strict=True):
+            for (kind, theirs), (_, mine) in zip(
+                vendors[start:end], ours[our_start:our_end], strict=True
+            ):
                 yield from field_differences(kind, theirs, mine)
             continue
         yield from (Difference(kind, "", "vendor") for kind, _ in vendors[start:end])
         yield from (Difference(kind, "", "ours") for kind, _ in ours[our_start:our_end])
 
 
-def field_differences(kind: str, theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[Difference]:
+def field_differences(
+    kind: str, theirs: Mapping[str, str], mine: Mapping[str, str]
+) -> Iterator[Difference]:
     """Yields the differences of two events of one type."""
     for path in sorted({*theirs, *mine}):
         pair = theirs.get(path), mine.get(path)
         if "null" in pair and None not in pair:
             continue
         if pair[0] != pair[1] and not any(
-            name == "null" and path.startswith(f"{above}.") for one in (theirs, mine) for above, name in one.items()
+            name == "null" and path.startswith(f"{above}.")
+            for one in (theirs, mine)
+            for above, name in one.items()
         ):
             yield Difference(
-                kind, path, "ours" if pair[0] is None else "vendor" if pair[1] is None else f"{pair[0]} {pair[1]}"
+                kind,
+                path,
+                "ours"
+                if pair[0] is None
+                else "vendor"
+                if pair[1] is None
+                else f"{pair[0]} {pair[1]}",
             )

@@ -47,7 +47,9 @@ class Client:
     async def works(self, data: bytes = b"x") -> None:
         """A message goes to the server and back."""
         received: list[bytes] = []
-        subscription = await self.bus.subscribe("works", lambda delivery: received.append(delivery.data))
+        subscription = await self.bus.subscribe(
+            "works", lambda delivery: received.append(delivery.data)
+        )
         assert self.bus.publish("works", data)
         await eventually(lambda: received == [data], LONG_S)
         await subscription.stop()
@@ -64,12 +66,16 @@ async def connected(*urls: str, **config: object) -> AsyncIterator[Client]:
 async def refused(*urls: str, **config: object) -> str:
     """The error of a client that is refused at once, long before its own deadline."""
     with pytest.raises(Unavailable) as raised:
-        await asyncio.wait_for(Client(*urls, connect_timeout_s=10 * LONG_S, **config).bus.connect(), LONG_S)
+        await asyncio.wait_for(
+            Client(*urls, connect_timeout_s=10 * LONG_S, **config).bus.connect(), LONG_S
+        )
     return str(raised.value)
 
 
 @contextmanager
-def serving(binary: str, directory: Path, config: str, port: int = 0, end: int = signal.SIGKILL) -> Iterator[str]:
+def serving(
+    binary: str, directory: Path, config: str, port: int = 0, end: int = signal.SIGKILL
+) -> Iterator[str]:
     """A real server with this configuration; its address."""
     address = f"127.0.0.1:{port or free_port()}"
     file = directory / f"nats-{address.rpartition(':')[2]}.conf"
@@ -83,8 +89,13 @@ def serving(binary: str, directory: Path, config: str, port: int = 0, end: int =
 def info(address: str) -> dict[str, Any]:
     """What a server sends first; {} as long as it is not up."""
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), LONG_S) as connection:
-        return msgspec.json.decode(connection.makefile("rb").readline().removeprefix(b"INFO "), type=dict[str, Any])
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((host, int(port)), LONG_S) as connection,
+    ):
+        return msgspec.json.decode(
+            connection.makefile("rb").readline().removeprefix(b"INFO "), type=dict[str, Any]
+        )
     return {}
 
 

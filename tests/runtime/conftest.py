@@ -8,6 +8,7 @@ import pytest
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """nats-py does not await tasks that fail when a connection breaks: they are reported here, not in another test."""
+    """nats-py does not await tasks that fail when a connection breaks: they are reported here, not
+    in another test."""
     yield
     gc.collect()

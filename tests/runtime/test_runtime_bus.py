@@ -11,7 +11,9 @@ from services.runtime.config import BusConfig
 from tests.conftest import LIMIT_S, NatsServer, eventually
 
 
-def make(url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = None, **config: object) -> Bus:
+def make(
+    url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = None, **config: object
+) -> Bus:
     return Bus(
         BusConfig(nats_url=url, **config),  # type: ignore[arg-type]
         name="test",
@@ -40,7 +42,9 @@ async def test_a_handler_that_raises_receives_the_next_message(
     await bus.close()
 
 
-async def test_requests_end_with_an_answer_or_an_error(nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
+async def test_requests_end_with_an_answer_or_an_error(
+    nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
     bus = make(nats.url, quiet_log)
     await bus.connect()
     await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
@@ -71,7 +75,9 @@ async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
     bus.ask("t.echo", b"ab", 5, answers.append)
     await eventually(lambda: answers == [b"abab"])
     bus.ask("t.nobody", b"", 5, answers.append)
-    await eventually(lambda: isinstance(answers[-1], Unavailable) and "t.nobody" in str(answers[-1]))
+    await eventually(
+        lambda: isinstance(answers[-1], Unavailable) and "t.nobody" in str(answers[-1])
+    )
     bus.ask("t.mute", b"", 0.05, answers.append)
     await eventually(lambda: isinstance(answers[-1], TimedOut))
     forget = bus.ask("t.echo", b"", 5, answers.append)
@@ -113,7 +119,10 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
     await bus.subscribe("t.big", lambda delivery: heard.append(len(delivery.data)))
     with pytest.raises(TooLarge) as refused:
         bus.publish("t.big", bytes(bus.max_payload + 1))
-    assert refused.value.info.details == {"size_bytes": bus.max_payload + 1, "limit_bytes": bus.max_payload}
+    assert refused.value.info.details == {
+        "size_bytes": bus.max_payload + 1,
+        "limit_bytes": bus.max_payload,
+    }
     with pytest.raises(TooLarge):
         await bus.request("t.big", bytes(bus.max_payload + 1), 1)
     with pytest.raises(TooLarge):
@@ -124,7 +133,9 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
     await bus.close()
 
 
-async def test_nothing_is_published_while_disconnected(own_nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
+async def test_nothing_is_published_while_disconnected(
+    own_nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
     back: list[bool] = []
     bus, other = make(own_nats.url, quiet_log, back), make(own_nats.url, quiet_log)
     await bus.connect()
@@ -154,7 +165,10 @@ async def test_messages_of_all_sizes_arrive_whole_and_in_order(
     await one.connect()
     await two.connect()
     heard: list[tuple[str, bytes, str]] = []
-    await two.subscribe("t.sizes", lambda delivery: heard.append((delivery.subject, delivery.data, delivery.reply_to)))
+    await two.subscribe(
+        "t.sizes",
+        lambda delivery: heard.append((delivery.subject, delivery.data, delivery.reply_to)),
+    )
     await two.flush()
     sent = [bytes([n]) * (n * 150_000) for n in range(12)]
     for data in sent:

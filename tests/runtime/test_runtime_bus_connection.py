@@ -11,7 +11,17 @@ from services.runtime import bus as bus_module
 from services.runtime import nats_client
 from services.runtime.bus import WAIT_S
 from tests.conftest import NatsServer, eventually, free_port
-from tests.runtime.bus_clients import LONG_S, Client, accept, answer_pings, connected, info, pretender, refused, serving
+from tests.runtime.bus_clients import (
+    LONG_S,
+    Client,
+    accept,
+    answer_pings,
+    connected,
+    info,
+    pretender,
+    refused,
+    serving,
+)
 
 pytestmark = pytest.mark.usefixtures("collected")
 
@@ -38,10 +48,13 @@ async def test_a_client_reports_at_once_and_only_once_that_it_waits_for_a_server
 
 
 async def test_a_deadline_holds_when_it_comes_together_with_a_refusal() -> None:
-    url = f"nats://127.0.0.1:{free_port()}"  # many at once and soon: some meet the same tick as the refusal
+    # many at once and soon: some meet the same tick as the refusal
+    url = f"nats://127.0.0.1:{free_port()}"
     clients = [Client(url, connect_timeout_s=0.0005 + 0.0002 * number) for number in range(50)]
     async with asyncio.timeout(LONG_S):
-        ends = await asyncio.gather(*(client.bus.connect() for client in clients), return_exceptions=True)
+        ends = await asyncio.gather(
+            *(client.bus.connect() for client in clients), return_exceptions=True
+        )
     assert {type(end) for end in ends} == {Unavailable}
 
 
@@ -57,13 +70,17 @@ async def test_a_server_may_start_after_its_clients(nats_binary: str, tmp_path: 
     server.kill()
 
 
-@pytest.mark.parametrize("url", ["ws://h", "http://h", "nats://", "nats://h:x", "nats://h:99999", "nats://h:0"])
+@pytest.mark.parametrize(
+    "url", ["ws://h", "http://h", "nats://", "nats://h:x", "nats://h:99999", "nats://h:0"]
+)
 async def test_a_url_of_no_server_is_refused(url: str) -> None:
     assert "cannot connect" in await refused(url)
 
 
 async def test_the_next_server_is_tried(own_nats: NatsServer, nats: NatsServer) -> None:
-    async with connected(f"nats://127.0.0.1:{free_port()}", nats.url, own_nats.url.removeprefix("nats://")) as client:
+    async with connected(
+        f"nats://127.0.0.1:{free_port()}", nats.url, own_nats.url.removeprefix("nats://")
+    ) as client:
         received: list[bytes] = []
         await client.bus.subscribe("t", lambda delivery: received.append(delivery.data))
         own_nats.kill()  # if the client is connected to that one, the other takes over
@@ -84,7 +101,10 @@ async def test_a_server_that_closes_in_the_handshake_is_passed_over(nats: NatsSe
         await reader.readline()
 
     for behaviour in (talk, leave):
-        async with pretender(behaviour) as address, connected(f"nats://{address}", nats.url) as client:
+        async with (
+            pretender(behaviour) as address,
+            connected(f"nats://{address}", nats.url) as client,
+        ):
             await client.works()
 
 
@@ -140,7 +160,9 @@ async def test_a_request_may_be_answered_over_a_later_connection(own_nats: NatsS
         assert await asyncio.wait_for(answer, LONG_S) == b"!"
 
 
-async def test_messages_from_before_a_disconnect_are_not_sent_after_it(own_nats: NatsServer) -> None:
+async def test_messages_from_before_a_disconnect_are_not_sent_after_it(
+    own_nats: NatsServer,
+) -> None:
     async with connected(own_nats.url) as client:
         own_nats.pause()
         sent = 0
@@ -203,7 +225,9 @@ async def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("end", ["reset", "silence", "stale"])
 @pytest.mark.parametrize("blocked", [True, False])
-async def test_lost_connection_leaves_no_task(monkeypatch: pytest.MonkeyPatch, end: str, blocked: bool) -> None:
+async def test_lost_connection_leaves_no_task(
+    monkeypatch: pytest.MonkeyPatch, end: str, blocked: bool
+) -> None:
     monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
     visits: list[asyncio.StreamWriter] = []
     ended = asyncio.Event()
@@ -237,7 +261,9 @@ async def test_lost_connection_leaves_no_task(monkeypatch: pytest.MonkeyPatch, e
             assert client.bus.publish("t", bytes(1_000_000))
             await asyncio.sleep(0)
         ended.set()
-        while client.bus.publish("t", b"x"):  # something is pending in every tick, also in that of the end
+        while client.bus.publish(
+            "t", b"x"
+        ):  # something is pending in every tick, also in that of the end
             await asyncio.sleep(0)
         await eventually(lambda: client.reconnects == 1, LONG_S)
         await eventually(lambda: tasks() == one_connection, LONG_S)
@@ -279,14 +305,18 @@ async def test_a_server_that_reports_an_error_of_this_client_ends_the_process(st
         client = Client(f"nats://{address}")
         await client.bus.connect()
         await eventually(lambda: bool(client.fatal), LONG_S)
-        assert client.fatal == ["the connection to NATS was closed for good: unknown protocol operation"]
+        assert client.fatal == [
+            "the connection to NATS was closed for good: unknown protocol operation"
+        ]
         assert client.reasons("bus.closed") == ["unknown protocol operation"]
         assert not client.bus.connected
         await client.bus.close()
         assert client.reconnects == 0
 
 
-async def test_the_end_of_a_server_is_not_an_error_of_its_clients(nats_binary: str, tmp_path: Path) -> None:
+async def test_the_end_of_a_server_is_not_an_error_of_its_clients(
+    nats_binary: str, tmp_path: Path
+) -> None:
     port = free_port()
     client = Client(f"nats://127.0.0.1:{port}")
     for visit in range(2):
@@ -294,7 +324,11 @@ async def test_the_end_of_a_server_is_not_an_error_of_its_clients(nats_binary: s
             if not visit:
                 await client.bus.connect()
             await eventually(lambda: client.bus.connected, LONG_S)
-        await eventually(lambda visit=visit: len(client.reasons("bus.disconnected")) == visit + 1, LONG_S)  # type: ignore[misc]
+
+        def disconnected_again(times: int = visit + 1) -> bool:
+            return len(client.reasons("bus.disconnected")) == times
+
+        await eventually(disconnected_again, LONG_S)
     assert not client.fatal
     await client.bus.close()
 
@@ -303,7 +337,10 @@ async def test_server_that_hangs_is_left_if_there_is_another(
     nats_binary: str, own_nats: NatsServer, tmp_path: Path
 ) -> None:
     other = f"127.0.0.1:{free_port()}"
-    async with connected(own_nats.url) as alone, connected(own_nats.url, f"nats://{other}") as client:
+    async with (
+        connected(own_nats.url) as alone,
+        connected(own_nats.url, f"nats://{other}") as client,
+    ):
         with serving(nats_binary, tmp_path, "", int(other.rpartition(":")[2])):
             own_nats.pause()
             await eventually(lambda: client.reconnects == 1, LONG_S)

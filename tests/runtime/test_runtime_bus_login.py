@@ -1,4 +1,5 @@
-"""How the bus proves who it is and to whom it speaks: TLS, users, passwords that change, credentials files."""
+"""How the bus proves who it is and to whom it speaks: TLS, users, passwords that change,
+credentials files."""
 
 import asyncio
 import base64
@@ -25,7 +26,9 @@ async def test_tls_is_used_where_the_server_or_the_url_requires_it(
 ) -> None:
     authority = Authority("ours")
     certificate, key = authority.write(tmp_path, "server")
-    with serving(nats_binary, tmp_path, f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}') as address:
+    with serving(
+        nats_binary, tmp_path, f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
+    ) as address:
         assert "certificate" in await refused(f"tls://{address}")
         monkeypatch.setenv("SSL_CERT_FILE", authority.write_self(tmp_path / "ca.pem"))
         for scheme in ("nats", "tls"):
@@ -33,7 +36,11 @@ async def test_tls_is_used_where_the_server_or_the_url_requires_it(
                 await client.works(b"x" * 500_000)
 
 
-SECRETS = [{}, {"nats_user": "me", "nats_password_file": "password"}, {"nats_creds_file": "user.creds"}]
+SECRETS = [
+    {},
+    {"nats_user": "me", "nats_password_file": "password"},
+    {"nats_creds_file": "user.creds"},
+]
 
 
 @pytest.mark.parametrize("config", SECRETS, ids=["url", "password file", "credentials"])
@@ -48,9 +55,9 @@ async def test_a_url_with_tls_sends_nothing_without_it(
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(
-            msgspec.json.encode({"auth_required": True, "nonce": "n", "max_payload": 100, tls: True}).join(
-                [b"INFO ", b"\r\n"]
-            )
+            msgspec.json.encode(
+                {"auth_required": True, "nonce": "n", "max_payload": 100, tls: True}
+            ).join([b"INFO ", b"\r\n"])
         )
         received.append(await reader.read())
 
@@ -77,7 +84,9 @@ async def test_plain_data_before_tls_is_ignored() -> None:
 # Users.
 
 
-async def test_users_of_a_url_and_of_a_password_file_are_accepted(nats_binary: str, tmp_path: Path) -> None:
+async def test_users_of_a_url_and_of_a_password_file_are_accepted(
+    nats_binary: str, tmp_path: Path
+) -> None:
     password = tmp_path / "password"
     password.write_text("p@ss\n")
     config = 'authorization { user: "me", password: "p@ss" }'
@@ -87,7 +96,10 @@ async def test_users_of_a_url_and_of_a_password_file_are_accepted(nats_binary: s
             (f"nats://:p%40ss@{address}", {"nats_user": "me"}),
             (f"nats://{address}", {"nats_user": "me", "nats_password_file": str(password)}),
             (f"nats://me@{address}", {"nats_password_file": str(password)}),
-            (f"nats://you:guess@{address}", {"nats_user": "me", "nats_password_file": str(password)}),
+            (
+                f"nats://you:guess@{address}",
+                {"nats_user": "me", "nats_password_file": str(password)},
+            ),
         ):
             async with connected(url, **options) as client:
                 await client.works()
@@ -97,7 +109,9 @@ async def test_users_of_a_url_and_of_a_password_file_are_accepted(nats_binary: s
             (f"nats://me:p%40ss@{address}", {"nats_user": "you"}),
         ):
             assert "Authorization Violation" in await refused(url, **options)
-        missing = await refused(f"nats://{address}", nats_user="me", nats_password_file=str(tmp_path / "none"))
+        missing = await refused(
+            f"nats://{address}", nats_user="me", nats_password_file=str(tmp_path / "none")
+        )
         assert f"{tmp_path}/none: [Errno 2] No such file" in missing
 
 
@@ -108,7 +122,9 @@ async def test_a_user_alone_is_a_token(nats_binary: str, tmp_path: Path) -> None
         assert "Authorization Violation" in await refused(f"nats://guess@{address}")
 
 
-async def test_a_password_may_change_while_the_process_runs(nats_binary: str, tmp_path: Path) -> None:
+async def test_a_password_may_change_while_the_process_runs(
+    nats_binary: str, tmp_path: Path
+) -> None:
     password, port = tmp_path / "password", free_port()
     config = 'authorization {{ user: "me", password: "{}" }}'
     password.write_text("old")
@@ -121,7 +137,9 @@ async def test_a_password_may_change_while_the_process_runs(nats_binary: str, tm
         await eventually(lambda: client.reconnects == 1, LONG_S)
         await client.works()
         await client.bus.close()
-    assert client.reasons("bus.refused") == ["Authorization Violation"], "once, and not with every attempt"
+    assert client.reasons("bus.refused") == ["Authorization Violation"], (
+        "once, and not with every attempt"
+    )
     assert len(client.reasons("bus.disconnected")) == 1
     assert not client.fatal
 
@@ -150,7 +168,11 @@ async def test_a_permission_error_is_logged(nats_binary: str, tmp_path: Path) ->
 def seed_of(raw: bytes, kind: int) -> str:
     """An nkey seed: two bytes of prefix, 32 bytes, a checksum."""
     body = bytes([(18 << 3) | (kind >> 2), (kind & 3) << 6]) + raw
-    return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).rstrip(b"=").decode()
+    return (
+        base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little"))
+        .rstrip(b"=")
+        .decode()
+    )
 
 
 SEED = seed_of(bytes(range(32)), 20)
@@ -175,7 +197,9 @@ class Key:
     def __init__(self, kind: int, number: int) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
         body = bytes([kind << 3]) + self._key.public_key().public_bytes_raw()
-        self.name = base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode()
+        self.name = base64.b32encode(
+            body + binascii.crc_hqx(body, 0).to_bytes(2, "little")
+        ).decode()
         self.seed = seed_of(bytes([number]) * 32, kind)
 
     def token(self, subject: "Key", claims: dict[str, object]) -> str:
@@ -183,16 +207,23 @@ class Key:
         about = {"jti": "x", "iat": 1, "iss": self.name, "sub": subject.name, "name": "n"}
         head, body = (
             base64.urlsafe_b64encode(msgspec.json.encode(part)).rstrip(b"=")
-            for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, {**about, "nats": {**claims, "version": 2}})
+            for part in (
+                {"typ": "JWT", "alg": "ed25519-nkey"},
+                {**about, "nats": {**claims, "version": 2}},
+            )
         )
         signature = base64.urlsafe_b64encode(self._key.sign(head + b"." + body)).rstrip(b"=")
         return (head + b"." + body + b"." + signature).decode()
 
 
-async def test_a_server_accepts_the_users_for_whom_an_account_signed(nats_binary: str, tmp_path: Path) -> None:
+async def test_a_server_accepts_the_users_for_whom_an_account_signed(
+    nats_binary: str, tmp_path: Path
+) -> None:
     operator, account, user, stranger = Key(14, 1), Key(0, 2), Key(20, 3), Key(20, 4)
     limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
-    signed = account.token(user, {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1})
+    signed = account.token(
+        user, {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
+    )
     config = (
         f'operator: "{operator.token(operator, {"type": "operator"})}"\nresolver: MEMORY\n'
         f"resolver_preload: {{ {account.name}: "
@@ -202,7 +233,10 @@ async def test_a_server_accepts_the_users_for_whom_an_account_signed(nats_binary
 
     def write(key: Key, end: str = "\n") -> None:
         creds.write_bytes(
-            CREDENTIALS.replace("eyJ0.eyJq.c2ln", signed).replace(SEED, key.seed).replace("\n", end).encode()
+            CREDENTIALS.replace("eyJ0.eyJq.c2ln", signed)
+            .replace(SEED, key.seed)
+            .replace("\n", end)
+            .encode()
         )
 
     with serving(nats_binary, tmp_path, config) as address:
@@ -211,9 +245,13 @@ async def test_a_server_accepts_the_users_for_whom_an_account_signed(nats_binary
             async with connected(f"nats://{address}", nats_creds_file=str(creds)) as client:
                 await client.works()
         write(stranger)
-        assert "Authorization Violation" in await refused(f"nats://{address}", nats_creds_file=str(creds))
+        assert "Authorization Violation" in await refused(
+            f"nats://{address}", nats_creds_file=str(creds)
+        )
         creds.unlink()
-        assert "user.creds: [Errno 2] No such file" in await refused(f"nats://{address}", nats_creds_file=str(creds))
+        assert "user.creds: [Errno 2] No such file" in await refused(
+            f"nats://{address}", nats_creds_file=str(creds)
+        )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +267,9 @@ async def test_a_server_accepts_the_users_for_whom_an_account_signed(nats_binary
         CREDENTIALS.replace(SEED, "A" + SEED[1:]),
     ],
 )
-async def test_a_malformed_credentials_file_is_refused_without_its_secrets(text: str, tmp_path: Path) -> None:
+async def test_a_malformed_credentials_file_is_refused_without_its_secrets(
+    text: str, tmp_path: Path
+) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"auth_required":true,"nonce":"n"}\r\n')
         assert not await reader.read()

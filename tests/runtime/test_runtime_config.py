@@ -20,11 +20,15 @@ from services.runtime.config.command_line import forwarded, run_command
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources, options
 
 
-def load(config: type[Config], env: dict[str, str] | None = None, file: str | None = None) -> LoadedConfig[Any]:
+def load(
+    config: type[Config], env: dict[str, str] | None = None, file: str | None = None
+) -> LoadedConfig[Any]:
     return Sources(env=env or {}, file=file).load(config)
 
 
-def command_line(config: type[Config], *argv: str, env: dict[str, str] | None = None) -> LoadedConfig[Any]:
+def command_line(
+    config: type[Config], *argv: str, env: dict[str, str] | None = None
+) -> LoadedConfig[Any]:
     loaded: list[LoadedConfig[Any]] = []
 
     def command(sources: Sources) -> int:
@@ -41,7 +45,9 @@ def toml(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-def problems(config: type[Config], env: dict[str, str] | None = None, file: str | None = None) -> list[str]:
+def problems(
+    config: type[Config], env: dict[str, str] | None = None, file: str | None = None
+) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(config, env, file)
     return caught.value.problems
@@ -49,16 +55,26 @@ def problems(config: type[Config], env: dict[str, str] | None = None, file: str 
 
 @pytest.mark.parametrize("config", TABLES.values(), ids=TABLES)
 def test_every_option_has_a_help_text(config: type[Config]) -> None:
-    texts = {option.name: option.parameter.help or "" for option in options(config, help_texts=True)}
+    texts = {
+        option.name: option.parameter.help or "" for option in options(config, help_texts=True)
+    }
     assert texts
     assert [name for name, text in texts.items() if len(text) < 10] == []
 
 
-def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_default(tmp_path: Path) -> None:
+def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_default(
+    tmp_path: Path,
+) -> None:
     file = toml(
-        tmp_path, "log_level = 'debug'\ndrain_s = 1\n[frontend]\nport = 1\ndrain_s = 2\n[bus]\nbeat_interval_s = 1.5\n"
+        tmp_path,
+        "log_level = 'debug'\ndrain_s = 1\n[frontend]\nport = 1\ndrain_s = 2\n[bus]\nbeat_interval_s = 1.5\n",
     )
-    env = {"TURNWIRE_PORT": "2", "TURNWIRE_FRONTEND_PORT": "3", "TURNWIRE_HOST": "0.0.0.0", "TURNWIRE_CONFIG": file}
+    env = {
+        "TURNWIRE_PORT": "2",
+        "TURNWIRE_FRONTEND_PORT": "3",
+        "TURNWIRE_HOST": "0.0.0.0",
+        "TURNWIRE_CONFIG": file,
+    }
     loaded = command_line(FrontendConfig, "--http-port", "4", env=env)
     config, origins = loaded.config, loaded.origins
     assert isinstance(config, FrontendConfig)
@@ -66,7 +82,10 @@ def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_d
     assert (config.host, origins["host"]) == ("0.0.0.0", "TURNWIRE_HOST")
     assert (config.drain_s, origins["drain_s"]) == (2.0, f"{file} [frontend] drain_s")
     assert (config.log_level, origins["log_level"]) == ("debug", f"{file} log_level")
-    assert (config.bus.beat_interval_s, origins["beat_interval_s"]) == (1.5, f"{file} [bus] beat_interval_s")
+    assert (config.bus.beat_interval_s, origins["beat_interval_s"]) == (
+        1.5,
+        f"{file} [bus] beat_interval_s",
+    )
     assert (config.attempts, origins["attempts"]) == (3, "default")
     assert load(FrontendConfig, env, file).config.port == 3
     assert load(FrontendConfig, {"TURNWIRE_PORT": "2"}, file).config.port == 2
@@ -75,13 +94,21 @@ def test_flag_beats_stage_variable_beats_variable_beats_table_beats_file_beats_d
 
 def test_a_file_named_on_the_command_line_goes_before_the_variable(tmp_path: Path) -> None:
     file = toml(tmp_path, "[frontend]\nport = 5\n")
-    loaded = command_line(FrontendConfig, "--config", file, env={"TURNWIRE_CONFIG": "/nowhere.toml"})
+    loaded = command_line(
+        FrontendConfig, "--config", file, env={"TURNWIRE_CONFIG": "/nowhere.toml"}
+    )
     assert loaded.config == FrontendConfig(port=5)
 
 
 def test_one_file_serves_every_stage(tmp_path: Path) -> None:
-    file = toml(tmp_path, "model = 'acme/m'\nmax_model_len = '32k'\n[worker]\nslots = 3\n[up]\nworkers = 2\n")
-    worker, preprocessor = load(WorkerConfig, file=file).config, load(PreprocessorConfig, file=file).config
+    file = toml(
+        tmp_path,
+        "model = 'acme/m'\nmax_model_len = '32k'\n[worker]\nslots = 3\n[up]\nworkers = 2\n",
+    )
+    worker, preprocessor = (
+        load(WorkerConfig, file=file).config,
+        load(PreprocessorConfig, file=file).config,
+    )
     assert (worker.model, worker.slots, worker.max_model_len) == ("acme/m", 3, 32000)
     assert (preprocessor.model, preprocessor.max_model_len) == ("acme/m", 32000)
     assert load(UpConfig, file=file).config.workers == 2
@@ -100,12 +127,20 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
         (["--aliases", '["a", "b"]'], "aliases", ["a", "b"]),
         (["--strip-anthropic-preamble=false"], "strip_anthropic_preamble", False),
         (["--no-strip-anthropic-preamble"], "strip_anthropic_preamble", False),
-        (["--no-strip-anthropic-preamble", "--strip-anthropic-preamble"], "strip_anthropic_preamble", True),
+        (
+            ["--no-strip-anthropic-preamble", "--strip-anthropic-preamble"],
+            "strip_anthropic_preamble",
+            True,
+        ),
         (["--dyn-tool-call-parser", "qwen3_coder"], "tool_call_parser", "qwen3_coder"),
         (["--tool-call-parser", "hermes"], "tool_call_parser", "hermes"),
         (["--reasoning_parser", "qwen3"], "reasoning_parser", "qwen3"),
         (["--served-model-name", "acme/x"], "served_model_name", "acme/x"),
-        (["--template-kwargs", '{"enable_thinking": false}'], "template_kwargs", {"enable_thinking": False}),
+        (
+            ["--template-kwargs", '{"enable_thinking": false}'],
+            "template_kwargs",
+            {"enable_thinking": False},
+        ),
         (
             ["--effort-budgets", "low=1024, medium=4k,high=16384"],
             "effort_budgets",
@@ -127,18 +162,30 @@ def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value:
     [
         ("low=0", "Invalid value for --effort-budgets: low must be 1 to 2147483647, not 0"),
         ("low=-5", "Invalid value for --effort-budgets: low must be 1 to 2147483647, not -5"),
-        ("high=2147483648", "Invalid value for --effort-budgets: high must be 1 to 2147483647, not 2147483648"),
+        (
+            "high=2147483648",
+            "Invalid value for --effort-budgets: high must be 1 to 2147483647, not 2147483648",
+        ),
         ("low=1e30", 'Invalid value for --effort-budgets: "1e30" is not a whole number'),
         ("low=1,low=2", 'Invalid value for --effort-budgets: "low=1,low=2" has a name twice'),
-        (" low=4k, high=9,low =4k", 'Invalid value for --effort-budgets: " low=4k, high=9,low =4k" has a name twice'),
+        (
+            " low=4k, high=9,low =4k",
+            'Invalid value for --effort-budgets: " low=4k, high=9,low =4k" has a name twice',
+        ),
         (
             "none=5",
             'Invalid value for --effort-budgets: "none" is not a level of effort; '
             "there are minimal, low, medium, high, xhigh, max",
         ),
         ("low=many", 'Invalid value for --effort-budgets: "many" is not a whole number'),
-        ("low", 'Invalid value for --effort-budgets: "low" is not a JSON object, or a .json, .yaml or .toml file'),
-        ('{"low": "9"}', 'Invalid value for --effort-budgets: "{"low": "9"}": Expected `int`, got `str` - at `$[...]`'),
+        (
+            "low",
+            'Invalid value for --effort-budgets: "low" is not a JSON object, or a .json, .yaml or .toml file',
+        ),
+        (
+            '{"low": "9"}',
+            'Invalid value for --effort-budgets: "{"low": "9"}": Expected `int`, got `str` - at `$[...]`',
+        ),
     ],
 )
 def test_wrong_budgets_of_efforts_are_refused_in_one_line(
@@ -149,10 +196,14 @@ def test_wrong_budgets_of_efforts_are_refused_in_one_line(
     assert capsys.readouterr().err == f"turnwire: {problem}\n"
 
 
-@pytest.mark.parametrize(("suffix", "text"), [(".json", '{"a": [1]}'), (".yaml", "a: [1]"), (".toml", "a = [1]")])
+@pytest.mark.parametrize(
+    ("suffix", "text"), [(".json", '{"a": [1]}'), (".yaml", "a: [1]"), (".toml", "a = [1]")]
+)
 def test_engine_arguments_from_a_file(tmp_path: Path, suffix: str, text: str) -> None:
     (tmp_path / f"engine{suffix}").write_text(text)
-    loaded = command_line(WorkerConfig, "--model", "m", "--extra-llm-api-options", str(tmp_path / f"engine{suffix}"))
+    loaded = command_line(
+        WorkerConfig, "--model", "m", "--extra-llm-api-options", str(tmp_path / f"engine{suffix}")
+    )
     assert isinstance(loaded.config, WorkerConfig)
     assert loaded.config.engine_args == {"a": [1]}
 
@@ -177,7 +228,9 @@ def test_switches_are_read_from_the_environment(text: str, value: bool) -> None:
 
 
 def test_the_key_of_a_user_is_not_a_setting() -> None:
-    load(FrontendConfig, {"TURNWIRE_API_KEY": "tw-x"})  # as `turnwire up` and docs/clients.md advise
+    load(
+        FrontendConfig, {"TURNWIRE_API_KEY": "tw-x"}
+    )  # as `turnwire up` and docs/clients.md advise
 
 
 def test_empty_variable_is_not_a_value() -> None:
@@ -211,11 +264,23 @@ def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
         ("slots = true\n", "slots: Expected `int`, got `bool`"),
         ("slots = 0\n", 'Invalid value "0" for'),
         ("engine_args = [1]\n", "engine_args: Expected `object`, got `array`"),
-        ("[worker]\nengine_args = '{'\nmodel = 'm'\n", 'engine_args: "{": Input data was truncated'),
+        (
+            "[worker]\nengine_args = '{'\nmodel = 'm'\n",
+            'engine_args: "{": Input data was truncated',
+        ),
         ("[worker]\nengine_args = 'gone.yaml'\nmodel = 'm'\n", "No such file"),
-        ("[worker]\nengine_args = 'gone.ini'\nmodel = 'm'\n", "is not a JSON object, or a .json, .yaml or .toml file"),
-        ("[bus]\ndead_after_s = 1\n[worker]\nmodel = 'm'\n", "dead_after_s must be at least twice beat_interval_s"),
-        ("[bus]\nnats_user='u'\nnats_creds_file = 'c'\n[worker]\nmodel = 'm'\n", "nats_creds_file excludes nats_user"),
+        (
+            "[worker]\nengine_args = 'gone.ini'\nmodel = 'm'\n",
+            "is not a JSON object, or a .json, .yaml or .toml file",
+        ),
+        (
+            "[bus]\ndead_after_s = 1\n[worker]\nmodel = 'm'\n",
+            "dead_after_s must be at least twice beat_interval_s",
+        ),
+        (
+            "[bus]\nnats_user='u'\nnats_creds_file = 'c'\n[worker]\nmodel = 'm'\n",
+            "nats_creds_file excludes nats_user",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -226,14 +291,21 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
 
 def test_an_unreadable_table_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "args.yaml").write_text("a: [")
-    (line,) = problems(WorkerConfig, {"TURNWIRE_MODEL": "m", "TURNWIRE_ENGINE_ARGS": str(tmp_path / "args.yaml")})
+    (line,) = problems(
+        WorkerConfig, {"TURNWIRE_MODEL": "m", "TURNWIRE_ENGINE_ARGS": str(tmp_path / "args.yaml")}
+    )
     file = tmp_path / "args.yaml"
-    assert line.startswith(f'Invalid value for TURNWIRE_ENGINE_ARGS: "{file}": while parsing a flow node')
+    assert line.startswith(
+        f'Invalid value for TURNWIRE_ENGINE_ARGS: "{file}": while parsing a flow node'
+    )
     assert "\n" not in line
 
 
 def test_a_missing_file_is_refused() -> None:
-    assert "cannot read the configuration file" in problems(FrontendConfig, {}, "/nowhere/turnwire.toml")[0]
+    assert (
+        "cannot read the configuration file"
+        in problems(FrontendConfig, {}, "/nowhere/turnwire.toml")[0]
+    )
 
 
 def test_kubernetes_service_variables_are_not_configuration() -> None:
@@ -271,7 +343,12 @@ def test_values_are_shown_without_passwords() -> None:
 
 def test_values_keep_their_types_in_rows(tmp_path: Path) -> None:
     (tmp_path / "args.json").write_text('{"url": "http://me:secret@h", "n": [1]}')
-    argv = ["--model=m", f"--engine-args={tmp_path / 'args.json'}", "--slots=2", "--trust-remote-code"]
+    argv = [
+        "--model=m",
+        f"--engine-args={tmp_path / 'args.json'}",
+        "--slots=2",
+        "--trust-remote-code",
+    ]
     rows = {name: value for name, value, _ in command_line(WorkerConfig, *argv).rows()}
     assert (rows["slots"], rows["trust_remote_code"], rows["max_model_len"]) == (2, True, None)
     assert rows["engine_args"] == {"url": "http://***@h", "n": [1]}
@@ -280,20 +357,28 @@ def test_values_keep_their_types_in_rows(tmp_path: Path) -> None:
 def test_flags_can_be_passed_to_another_process() -> None:
     flags = {
         "aliases": [Token(keyword="--alias", value="a"), Token(keyword="--alias", value="-b")],
-        "strip_anthropic_preamble": [Token(keyword="--no-strip-anthropic-preamble", implicit_value=False)],
+        "strip_anthropic_preamble": [
+            Token(keyword="--no-strip-anthropic-preamble", implicit_value=False)
+        ],
         "chat_template": [Token(keyword="--chat-template", value="")],
         "model": [Token(keyword="--model", value="m")],
         "port": [Token(keyword="--port", value="1")],
     }
     argv = forwarded(flags, PreprocessorConfig)
     loaded = command_line(PreprocessorConfig, *argv)
-    assert loaded.config == PreprocessorConfig(model="m", aliases=["a", "-b"], strip_anthropic_preamble=False)
+    assert loaded.config == PreprocessorConfig(
+        model="m", aliases=["a", "-b"], strip_anthropic_preamble=False
+    )
     assert not [a for a in argv if "port" in a]
 
 
 @pytest.mark.parametrize(
     ("model", "name", "expected"),
-    [("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B"), ("/models/qwen", None, "qwen"), ("m", "acme/served", "acme/served")],
+    [
+        ("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B"),
+        ("/models/qwen", None, "qwen"),
+        ("m", "acme/served", "acme/served"),
+    ],
 )
 def test_the_served_name_is_set_or_derived(model: str, name: str | None, expected: str) -> None:
     assert WorkerConfig(model=model, served_model_name=name).model_name == expected
@@ -304,7 +389,9 @@ def test_several_served_names_are_split() -> None:
     assert (config.model_name, config.other_names) == ("acme/served", ["gpt-5.5", "fast"])
 
 
-def test_a_relative_directory_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_directory_has_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert WorkerConfig(model="models/tiny").model_name == "tiny"

@@ -1,4 +1,5 @@
-"""A signal ends a service at once, whatever it waits for: a model, the bus, or others after a first signal."""
+"""A signal ends a service at once, whatever it waits for: a model, the bus, or others after a first
+signal."""
 
 import signal
 import socket
@@ -18,7 +19,13 @@ from services.parser import service as parser
 from services.preprocessor import service as preprocessor
 from services.preprocessor.model import ModelSetup
 from services.runtime import nats_client
-from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
+from services.runtime.config import (
+    BusConfig,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    WorkerConfig,
+)
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from services.worker import service as worker
@@ -38,7 +45,9 @@ AWAITS = 24
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 STARTS: dict[str, Callable[[Path, BusConfig], Coroutine[Any, Any, None]]] = {
     "frontend": lambda _model, bus: frontend.run(FrontendConfig(bus=bus, port=0)),
-    "preprocessor": lambda model, bus: preprocessor.run(PreprocessorConfig(model=str(model), bus=bus)),
+    "preprocessor": lambda model, bus: preprocessor.run(
+        PreprocessorConfig(model=str(model), bus=bus)
+    ),
     "worker": lambda model, bus: worker.run(WorkerConfig(model=str(model), bus=bus)),
     "parser": lambda model, bus: parser.run(ParserConfig(model=str(model), bus=bus)),
 }
@@ -87,13 +96,17 @@ async def test_start_ends_at_its_first_waits(stage: str, patient: BusConfig, loa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
-async def test_start_ends_at_each_of_its_waits(stage: str, patient: BusConfig, loaded: Path) -> None:
+async def test_start_ends_at_each_of_its_waits(
+    stage: str, patient: BusConfig, loaded: Path
+) -> None:
     assert await cancel_everywhere(lambda: STARTS[stage](loaded, patient)) > 3
 
 
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", STAGES)
-async def test_service_ends_at_its_first_waits(stage: str, step: int, nats: NatsServer, loaded: Path) -> None:
+async def test_service_ends_at_its_first_waits(
+    stage: str, step: int, nats: NatsServer, loaded: Path
+) -> None:
     config = BusConfig(nats_url=nats.url, beat_interval_s=0.02)
     await cancel_at(lambda: STARTS[stage](loaded, config), range(1, AWAITS + 1, step))
 
@@ -127,14 +140,17 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a service in a process of its own. `patch`: code that runs before it, with the module as `service`."""
+    """Starts a service in a process of its own. `patch`: code that runs before it, with the module
+    as `service`."""
     processes: list[subprocess.Popen[str]] = []
 
     def started(stage: str, url: str, model: Path, patch: str = "") -> subprocess.Popen[str]:
         flags = ["--port=0"] if stage == "frontend" else [f"--model={model}"]
         waits = [f"--nats-url={url}", f"--connect-timeout-s={WAIT_S}", f"--drain-s={WAIT_S}"]
         command = [sys.executable, "-c", PROGRAM.format(stage=stage, patch=patch), *waits, *flags]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
         return processes[-1]
 
     yield started
@@ -167,7 +183,10 @@ def test_signal_ends_a_process_that_waits_for_its_bus_or_its_model(
 ) -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in STAGES]
-        waiting = [start(stage, url_of(server), demo_dir) for stage, server in zip(STAGES, servers, strict=True)]
+        waiting = [
+            start(stage, url_of(server), demo_dir)
+            for stage, server in zip(STAGES, servers, strict=True)
+        ]
         loading = [start(stage, silent, demo_dir, patch) for stage, patch in LOADS.items()]
         for server in servers:
             server.settimeout(LIMIT_S)
@@ -179,9 +198,15 @@ def test_signal_ends_a_process_that_waits_for_its_bus_or_its_model(
         assert len(connections) == len(STAGES)
 
 
-@pytest.mark.parametrize(("signals", "limit_s"), [*(([signum], ENDS_S) for signum in SIGNALS), *QUICKLY])
+@pytest.mark.parametrize(
+    ("signals", "limit_s"), [*(([signum], ENDS_S) for signum in SIGNALS), *QUICKLY]
+)
 def test_second_signal_ends_a_process_that_drains_while_the_bus_hangs(
-    signals: list[signal.Signals], limit_s: float, own_nats: NatsServer, start: Start, demo_dir: Path
+    signals: list[signal.Signals],
+    limit_s: float,
+    own_nats: NatsServer,
+    start: Start,
+    demo_dir: Path,
 ) -> None:
     (signum,) = signals
     process = start("parser", own_nats.url, demo_dir, "service.Parser.drain = drain")

@@ -38,8 +38,12 @@ def test_a_service_that_ends_by_itself_is_clean(main: Main) -> None:
     assert seen == [ParserConfig(model="m")]
 
 
-@pytest.mark.parametrize("error", [Unavailable("no NATS server at nats://x"), OSError("port 1 is taken")])
-def test_a_failure_is_one_line(error: Exception, main: Main, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("no NATS server at nats://x"), OSError("port 1 is taken")]
+)
+def test_a_failure_is_one_line(
+    error: Exception, main: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def run(_config: ParserConfig) -> None:
         raise error
 
@@ -64,7 +68,9 @@ def test_configuration_errors_of_the_service_itself_have_status_2(
     with pytest.raises(SystemExit) as caught:
         main(run, "--model", "m")
     assert caught.value.code == USAGE
-    assert capsys.readouterr().err.splitlines()[1] == "turnwire serve parser: --seal-key-file: empty"
+    assert (
+        capsys.readouterr().err.splitlines()[1] == "turnwire serve parser: --seal-key-file: empty"
+    )
 
 
 def test_wrong_flags_have_status_2(main: Main) -> None:

@@ -1,4 +1,5 @@
-"""A hop of frames over a real nats-server: credit holds, and loss, repeats and reordering change nothing."""
+"""A hop of frames over a real nats-server: credit holds, and loss, repeats and reordering change
+nothing."""
 
 import asyncio
 import random
@@ -81,7 +82,9 @@ class Sink:
         self.ids: dict[str, list[int]] = {}
         self.process = process
         self.given_up: list[str] = []
-        self.receiver = FrameReceiver(process, "worker", self.positions, on_given_up=self.given_up.append)
+        self.receiver = FrameReceiver(
+            process, "worker", self.positions, on_given_up=self.given_up.append
+        )
         self.frames = 0
 
     async def start(self) -> None:
@@ -116,7 +119,9 @@ class StuckSink:
         self.handle = self.held.append
 
     async def start(self) -> None:
-        await self.process.subscribe(subjects.tokens(self.process.id), lambda delivery: self.handle(delivery))
+        await self.process.subscribe(
+            subjects.tokens(self.process.id), lambda delivery: self.handle(delivery)
+        )
 
     def held_bytes(self, *, last: bool = True) -> int:
         """The size of the frames that came, with or without the last one."""
@@ -158,7 +163,9 @@ async def beat(*processes: Process) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_loss_repeats_and_reordering_change_nothing(make_process: MakeProcess, seed: int) -> None:
+async def test_loss_repeats_and_reordering_change_nothing(
+    make_process: MakeProcess, seed: int
+) -> None:
     worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
     source, sink = Source(worker, parser.id), Sink(parser)
     await source.sender.start()
@@ -173,8 +180,11 @@ async def test_loss_repeats_and_reordering_change_nothing(make_process: MakeProc
     assert source.sender.replays > 0
 
 
-async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(make_process: MakeProcess) -> None:
-    """The engine outruns its parser: frames under way stay within the window, tokens pile up in the streams alone."""
+async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
+    make_process: MakeProcess,
+) -> None:
+    """The engine outruns its parser: frames under way stay within the window, tokens pile up in the
+    streams alone."""
     worker = await make_process("worker", "w")
     parser = await make_process("parser", "p", window_bytes=4096)
     source, stuck = Source(worker, parser.id, tokens_per_frame=20), StuckSink(parser)
@@ -198,7 +208,10 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
 
 async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess) -> None:
     worker = await make_process("worker", "w")
-    slow, quick = await make_process("parser", "slow", window_bytes=4096), await make_process("parser", "quick")
+    slow, quick = (
+        await make_process("parser", "slow", window_bytes=4096),
+        await make_process("parser", "quick"),
+    )
     stuck, sink = StuckSink(slow), Sink(quick)
     await stuck.start()
     await sink.start()
@@ -220,7 +233,9 @@ async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess
     assert stuck.held_bytes(last=False) < 4096
 
 
-async def test_a_server_that_dies_and_comes_back_costs_nothing(make_process: MakeProcess, own_nats: NatsServer) -> None:
+async def test_a_server_that_dies_and_comes_back_costs_nothing(
+    make_process: MakeProcess, own_nats: NatsServer
+) -> None:
     worker = await make_process("worker", "w", url=own_nats.url)
     parser = await make_process("parser", "p", url=own_nats.url)
     source, sink = Source(worker, parser.id), Sink(parser)
@@ -238,7 +253,9 @@ async def test_a_server_that_dies_and_comes_back_costs_nothing(make_process: Mak
             await beat(worker, parser)
 
 
-async def test_a_failed_drain_is_repeated(make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_drain_is_repeated(
+    make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "DRAIN_AGAIN_S", 0.01)
     worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
     failures = iter([RuntimeError("once"), RuntimeError("and again")])

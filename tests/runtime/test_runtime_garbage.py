@@ -1,5 +1,5 @@
-"""Whatever a client of the bus sends: the connection lives, the next message is handled, and the log gets one line a
-second."""
+"""Whatever a client of the bus sends: the connection lives, the next message is handled, and the
+log gets one line a second."""
 
 import asyncio
 import io
@@ -52,7 +52,19 @@ TOKENS = [
     b">",
     b"'",
 ]
-DATA = [b"", b"{", b"[]", b"null", b"{}", ACK, b"\xff", b"\x00" * 99, b'"\xff"', b'{"x":' + b"[" * 100_000, b"9" * 5000]
+DATA = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"{}",
+    ACK,
+    b"\xff",
+    b"\x00" * 99,
+    b'"\xff"',
+    b'{"x":' + b"[" * 100_000,
+    b"9" * 5000,
+]
 
 
 class RawPublisher:
@@ -62,14 +74,21 @@ class RawPublisher:
         self._port = int(url.rpartition(":")[2])
 
     async def open(self) -> "RawPublisher":
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
+        self._reader, self._writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, limit=1 << 20
+        )
         self._writer.write(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
         return self
 
-    async def send(self, subject: bytes, data: bytes, headers: bytes = b"", reply: bytes = b"") -> None:
-        """Sends a message; returns when the server has read it, or has closed the connection because of it."""
+    async def send(
+        self, subject: bytes, data: bytes, headers: bytes = b"", reply: bytes = b""
+    ) -> None:
+        """Sends a message; returns when the server has read it, or has closed the connection
+        because of it."""
         head = b" ".join(filter(None, (b"HPUB" if headers else b"PUB", subject, reply)))
-        sizes = b"%d %d" % (len(headers), len(headers) + len(data)) if headers else b"%d" % len(data)
+        sizes = (
+            b"%d %d" % (len(headers), len(headers) + len(data)) if headers else b"%d" % len(data)
+        )
         self._writer.write(head + b" " + sizes + b"\r\n" + headers + data + b"\r\nPING\r\n")
         async with asyncio.timeout(LIMIT_S):
             while (line := await self._reader.readline()) != b"PONG\r\n":
@@ -170,5 +189,7 @@ async def test_generated_garbage_leaves_the_connection_alone(nats: NatsServer) -
                 at = choose.randrange(len(headers))
                 headers = headers[:at] + choose.randbytes(choose.randint(0, 2)) + headers[at + 1 :]
             token = choose.choice(TOKENS) + bytes(set(choose.randbytes(2)) - set(b" .\t\r\n"))
-            await publisher.send(choose.choice([b"t.read.", b"t.fail."]) + token, choose.choice(DATA), headers)
+            await publisher.send(
+                choose.choice([b"t.read.", b"t.fail."]) + token, choose.choice(DATA), headers
+            )
         await service.is_quiet()

@@ -1,4 +1,5 @@
-"""Heartbeats that were forged, changed, recorded or sent under another name change nothing, and are counted."""
+"""Heartbeats that were forged, changed, recorded or sent under another name change nothing, and are
+counted."""
 
 from pathlib import Path
 
@@ -31,7 +32,9 @@ class Peer:
         file = directory / f"{key}.key"
         if key is not None:
             file.write_text(key + "\n")
-        self.auth = HeartbeatAuth(None if key is None else str(file), self.metrics, log, lambda: self.now)
+        self.auth = HeartbeatAuth(
+            None if key is None else str(file), self.metrics, log, lambda: self.now
+        )
 
     def sends(self) -> bytes:
         """The next heartbeat of the worker."""
@@ -82,7 +85,9 @@ def test_heartbeat_that_a_newer_one_has_overtaken_has_no_effect(
     sent = [peer.sends() for _ in range(10)]
     newest = [number > max(order[:at], default=-1) for at, number in enumerate(order)]
     assert [peer.takes(sent[number]) for number in order] == newest
-    assert peer.refused == (newest.count(False) if key else 0), "without a key, old ones do not show a forger"
+    assert peer.refused == (newest.count(False) if key else 0), (
+        "without a key, old ones do not show a forger"
+    )
 
 
 def test_without_a_key_only_subject_and_number_count(tmp_path: Path) -> None:
@@ -98,7 +103,9 @@ def test_without_a_key_only_subject_and_number_count(tmp_path: Path) -> None:
     assert peer.refused == 4
 
 
-def test_forged_and_changed_heartbeats_are_refused(sender: Peer, receiver: Peer, tmp_path: Path) -> None:
+def test_forged_and_changed_heartbeats_are_refused(
+    sender: Peer, receiver: Peer, tmp_path: Path
+) -> None:
     good = sender.sends()
     forged = [
         msgspec.json.encode(WORKER),
@@ -151,7 +158,11 @@ def test_refusals_are_counted_and_logged_at_a_bounded_rate(sender: Peer, receive
         assert not receiver.takes(msgspec.json.encode(WORKER))
     assert receiver.refused == 2000
     (line,) = receiver.log.entries
-    assert (line["event"], line["subject"], line["log_level"]) == ("process.heartbeat_refused", SUBJECT, "warning")
+    assert (line["event"], line["subject"], line["log_level"]) == (
+        "process.heartbeat_refused",
+        SUBJECT,
+        "warning",
+    )
     assert "not signed" in line["reason"]
 
 
@@ -173,7 +184,9 @@ async def test_processes_with_a_key_take_each_other_and_no_forged_one(
     for number in range(2000):
         forged = Heartbeat("worker", f"forged-{number}")
         stranger.publish(subjects.heartbeat("worker", forged.id), forged)
-    stranger.publish(subjects.heartbeat("worker", other.id), Heartbeat("worker", other.id, leaving=True))
+    stranger.publish(
+        subjects.heartbeat("worker", other.id), Heartbeat("worker", other.id, leaving=True)
+    )
     stranger.send_heartbeat()
     await stranger.bus.flush()
     other.serve(Reported(load=Load(running=9)))

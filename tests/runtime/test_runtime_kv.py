@@ -78,7 +78,9 @@ async def test_a_value_of_one_process_is_read_by_another(
     assert await other.get("resp_1") == b"again"
 
 
-async def test_a_key_has_several_values(nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger) -> None:
+async def test_a_key_has_several_values(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
+) -> None:
     one = await opened(await make_bus(nats.url), "several", quiet_log)
     other = await opened(await make_bus(nats.url), "several", quiet_log)
     assert await other.members("k") == []
@@ -117,7 +119,9 @@ async def test_full_means_that_the_oldest_go(
     assert 4 <= len(there) <= 6
 
 
-async def test_entries_expire(nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger) -> None:
+async def test_entries_expire(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
+) -> None:
     bucket = await opened(await make_bus(nats.url), "short", quiet_log, ttl_s=0.2)
     await bucket.put("k", b"v")
     assert await bucket.get("k") == b"v"
@@ -199,7 +203,11 @@ async def test_a_bucket_that_does_not_exist_keeps_nothing_until_it_does(
     assert await bucket.get("k") is None
     assert await bucket.members("k") == []
     (line,) = capture.entries
-    assert (line["event"], line["bucket"], line["log_level"]) == ("kv.missing", f"later-{first}", "warning")
+    assert (line["event"], line["bucket"], line["log_level"]) == (
+        "kv.missing",
+        f"later-{first}",
+        "warning",
+    )
     assert "turnwire buckets" in line["hint"]
     await create_bucket(bus, config(f"later-{first}"))
     await bucket.put("k", b"w")
@@ -219,7 +227,9 @@ async def test_a_missing_bucket_costs_no_request_each_time(
     assert bus.received == received
 
 
-async def test_a_server_without_jetstream_has_no_buckets(without_jetstream: NatsServer, make_bus: MakeBus) -> None:
+async def test_a_server_without_jetstream_has_no_buckets(
+    without_jetstream: NatsServer, make_bus: MakeBus
+) -> None:
     bus = await make_bus(without_jetstream.url)
     log, capture = logging()
     assert await Bucket(bus, config("none"), log).get("k") is None
@@ -228,7 +238,9 @@ async def test_a_server_without_jetstream_has_no_buckets(without_jetstream: Nats
         await create_bucket(bus, config("none"))
 
 
-async def test_a_bucket_that_the_server_refuses_is_one_error(nats: NatsServer, make_bus: MakeBus) -> None:
+async def test_a_bucket_that_the_server_refuses_is_one_error(
+    nats: NatsServer, make_bus: MakeBus
+) -> None:
     bus = await make_bus(nats.url)
     with pytest.raises(EngineFailed, match="bucket huge: "):
         await create_bucket(bus, config("huge", max_bytes=1 << 40))
@@ -251,7 +263,9 @@ async def test_no_writer_can_empty_a_bucket(
     await create_bucket(bus, old)  # as a bucket of an older release is updated
     await bucket.put("k", b"v")
     with pytest.raises(EngineFailed, match="rollup"):
-        await bus.jetstream(lambda js: js.publish("$KV.rollup.x", b"x", headers={"Nats-Rollup": "all"}), 60)
+        await bus.jetstream(
+            lambda js: js.publish("$KV.rollup.x", b"x", headers={"Nats-Rollup": "all"}), 60
+        )
     assert await bucket.get("k") == b"v"
 
 
@@ -289,8 +303,11 @@ KINDS: list[Callable[[bytes], bytes]] = [
 
 
 async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]:
-    """The last value of the keys that a subject with wildcards matches, as NATS has it, and its own subject."""
-    message = await bus.jetstream(lambda js: js.get_last_msg(f"KV_{bucket}", subject, direct=True), 60)
+    """The last value of the keys that a subject with wildcards matches, as NATS has it, and its own
+    subject."""
+    message = await bus.jetstream(
+        lambda js: js.get_last_msg(f"KV_{bucket}", subject, direct=True), 60
+    )
     assert message.subject is not None
     assert message.data is not None
     return message.subject, message.data
@@ -298,7 +315,10 @@ async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]
 
 @pytest.mark.parametrize("damage", KINDS)
 async def test_value_that_was_not_made_with_its_key_is_missing(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger, damage: Callable[[bytes], bytes]
+    nats: NatsServer,
+    make_bus: MakeBus,
+    quiet_log: FilteringBoundLogger,
+    damage: Callable[[bytes], bytes],
 ) -> None:
     bus = await make_bus(nats.url)
     name = f"damaged{KINDS.index(damage)}"

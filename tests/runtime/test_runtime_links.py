@@ -68,7 +68,8 @@ def test_a_heartbeat_that_overtakes_its_frames_is_not_a_loss() -> None:
     st.data(),
 )
 def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataObject) -> None:
-    """However many frames and credits get lost, beats bring the sender back to an open link with nothing under way."""
+    """However many frames and credits get lost, beats bring the sender back to an open link with
+    nothing under way."""
     window = 1000
     sender, receiver = SendLink(window), ReceiveLink(window)
     for size in sizes:

@@ -40,5 +40,7 @@ def test_a_heartbeat_of_an_earlier_connection_proves_nothing() -> None:
     assert liveness.silent(103.1)
     liveness.sent(2, 103.0)
     liveness.sent(3, 103.5)
-    assert liveness.receive(3, 104.0) == (103.5, 4.0, True), "the newest of those that are back counts"
+    assert liveness.receive(3, 104.0) == (103.5, 4.0, True), (
+        "the newest of those that are back counts"
+    )
     assert liveness.receive(2, 104.0) is None

@@ -78,8 +78,12 @@ async def test_a_thread_beside_the_loop_loses_nothing() -> None:
     lines.warning("end")
     said = "".join(stream.writes).splitlines()
     assert len(said) == 401
-    assert [line for line in said if line.startswith("thread")] == [f"thread {number}" for number in range(200)]
-    assert [line for line in said if line.startswith("loop")] == [f"loop {number}" for number in range(200)]
+    assert [line for line in said if line.startswith("thread")] == [
+        f"thread {number}" for number in range(200)
+    ]
+    assert [line for line in said if line.startswith("loop")] == [
+        f"loop {number}" for number in range(200)
+    ]
 
 
 async def test_a_stream_that_was_closed_ends_nothing() -> None:
@@ -105,7 +109,9 @@ def test_waiting_lines_are_written_when_the_process_ends() -> None:
         "    [lines.info(str(number)) for number in range(3)]\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stderr == "0\n1\n2\n"
 
 
@@ -130,7 +136,13 @@ def test_text_that_can_be_printed_stays(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("\x1b[31m", "\\x1b[31m"), ("a\r\nb", "a\\r\\nb"), ("\x9b2J", "\\x9b2J"), ("\u2028", "\\u2028")]
+    ("text", "shown"),
+    [
+        ("\x1b[31m", "\\x1b[31m"),
+        ("a\r\nb", "a\\r\\nb"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\u2028", "\\u2028"),
+    ],
 )
 def test_control_characters_are_shown_as_their_escapes(text: str, shown: str) -> None:
     assert printable(text) == shown

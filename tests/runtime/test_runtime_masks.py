@@ -1,4 +1,5 @@
-"""No user, password or token of a NATS URL shows in an error, a setting or a log line, however the URL is spelled."""
+"""No user, password or token of a NATS URL shows in an error, a setting or a log line, however the
+URL is spelled."""
 
 import re
 import time
@@ -27,7 +28,8 @@ SCHEMES = st.sampled_from(["nats://", "tls://", ""])
 
 @st.composite
 def secrets_in_urls(draw: st.DrawFn) -> str:
-    """One to three servers with logins that contain the word "geheim", and may have unescaped characters."""
+    """One to three servers with logins that contain the word "geheim", and may have unescaped
+    characters."""
     urls = []
     for _ in range(draw(st.integers(1, 3))):
         login = draw(PIECES) + "geheim" + draw(PIECES)
@@ -110,9 +112,12 @@ SHAPES = [
 
 @pytest.mark.parametrize("mask", [mask_passwords, mask_servers])
 @pytest.mark.parametrize(
-    ("begin", "end"), [("", ""), ("@", ""), ("", "@"), ("nats://", "@h"), ("a:", "://"), ("x://", "/@")]
+    ("begin", "end"),
+    [("", ""), ("@", ""), ("", "@"), ("nats://", "@h"), ("a:", "://"), ("x://", "/@")],
 )
-def test_time_grows_with_the_length_of_a_text(mask: Callable[[str], str], begin: str, end: str) -> None:
+def test_time_grows_with_the_length_of_a_text(
+    mask: Callable[[str], str], begin: str, end: str
+) -> None:
     """Sixteen times the text takes 16 times as long, not 256."""
     for shape in SHAPES:
         small, large = (begin + shape * (size // len(shape)) + end for size in (8_000, 128_000))
@@ -140,11 +145,19 @@ async def test_connection_to_no_server_shows_no_login(login: str) -> None:
 
 @pytest.mark.parametrize("login", LOGINS)
 @pytest.mark.parametrize("scheme", ["nats://", ""])
-def test_commands_show_no_login(login: str, scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_show_no_login(
+    login: str, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = f"{scheme}{login}@127.0.0.1:1"
     bus = ["--nats-url", url, "--connect-timeout-s=0.05"]
     for argv in (
-        *(["tap", *bus], ["inspect", "--port=0", *bus], ["buckets", *bus], ["doctor", *bus], ["config", *bus]),
+        *(
+            ["tap", *bus],
+            ["inspect", "--port=0", *bus],
+            ["buckets", *bus],
+            ["doctor", *bus],
+            ["config", *bus],
+        ),
         *(["serve", "frontend", "--port=0", *bus], ["buckets", url], ["serve", "frontend", url]),
     ):
         with suppress(SystemExit):

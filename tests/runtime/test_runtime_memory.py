@@ -21,7 +21,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(call: str) -> int:
-    done = subprocess.run([sys.executable, "-c", FAULTS.format(call=call)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS.format(call=call)], capture_output=True, text=True, check=True
+    )
     return int(done.stdout)
 
 

@@ -41,7 +41,11 @@ def test_a_peer_that_is_not_a_server_is_refused(url: str) -> None:
     ],
 )
 async def test_a_login_is_read_from_url_and_files(
-    url: str, config: dict[str, str], login: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str,
+    config: dict[str, str],
+    login: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("password").write_text("hidden\n")

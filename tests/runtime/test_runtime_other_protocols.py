@@ -1,4 +1,5 @@
-"""Processes of other protocols are not used, and reported once each, whatever their heartbeats contain."""
+"""Processes of other protocols are not used, and reported once each, whatever their heartbeats
+contain."""
 
 import time
 from collections import Counter
@@ -25,7 +26,11 @@ OTHERS = ("tw.v1", "tw.v3", "tw.v22", "tw.2")
 NAMES = ["a", "b.1"]
 Peer = tuple[str, Stage, str]
 """Prefix, stage and id."""
-peers = st.tuples(st.sampled_from([subjects.PREFIX, *OTHERS]), st.sampled_from(get_args(Stage)), st.sampled_from(NAMES))
+peers = st.tuples(
+    st.sampled_from([subjects.PREFIX, *OTHERS]),
+    st.sampled_from(get_args(Stage)),
+    st.sampled_from(NAMES),
+)
 
 
 def captured() -> tuple[structlog.typing.FilteringBoundLogger, structlog.testing.LogCapture]:
@@ -36,11 +41,16 @@ def captured() -> tuple[structlog.typing.FilteringBoundLogger, structlog.testing
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sent=st.lists(st.tuples(peers, st.booleans()), max_size=40))
 async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_one_is_logged_once(
-    sent: list[tuple[Peer, bool]], nats: NatsServer, make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
+    sent: list[tuple[Peer, bool]],
+    nats: NatsServer,
+    make_process: MakeProcess,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(other_protocols, "RateLimit", lambda: RateLimit(0))
     log, capture = captured()
-    process = Process("frontend", ServiceConfig(bus=BusConfig(nats_url=nats.url, dead_after_s=600.0)), log)
+    process = Process(
+        "frontend", ServiceConfig(bus=BusConfig(nats_url=nats.url, dead_after_s=600.0)), log
+    )
     await process.connect()
     seen: list[tuple[Stage, str]] = []
     process.registry.on_heartbeat(lambda heartbeat: seen.append((heartbeat.stage, heartbeat.id)))
@@ -48,18 +58,28 @@ async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_
     for (prefix, stage, name), readable in sent:
         heartbeat = Heartbeat(stage, name, models=[ModelCard("m")])
         own = subjects.heartbeat(stage, name)
-        data = msgspec.json.encode(heartbeat) if readable or prefix == subjects.PREFIX else b"\xff of another form"
+        data = (
+            msgspec.json.encode(heartbeat)
+            if readable or prefix == subjects.PREFIX
+            else b"\xff of another form"
+        )
         assert sender.bus.publish(own.replace(subjects.PREFIX, prefix, 1), data)
     sender.send_heartbeat()
     await eventually(lambda: ("worker", sender.id) in seen)
     await process.bus.close()
     used = [(stage, name) for (prefix, stage, name), _ in sent if prefix == subjects.PREFIX]
     assert [peer for peer in seen if peer[1] in NAMES] == used
-    assert {(b.stage, b.id) for stage in get_args(Stage) for b in process.registry.able(stage, "m")} == set(used)
+    assert {
+        (b.stage, b.id) for stage in get_args(Stage) for b in process.registry.able(stage, "m")
+    } == set(used)
     lines = [e for e in capture.entries if e["event"] == "process.other_protocol"]
-    logged = Counter((e["peer_protocol"], e["peer_stage"], subjects.unescape(e["peer"])) for e in lines)
+    logged = Counter(
+        (e["peer_protocol"], e["peer_stage"], subjects.unescape(e["peer"])) for e in lines
+    )
     assert logged == Counter({peer for peer, _ in sent if peer[0] != subjects.PREFIX})
-    assert all(entry["protocol"] == subjects.PREFIX and entry["log_level"] == "warning" for entry in lines)
+    assert all(
+        entry["protocol"] == subjects.PREFIX and entry["log_level"] == "warning" for entry in lines
+    )
     assert process.metrics.get_sample_value("turnwire_other_protocol_processes") == len(logged)
 
 

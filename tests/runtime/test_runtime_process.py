@@ -29,7 +29,8 @@ def keep(heartbeats: list[Heartbeat], process: Process) -> None:
 
 
 async def ready(process: Process) -> None:
-    """Waits until a process has announced itself: its first heartbeats are those of a draining process."""
+    """Waits until a process has announced itself: its first heartbeats are those of a draining
+    process."""
     await eventually(lambda: process.draining)
     await eventually(lambda: not process.draining)
 
@@ -42,10 +43,14 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     heartbeats: list[Heartbeat] = []
     keep(heartbeats, watcher)
     knew: list[bool] = []
-    watcher.registry.on_heartbeat(lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None))
+    watcher.registry.on_heartbeat(
+        lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None)
+    )
     watching = asyncio.create_task(watcher.run())
     await ready(watcher)
-    await asyncio.sleep(2 * CHANGE_DELAY_S)  # a newcomer that is not ready would have answered by now
+    await asyncio.sleep(
+        2 * CHANGE_DELAY_S
+    )  # a newcomer that is not ready would have answered by now
     running = asyncio.create_task(newcomer.run())
     await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
     assert heartbeats[0].draining
@@ -59,9 +64,13 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     await watching
 
 
-async def test_changes_are_sent_soon_and_in_one_heartbeat(make_process: MakeProcess, own_nats: NatsServer) -> None:
+async def test_changes_are_sent_soon_and_in_one_heartbeat(
+    make_process: MakeProcess, own_nats: NatsServer
+) -> None:
     watcher = await make_process("frontend", "f", url=own_nats.url)
-    process = await make_process("worker", "w", url=own_nats.url, beat_interval_s=30.0, dead_after_s=60.0)
+    process = await make_process(
+        "worker", "w", url=own_nats.url, beat_interval_s=30.0, dead_after_s=60.0
+    )
     running = asyncio.create_task(process.run())
     heartbeats: list[Heartbeat] = []
     await eventually(lambda: watcher.registry.get("worker", process.id) is not None)
@@ -148,7 +157,10 @@ async def test_work_that_fails_or_never_begins_does_no_harm(make_process: MakePr
 
 
 async def test_heartbeats_continue_when_a_listener_fails(make_process: MakeProcess) -> None:
-    watcher, process = await make_process("frontend", "f"), await make_process("worker", "w", beat_interval_s=0.05)
+    watcher, process = (
+        await make_process("frontend", "f"),
+        await make_process("worker", "w", beat_interval_s=0.05),
+    )
 
     def fail(_now: float) -> None:
         raise ZeroDivisionError
@@ -168,7 +180,9 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     stages: tuple[Stage, ...] = ("worker", "parser")
     dead_after_s = 0.3
     one, other = [
-        await make_process(stage, "p", url=own_nats.url, beat_interval_s=0.05, dead_after_s=dead_after_s)
+        await make_process(
+            stage, "p", url=own_nats.url, beat_interval_s=0.05, dead_after_s=dead_after_s
+        )
         for stage in stages
     ]
     lost: list[str] = []
@@ -198,7 +212,9 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     await running[1]
 
 
-async def test_a_probe_finds_out_whether_anybody_is_subscribed(make_process: MakeProcess, own_nats: NatsServer) -> None:
+async def test_a_probe_finds_out_whether_anybody_is_subscribed(
+    make_process: MakeProcess, own_nats: NatsServer
+) -> None:
     process = await make_process("worker", "w", url=own_nats.url)
     deaf = await make_process("frontend", "f", url=own_nats.url)
     gone: list[str] = []
@@ -214,14 +230,20 @@ async def test_a_probe_finds_out_whether_anybody_is_subscribed(make_process: Mak
 
 
 async def test_process_that_never_served_was_not_cut_off(nats: NatsServer) -> None:
-    """It ended before its first heartbeat: the time since then is not that since the machine's start."""
+    """It ended before its first heartbeat: the time since then is not that since the machine's
+    start."""
     lines: list[MutableMapping[str, Any]] = []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         bus = BusConfig(nats_url=nats.url)
-        process = Process("parser", ParserConfig(model="m", metrics_port=port, bus=bus), log_into(lines))
+        process = Process(
+            "parser", ParserConfig(model="m", metrics_port=port, bus=bus), log_into(lines)
+        )
         await process.connect()
-        with pytest.raises(ConfigError, match="in use; choose another address with --metrics-host and --metrics-port"):
+        with pytest.raises(
+            ConfigError,
+            match="in use; choose another address with --metrics-host and --metrics-port",
+        ):
             await process.run()
     assert [line["event"] for line in lines] == ["process.left"]

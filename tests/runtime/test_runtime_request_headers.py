@@ -32,7 +32,9 @@ from services.runtime.request_headers import AllowedHosts
         ([], "127.0.0.1", False, "l\u24deocalhost", False),
     ],
 )
-def test_host_name_is_checked(configured: list[str], listening: str, guarded: bool, host: str, fine: bool) -> None:
+def test_host_name_is_checked(
+    configured: list[str], listening: str, guarded: bool, host: str, fine: bool
+) -> None:
     hosts = AllowedHosts.of(configured, listening, guarded=guarded)
     if fine:
         hosts.check(host)

@@ -21,7 +21,9 @@ def test_a_sealed_thought_opens_again(text: str) -> None:
     blob = SEALER.seal(text)
     assert blob
     assert SEALER.open(blob) == text
-    assert SEALER.seal(text) == blob, "the same thought of a turn has one seal, wherever it is sealed"
+    assert SEALER.seal(text) == blob, (
+        "the same thought of a turn has one seal, wherever it is sealed"
+    )
 
 
 @given(st.binary(max_size=200))
@@ -71,4 +73,8 @@ def test_a_tenant_opens_its_own_seals_only() -> None:
 
 def test_equal_thoughts_of_two_turns_have_different_seals() -> None:
     assert SEALER.seal("thought", "t1") != SEALER.seal("thought", "t2")
-    assert SEALER.open(SEALER.seal("thought", "t1")) == SEALER.open(SEALER.seal("thought", "t2")) == "thought"
+    assert (
+        SEALER.open(SEALER.seal("thought", "t1"))
+        == SEALER.open(SEALER.seal("thought", "t2"))
+        == "thought"
+    )

@@ -62,7 +62,12 @@ def test_traceback_of_one_event_is_written_once_a_second(monkeypatch: pytest.Mon
     written = lines(stream)
     assert sum(line["event"] == "said" for line in written) == 40
     for event in ("turn.failed", "task.failed"):
-        assert [line.get("left_out") for line in written if line["event"] == event] == [None, 9, 9, 9]
+        assert [line.get("left_out") for line in written if line["event"] == event] == [
+            None,
+            9,
+            9,
+            9,
+        ]
     assert sum("logger" in line for line in written) == 4
 
 
@@ -73,7 +78,14 @@ def test_log_lines_are_json_with_what_was_bound() -> None:
     log.info("turn", turn="t1", tokens=3)
     (line,) = lines(stream)
     assert str(line.pop("time")).endswith("Z")
-    assert line == {"level": "info", "event": "turn", "stage": "frontend", "id": "f1", "turn": "t1", "tokens": 3}
+    assert line == {
+        "level": "info",
+        "event": "turn",
+        "stage": "frontend",
+        "id": "f1",
+        "turn": "t1",
+        "tokens": 3,
+    }
 
 
 def test_number_that_json_lacks_is_a_text() -> None:
@@ -120,14 +132,26 @@ def test_logs_of_libraries_have_the_same_form(root_logger: logging.Logger) -> No
     logging.getLogger("some.library").warning("%d of %d", 1, 2)
     logging.getLogger("some.library").info("chatter")
     (line,) = lines(stream)
-    assert (line["event"], line["level"], line["logger"], line["id"]) == ("1 of 2", "warning", "some.library", "f1")
+    assert (line["event"], line["level"], line["logger"], line["id"]) == (
+        "1 of 2",
+        "warning",
+        "some.library",
+        "f1",
+    )
 
 
 def test_each_process_has_a_registry_of_its_own() -> None:
     one, other = new_registry(), new_registry()
     Counter("turnwire_things", "Things.", registry=one).inc()
-    names = {family.name for family in text_string_to_metric_families(render_metrics(one)[0].decode())}
-    assert {"turnwire_things", "process_cpu_seconds", "python_gc_collections", "python_info"} <= names
+    names = {
+        family.name for family in text_string_to_metric_families(render_metrics(one)[0].decode())
+    }
+    assert {
+        "turnwire_things",
+        "process_cpu_seconds",
+        "python_gc_collections",
+        "python_info",
+    } <= names
     assert b"turnwire_things" not in render_metrics(other)[0]
 
 
@@ -164,7 +188,10 @@ async def test_health_is_served(readiness_and_url: tuple[Readiness, str]) -> Non
         async with session.get("/live") as live:
             assert live.status == 200
         async with session.get("/ready") as ready:
-            assert (ready.status, await ready.json()) == (503, {"status": "not ready", "reason": "loading the model"})
+            assert (ready.status, await ready.json()) == (
+                503,
+                {"status": "not ready", "reason": "loading the model"},
+            )
         readiness.reason = None
         async with session.get("/ready") as ready:
             assert (ready.status, await ready.json()) == (200, {"status": "ready"})

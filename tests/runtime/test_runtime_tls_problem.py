@@ -1,4 +1,5 @@
-"""The line about a broken TLS file names the file and what is wrong, for the frontend and for the bus."""
+"""The line about a broken TLS file names the file and what is wrong, for the frontend and for the
+bus."""
 
 import ssl
 from collections.abc import Callable
@@ -54,7 +55,12 @@ async def test_other_key_and_key_with_a_password_are_named(tmp_path: Path) -> No
     cert_file, _ = authority.write(tmp_path, "own")
     _, other = authority.write(tmp_path, "other")
     ca_file = authority.write_self(tmp_path / "ca.pem")
-    await check(cert_file, other, ca_file, f"the key in {other} is not that of the certificate in {cert_file}")
+    await check(
+        cert_file,
+        other,
+        ca_file,
+        f"the key in {other} is not that of the certificate in {cert_file}",
+    )
     await check(cert_file, None, ca_file, f"{cert_file} {NO_KEY}")
     Path(other).write_bytes(locked_key())
     await check(cert_file, other, ca_file, f"{other} {NO_KEY}")
@@ -64,7 +70,9 @@ async def check(cert_file: str, key_file: str | None, ca_file: str, problem: str
     with pytest.raises(ValueError) as frontends:
         Tls(cert_file, key_file, ca_file)
     with pytest.raises(ValueError) as bus:
-        await read_tls(BusConfig(nats_cert_file=cert_file, nats_key_file=key_file, nats_ca_file=ca_file))
+        await read_tls(
+            BusConfig(nats_cert_file=cert_file, nats_key_file=key_file, nats_ca_file=ca_file)
+        )
     assert [str(frontends.value), str(bus.value)] == [problem] * 2
 
 

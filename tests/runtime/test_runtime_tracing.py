@@ -1,4 +1,5 @@
-"""Spans reach an OTLP receiver as they were recorded; what is not sampled, or cannot be exported, costs nothing."""
+"""Spans reach an OTLP receiver as they were recorded; what is not sampled, or cannot be exported,
+costs nothing."""
 
 import asyncio
 import io
@@ -38,7 +39,9 @@ def log() -> io.StringIO:
 def make(receiver: Receiver, log: io.StringIO) -> Callable[..., Tracer]:
     def opened(stage: Any = "frontend", **settings: Any) -> Tracer:
         config = FrontendConfig(**{"tracing": True, "otlp_endpoint": receiver.url, **settings})
-        return open_tracer(config, stage, f"{stage}-1-abc", open_log(ServiceConfig(log_format="json"), log))
+        return open_tracer(
+            config, stage, f"{stage}-1-abc", open_log(ServiceConfig(log_format="json"), log)
+        )
 
     return opened
 
@@ -60,7 +63,14 @@ async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
     turn = request.open("chat m", 500, {"gen_ai.request.model": "m"})
     retry = turn.open("retry", 1_000, {}, after=turn)
     scope = worker.scope(msgspec.json.decode(msgspec.json.encode(retry.carrier)))
-    scope.record("decode", 2_000, 3_000, {"n": 1}, error="engine", events=[("refused", 2_500, {"why": "full"})])
+    scope.record(
+        "decode",
+        2_000,
+        3_000,
+        {"n": 1},
+        error="engine",
+        events=[("refused", 2_500, {"why": "full"})],
+    )
     retry.end(4_000)
     turn.end(5_000_000_000_000_000_000)
     request.set({"http.response.status_code": 200})
@@ -71,7 +81,12 @@ async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
     root, decode = found.one("POST /x"), found.one("decode")
     assert (root.parent, root.kind, root.state) == ("b2" * 8, 2, "vendor=value")
     assert root.attributes == {"http.route": "/x", "http.response.status_code": 200}
-    assert (decode.start, decode.end, decode.state, decode.failed) == (2_000, 3_000, "vendor=value", True)
+    assert (decode.start, decode.end, decode.state, decode.failed) == (
+        2_000,
+        3_000,
+        "vendor=value",
+        True,
+    )
     assert decode.attributes == {"n": 1, "error.type": "engine"}
     assert decode.events == [("refused", {"why": "full"})]
     assert found.one("retry").links == [found.one("chat m").id]
@@ -80,7 +95,9 @@ async def test_a_request_and_what_another_process_records_of_it_are_one_trace(
     assert root.resource["turnwire.stage"] == "frontend"
 
 
-async def test_the_client_decides_else_the_ratio(make: Callable[..., Tracer], receiver: Receiver) -> None:
+async def test_the_client_decides_else_the_ratio(
+    make: Callable[..., Tracer], receiver: Receiver
+) -> None:
     none, every = make(trace_ratio=0), make(trace_ratio=1)
     assert none.sample(CLIENT) is not None
     assert none.sample({}) is None
@@ -121,14 +138,18 @@ async def test_standard_variables_apply(
     assert (resource["service.name"], resource["deployment.environment.name"]) == ("ours", "test")
 
 
-async def test_a_disabled_sdk_records_nothing(make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disabled_sdk_records_nothing(
+    make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     tracer = make(trace_ratio=1)
     assert tracer.sample(CLIENT) is None
     await tracer.close()
 
 
-async def test_a_receiver_that_is_down_is_one_line(make: Callable[..., Tracer], log: io.StringIO) -> None:
+async def test_a_receiver_that_is_down_is_one_line(
+    make: Callable[..., Tracer], log: io.StringIO
+) -> None:
     tracer = make(otlp_endpoint=f"http://user:secret@127.0.0.1:{free_port()}")
     for _ in range(300):
         serve(tracer, {}, {}).end(1)

@@ -1,4 +1,5 @@
-"""A turn's log can be read from anywhere, and a cursor takes each event once, whatever is lost or said again."""
+"""A turn's log can be read from anywhere, and a cursor takes each event once, whatever is lost or
+said again."""
 
 import random
 
@@ -30,7 +31,11 @@ KINDS = ("reasoning", "text", "tool_use")
 def turns(draw: st.DrawFn) -> list[LoggedEvent]:
     """A whole turn, cut into small deltas."""
     events: list[LoggedEvent] = []
-    blocks = draw(st.lists(st.tuples(st.sampled_from(KINDS), st.lists(st.text(min_size=1, max_size=5), max_size=6))))
+    blocks = draw(
+        st.lists(
+            st.tuples(st.sampled_from(KINDS), st.lists(st.text(min_size=1, max_size=5), max_size=6))
+        )
+    )
     for index, (kind, pieces) in enumerate(blocks):
         call = ("f", f"c{index}") if kind == "tool_use" else ()
         events.append(BlockStart(index, kind, *call))  # type: ignore[arg-type]
@@ -70,7 +75,9 @@ def inseparable(events: list[LoggedEvent]) -> list[list[LoggedEvent]]:
 
 
 @given(turns(), st.data())
-def test_reading_in_any_steps_gives_the_turn(events: list[LoggedEvent], data: st.DataObject) -> None:
+def test_reading_in_any_steps_gives_the_turn(
+    events: list[LoggedEvent], data: st.DataObject
+) -> None:
     log, cursor, read = TurnLog(), Cursor(), list[LoggedEvent]()
     for event in events:
         log.append(event)
@@ -92,8 +99,8 @@ def test_a_cursor_passes_a_turn_once(events: list[LoggedEvent]) -> None:
 def test_a_lossy_repeating_channel_with_replay_loses_and_doubles_nothing(
     events: list[LoggedEvent], data: st.DataObject
 ) -> None:
-    """Events are dropped, doubled and swapped at will, a call's dispatch with its stop; gaps are answered by a replay
-    from the receiver's position."""
+    """Events are dropped, doubled and swapped at will, a call's dispatch with its stop; gaps are
+    answered by a replay from the receiver's position."""
     seed = data.draw(st.integers(0, 2**32))
     chance = random.Random(seed)
     log, sent, receiver, got = TurnLog(), Cursor(), Cursor(), list[LoggedEvent]()
@@ -112,7 +119,9 @@ def test_a_lossy_repeating_channel_with_replay_loses_and_doubles_nothing(
     for attempt in range(200):
         batch = inseparable(log.read(sent)[0])
         if attempt < 20:
-            batch = [e for e in batch if chance.random() > 0.3 for _ in range(chance.choice((1, 1, 2)))]
+            batch = [
+                e for e in batch if chance.random() > 0.3 for _ in range(chance.choice((1, 1, 2)))
+            ]
             if len(batch) > 1 and chance.random() < 0.3:
                 i = chance.randrange(len(batch) - 1)
                 batch[i], batch[i + 1] = batch[i + 1], batch[i]
@@ -167,7 +176,9 @@ def test_a_turn_can_be_read_in_rooms_of_any_size(events: list[LoggedEvent], room
         piece, left = log.read(cursor, room)
         text = sum(len(e.text) for e in piece if isinstance(e, Delta))
         assert text <= room
-        assert left == max(room - text - sum(len(e.arguments) for e in piece if isinstance(e, Dispatch)), 0)
+        assert left == max(
+            room - text - sum(len(e.arguments) for e in piece if isinstance(e, Dispatch)), 0
+        )
         assert piece
         read += piece
     assert joined(read) == joined(events)
@@ -226,9 +237,14 @@ def told_log(text: str, places: list[int], top: int = 0) -> TurnLog:
 
 
 @given(
-    st.text(min_size=1, max_size=60), st.lists(st.integers(0, 70), max_size=30), st.integers(1, 900), st.integers(0, 3)
+    st.text(min_size=1, max_size=60),
+    st.lists(st.integers(0, 70), max_size=30),
+    st.integers(1, 900),
+    st.integers(0, 3),
 )
-def test_tokens_go_out_with_the_text_at_their_places(text: str, places: list[int], room: int, top: int) -> None:
+def test_tokens_go_out_with_the_text_at_their_places(
+    text: str, places: list[int], room: int, top: int
+) -> None:
     """However it is cut. Tokens after the text (of a stop string, for example) are never sent."""
     log, cursor, receiver = told_log(text, places, top), Cursor(), Cursor()
     said, got = "", []
@@ -242,13 +258,21 @@ def test_tokens_go_out_with_the_text_at_their_places(text: str, places: list[int
                 assert event.offset == len(said)
                 said += event.text
                 got += [token.at for token in event.logprobs or []]
-                assert all(event.offset <= at < len(said) for at in got[-len(event.logprobs or ()) :] if event.logprobs)
+                assert all(
+                    event.offset <= at < len(said)
+                    for at in got[-len(event.logprobs or ()) :]
+                    if event.logprobs
+                )
     assert said == text
     assert got == sorted(at for at in places if at < len(text))
 
 
-@given(st.text(min_size=1, max_size=30), st.lists(st.integers(0, 29), max_size=20), st.integers(0, 30))
-def test_a_trimmed_delta_keeps_the_tokens_that_it_still_covers(text: str, places: list[int], have: int) -> None:
+@given(
+    st.text(min_size=1, max_size=30), st.lists(st.integers(0, 29), max_size=20), st.integers(0, 30)
+)
+def test_a_trimmed_delta_keeps_the_tokens_that_it_still_covers(
+    text: str, places: list[int], have: int
+) -> None:
     receiver = Cursor()
     receiver.accept(BlockStart(0, "text"))
     if have > 0:
@@ -286,8 +310,15 @@ def call_log(arguments: str, *, complete: bool = True) -> TurnLog:
 
 
 def test_a_complete_call_is_dispatched_right_before_its_stop() -> None:
-    assert call_log("{}").read(Cursor())[0][2:] == [Dispatch(0, "c", "f", "{}"), BlockStop(0, True, 2)]
-    assert [type(event) for event in call_log('{"', complete=False).read(Cursor())[0]] == [BlockStart, Delta, BlockStop]
+    assert call_log("{}").read(Cursor())[0][2:] == [
+        Dispatch(0, "c", "f", "{}"),
+        BlockStop(0, True, 2),
+    ]
+    assert [type(event) for event in call_log('{"', complete=False).read(Cursor())[0]] == [
+        BlockStart,
+        Delta,
+        BlockStop,
+    ]
 
 
 def test_a_dispatch_is_in_one_batch_with_its_stop_however_small_the_room() -> None:
@@ -322,7 +353,10 @@ def test_dispatches_are_added_to_recorded_events() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=4), st.text(min_size=1, max_size=4)), max_size=8),
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 99), max_size=4), st.text(min_size=1, max_size=4)),
+        max_size=8,
+    ),
     st.booleans(),
     st.data(),
 )
@@ -368,7 +402,9 @@ def test_ids_come_once_and_in_order_whatever_is_lost(
     else:
         return  # the channel lost everything
     assert [token for one in got for token in one.ids] == ids
-    assert [one.at for one in got] == [sum(len(each.ids) for each in got[:n]) for n in range(len(got))]
+    assert [one.at for one in got] == [
+        sum(len(each.ids) for each in got[:n]) for n in range(len(got))
+    ]
     assert text == "".join(texts)
     assert all((one.logprobs is not None) == logprobs for one in got)
     assert all(one.logprobs is None or len(one.logprobs) == len(one.ids) for one in got)

@@ -1,4 +1,5 @@
-"""`python -m tests.scaling`: processes that follow a load as pods would, by the manifests of deploy/kubernetes."""
+"""`python -m tests.scaling`: processes that follow a load as pods would, by the manifests of
+deploy/kubernetes."""
 
 import argparse
 import asyncio
@@ -29,7 +30,9 @@ SLOTS = 256
 
 
 @contextlib.asynccontextmanager
-async def started(directory: Path, divide: float, speed: float) -> AsyncIterator[tuple[Fleet, Tokenizer]]:
+async def started(
+    directory: Path, divide: float, speed: float
+) -> AsyncIterator[tuple[Fleet, Tokenizer]]:
     """A NATS server and a fleet without pods."""
     model = build_demo_model(directory / "model")
     nats = NatsServer(str(find_nats_server()), str(directory))
@@ -55,7 +58,9 @@ async def measure(plan: Plan, divide: float, directory: Path) -> tuple[list[Phas
     async with started(directory, divide, plan.speed) as (fleet, tokenizer):
         run = Run(plan, fleet, tokenizer)
         await run.run(
-            lambda phase: print(as_rows([phase])[0], *phase.notes[:3], *phase.decisions, sep="\n  ", flush=True)
+            lambda phase: print(
+                as_rows([phase])[0], *phase.notes[:3], *phase.decisions, sep="\n  ", flush=True
+            )
         )
         return run.phases, fleet.wrong
 
@@ -69,20 +74,32 @@ def markdown(phases: list[Phase]) -> str:
     """The table of the docs."""
     rows = as_rows(phases)
     head = list(rows[0])
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *([str(row[key]) for key in head] for row in rows)]
+    lines = [
+        head,
+        ["---", *["--:"] * (len(head) - 1)],
+        *([str(row[key]) for key in head] for row in rows),
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def main() -> int:
     """0: no stream was lost; 1: one was, or a process ended as it should not."""
     parser = argparse.ArgumentParser(prog="python -m tests.scaling", description=__doc__)
-    parser.add_argument("--divide", type=float, default=12.0, metavar="N", help="the manifests' thresholds")
-    parser.add_argument("--speed", type=float, default=20.0, metavar="N", help="of the manifests' times")
+    parser.add_argument(
+        "--divide", type=float, default=12.0, metavar="N", help="the manifests' thresholds"
+    )
+    parser.add_argument(
+        "--speed", type=float, default=20.0, metavar="N", help="of the manifests' times"
+    )
     parser.add_argument("--most", type=int, default=6, metavar="PODS", help="of a stage")
     parser.add_argument("--low", type=int, default=8, metavar="STREAMS")
     parser.add_argument("--peak", type=int, default=96, metavar="STREAMS")
-    parser.add_argument("--step-s", type=float, default=4.0, metavar="S", help="between the steps of the load")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into this page's measured section")
+    parser.add_argument(
+        "--step-s", type=float, default=4.0, metavar="S", help="between the steps of the load"
+    )
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="put the table into this page's measured section"
+    )
     asked = parser.parse_args()
     targets = scaled_targets(asked.divide, asked.speed, asked.most)
     plan = Plan(targets, asked.speed, asked.low, asked.peak, asked.step_s)

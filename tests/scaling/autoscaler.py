@@ -1,7 +1,8 @@
-"""Decides as Kubernetes' horizontal autoscaler does, by the manifests of deploy/kubernetes. Pure, but for reading them.
+"""Decides as Kubernetes' horizontal autoscaler does, by the manifests of deploy/kubernetes. Pure,
+but for reading them.
 
-The formula, the tolerance, the stabilisation windows and the policies are those of autoscaling/v2. KEDA makes a
-HorizontalPodAutoscaler of each ScaledObject, and reads its metric.
+The formula, the tolerance, the stabilisation windows and the policies are those of autoscaling/v2.
+KEDA makes a HorizontalPodAutoscaler of each ScaledObject, and reads its metric.
 """
 
 import math
@@ -64,7 +65,9 @@ DEFAULT_DOWN = Rules(300.0, (Policy("Percent", 100, 15.0),))
 
 def read_targets(directory: Path = DEPLOY / "kubernetes") -> dict[str, Target]:
     """The target of each stage, from the base and the component `keda`."""
-    manifests = [one for path in sorted(directory.rglob("*.yaml")) for one in documents(path.read_text())]
+    manifests = [
+        one for path in sorted(directory.rglob("*.yaml")) for one in documents(path.read_text())
+    ]
     cores = {
         one["metadata"]["name"]: _cores(
             one["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
@@ -80,7 +83,11 @@ def read_targets(directory: Path = DEPLOY / "kubernetes") -> dict[str, Target]:
             (metric,) = spec["metrics"]
             share = metric["resource"]["target"]["averageUtilization"] / 100
             found[name] = Target(
-                name, spec["minReplicas"], spec["maxReplicas"], *_rules(spec), per_pod=cores[name] * share
+                name,
+                spec["minReplicas"],
+                spec["maxReplicas"],
+                *_rules(spec),
+                per_pod=cores[name] * share,
             )
         elif one.get("kind") == "ScaledObject":
             spec = one["spec"]
@@ -99,8 +106,14 @@ def read_targets(directory: Path = DEPLOY / "kubernetes") -> dict[str, Target]:
 def _rules(spec: Manifest) -> tuple[Rules, Rules]:
     def direction(name: str, default: Rules) -> Rules:
         written: dict[str, Any] = spec.get("behavior", {}).get(name, {})
-        policies = [Policy(one["type"], one["value"], one["periodSeconds"]) for one in written.get("policies", ())]
-        return Rules(written.get("stabilizationWindowSeconds", default.window_s), tuple(policies) or default.policies)
+        policies = [
+            Policy(one["type"], one["value"], one["periodSeconds"])
+            for one in written.get("policies", ())
+        ]
+        return Rules(
+            written.get("stabilizationWindowSeconds", default.window_s),
+            tuple(policies) or default.policies,
+        )
 
     return direction("scaleUp", DEFAULT_UP), direction("scaleDown", DEFAULT_DOWN)
 
@@ -139,7 +152,9 @@ class Autoscaler:
         """The number of pods from now on. `value`: of all pods together; `now` in seconds."""
         target = self.target
         ratio = value / (target.per_pod * current)
-        wanted = current if abs(ratio - 1) <= TOLERANCE else math.ceil(round(value / target.per_pod, 6))
+        wanted = (
+            current if abs(ratio - 1) <= TOLERANCE else math.ceil(round(value / target.per_pod, 6))
+        )
         wanted = max(target.fewest, min(target.most, wanted))
         self._recommended.append((now, wanted))
         wanted = self._stable(now, current, wanted)
@@ -151,7 +166,9 @@ class Autoscaler:
     def _stable(self, now: float, current: int, wanted: int) -> int:
         """The lowest recommendation of the window for more, the highest for less."""
         up, down = self.target.up.window_s, self.target.down.window_s
-        self._recommended = [(at, count) for at, count in self._recommended if at >= now - max(up, down)]
+        self._recommended = [
+            (at, count) for at, count in self._recommended if at >= now - max(up, down)
+        ]
         lowest = min(count for at, count in self._recommended if at >= now - up)
         highest = max(count for at, count in self._recommended if at >= now - down)
         if wanted > current:
@@ -162,11 +179,15 @@ class Autoscaler:
         """Applies the policy that allows most."""
 
         def start(policy: Policy) -> int:
-            return current - sum(change for at, change in self._changes if at > now - policy.period_s)
+            return current - sum(
+                change for at, change in self._changes if at > now - policy.period_s
+            )
 
         if wanted > current:
             limits = [
-                start(p) + p.value if p.kind == "Pods" else math.ceil(start(p) * (1 + p.value / 100))
+                start(p) + p.value
+                if p.kind == "Pods"
+                else math.ceil(start(p) * (1 + p.value / 100))
                 for p in self.target.up.policies
             ]
             return max(current, min(wanted, *[max(limits)]))
@@ -178,9 +199,9 @@ class Autoscaler:
 
 
 def evaluate(query: str, scrapes: Mapping[str, str]) -> float:
-    """The value of a query of the form `sum(a{…} + b{…})`. `scrapes`: the text of /metrics, by pod; Prometheus adds the labels
-    `namespace` and `pod`. Series are added where all labels but the name are equal, others are left out. Raises ValueError
-    for another form."""
+    """The value of a query of the form `sum(a{…} + b{…})`. `scrapes`: the text of /metrics, by pod;
+    Prometheus adds the labels `namespace` and `pod`. Series are added where all labels but the name
+    are equal, others are left out. Raises ValueError for another form."""
     inner = re.fullmatch(r"sum\((.*)\)", query)
     terms = [_TERM.match(term.strip()) for term in inner[1].split(" + ")] if inner else [None]
     samples = dict(_samples(scrapes))
@@ -190,9 +211,17 @@ def evaluate(query: str, scrapes: Mapping[str, str]) -> float:
             raise ValueError(f"not a sum of metrics: {query}")
         wanted = set(re.findall(r'(\w+)="([^"]*)"', term[2]))
         columns.append(
-            {labels: value for (name, labels), value in samples.items() if name == term[1] and wanted <= labels}
+            {
+                labels: value
+                for (name, labels), value in samples.items()
+                if name == term[1] and wanted <= labels
+            }
         )
-    return sum(sum(column[labels] for column in columns) for labels in columns[0] if all(labels in c for c in columns))
+    return sum(
+        sum(column[labels] for column in columns)
+        for labels in columns[0]
+        if all(labels in c for c in columns)
+    )
 
 
 def _samples(scrapes: Mapping[str, str]) -> Iterable[tuple[Sample, float]]:

@@ -1,4 +1,5 @@
-"""Runs the pods of deploy/kubernetes as processes: what the Deployments, the Service and the kubelet do."""
+"""Runs the pods of deploy/kubernetes as processes: what the Deployments, the Service and the
+kubelet do."""
 
 import asyncio
 import signal
@@ -97,7 +98,11 @@ class Fleet:
 
     def cpu_s(self, stage: str) -> dict[str, float]:
         """CPU seconds of each pod so far, as the kubelet reports them."""
-        return {pod.child.name: cpu_seconds(pod.child.process.pid) for pod in self.pods[stage] if pod.ready}
+        return {
+            pod.child.name: cpu_seconds(pod.child.process.pid)
+            for pod in self.pods[stage]
+            if pod.ready
+        }
 
     def _start(self, stage: str) -> Pod:
         options, port = dict(self._options[stage]), free_port()
@@ -125,7 +130,8 @@ class Fleet:
             await asyncio.sleep(PROBE_S)
 
     async def _terminate(self, pod: Pod) -> None:
-        """preStop, SIGTERM, and the end within the grace period, of a pod that is no longer in `pods`."""
+        """preStop, SIGTERM, and the end within the grace period, of a pod that is no longer in
+        `pods`."""
         pod.terminating = True
         spec = self._specs[pod.child.stage]
         await asyncio.sleep(spec["preStop"] / self._speed)
@@ -166,11 +172,18 @@ def _deployment(stage: str, directory: Path = DEPLOY / "kubernetes" / "base") ->
     """What a Deployment states about the life of its pods."""
     common = next(documents((directory / "stage.yaml").read_text()))
     own: Manifest = next(
-        one for one in documents((directory / f"{stage}.yaml").read_text()) if one["kind"] == "Deployment"
+        one
+        for one in documents((directory / f"{stage}.yaml").read_text())
+        if one["kind"] == "Deployment"
     )
     spec = own["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+    hook = (
+        container.get("lifecycle", {})
+        .get("preStop", {})
+        .get("exec", {})
+        .get("command", ["sleep", "0"])
+    )
     return {
         "readinessProbe": common["spec"]["template"]["spec"]["containers"][0]["readinessProbe"],
         "strategy": own["spec"]["strategy"],

@@ -1,4 +1,5 @@
-"""Load that rises and falls, autoscalers that follow it, rolling updates of every stage, and a judgement of every stream."""
+"""Load that rises and falls, autoscalers that follow it, rolling updates of every stage, and a
+judgement of every stream."""
 
 import asyncio
 import itertools
@@ -77,13 +78,16 @@ class Run:
         """The stage that is being updated: its number stays."""
         self._wanted = 0
         self._open = 0
-        self._cpu: dict[str, list[tuple[float, dict[str, float]]]] = {stage: [] for stage in plan.targets}
+        self._cpu: dict[str, list[tuple[float, dict[str, float]]]] = {
+            stage: [] for stage in plan.targets
+        }
         self.phases: list[Phase] = []
         self.values: dict[str, float] = {}
         """The last value of each autoscaler's metric."""
 
     async def run(self, on_phase: Callable[[Phase], None] = lambda _: None) -> list[Phase]:
-        """Runs all phases and passes each to `on_phase` at its end. Raises TimeoutError if one does not end."""
+        """Runs all phases and passes each to `on_phase` at its end. Raises TimeoutError if one does
+        not end."""
         plan, fleet = self._plan, self._fleet
         for stage, target in plan.targets.items():
             fleet.scale(stage, target.fewest)
@@ -91,13 +95,18 @@ class Run:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
-            clients = [asyncio.create_task(self._client(http, number)) for number in range(plan.peak)]
+            clients = [
+                asyncio.create_task(self._client(http, number)) for number in range(plan.peak)
+            ]
             scaling = asyncio.create_task(self._autoscale())
             try:
                 steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
                     ("low load", lambda: self._load(plan.low)),
                     ("rising load", lambda: self._load(plan.peak)),
-                    *((f"update of {stage}", lambda stage=stage: self._roll(stage)) for stage in plan.targets),
+                    *(
+                        (f"update of {stage}", lambda stage=stage: self._roll(stage))
+                        for stage in plan.targets
+                    ),
                     ("falling load", lambda: self._load(plan.low)),
                     ("end", self._finish),
                 ]
@@ -136,8 +145,13 @@ class Run:
             return False
         counts = self._fleet.counts()
         for stage, target in self._plan.targets.items():
-            due = max(target.fewest, min(target.most, math.ceil(self.values[stage] / target.per_pod)))
-            if abs(self.values[stage] / (target.per_pod * counts[stage]) - 1) > 0.1 and counts[stage] != due:
+            due = max(
+                target.fewest, min(target.most, math.ceil(self.values[stage] / target.per_pod))
+            )
+            if (
+                abs(self.values[stage] / (target.per_pod * counts[stage]) - 1) > 0.1
+                and counts[stage] != due
+            ):
                 return False
         return True
 
@@ -210,14 +224,20 @@ class Run:
             phase.pause_s = max(phase.pause_s, found.pause_s)
             phase.wait_s = max(phase.wait_s, found.wait_s)
             if found.verdict != "whole":
-                phase.notes.append(f"{stream.tag} {stream.wanted.api}: {found.verdict}: {found.why}"[:300])
+                phase.notes.append(
+                    f"{stream.tag} {stream.wanted.api}: {found.verdict}: {found.why}"[:300]
+                )
 
     def _stream(self, number: int, turn: int) -> Stream:
         chance = Random(f"{self._plan.seed} {number} {turn}")
         tag = f"s{number}t{turn}w"
-        script = write_script(chance, tag, chance.uniform(*self._plan.seconds), chance.randrange(*self._plan.delay_ms))
+        script = write_script(
+            chance, tag, chance.uniform(*self._plan.seconds), chance.randrange(*self._plan.delay_ms)
+        )
         tokens = len(self._tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
-        return Stream(tag, Wanted(APIS[number % 3], number % 8 != 7, script, tokens), chance.randrange(64))
+        return Stream(
+            tag, Wanted(APIS[number % 3], number % 8 != 7, script, tokens), chance.randrange(64)
+        )
 
 
 def as_rows(phases: list[Phase]) -> list[dict[str, Any]]:
@@ -226,15 +246,25 @@ def as_rows(phases: list[Phase]) -> list[dict[str, Any]]:
     for phase in phases:
         total.took_s += phase.took_s
         total.verdicts += phase.verdicts
-        total.pause_s, total.wait_s = max(total.pause_s, phase.pause_s), max(total.wait_s, phase.wait_s)
+        total.pause_s, total.wait_s = (
+            max(total.pause_s, phase.pause_s),
+            max(total.wait_s, phase.wait_s),
+        )
         total.open = max(total.open, phase.open)
         for stage, (low, high) in phase.pods.items():
             before = total.pods.get(stage, (low, high))
             total.pods[stage] = (min(before[0], low), max(before[1], high))
     rows = []
     for phase in [*phases, total]:
-        pods = {stage: f"{low}" if low == high else f"{low} – {high}" for stage, (low, high) in phase.pods.items()}
-        bad = sum(count for verdict, count in phase.verdicts.items() if verdict not in ("whole", "refused"))
+        pods = {
+            stage: f"{low}" if low == high else f"{low} – {high}"
+            for stage, (low, high) in phase.pods.items()
+        }
+        bad = sum(
+            count
+            for verdict, count in phase.verdicts.items()
+            if verdict not in ("whole", "refused")
+        )
         rows.append(
             {
                 "phase": phase.name,

@@ -18,13 +18,25 @@ FREE = Rules(0.0, (Policy("Percent", 900, 15.0),))
 AT_ONCE = Rules(0.0, (Policy("Percent", 100, 15.0),))
 
 
-def autoscaler(up: Rules = FREE, down: Rules = AT_ONCE, fewest: int = 1, most: int = 100) -> Autoscaler:
+def autoscaler(
+    up: Rules = FREE, down: Rules = AT_ONCE, fewest: int = 1, most: int = 100
+) -> Autoscaler:
     return Autoscaler(Target("parser", fewest, most, up, down, "sum(x{})", 10.0))
 
 
 @pytest.mark.parametrize(
     ("current", "value", "wanted"),
-    [(2, 40, 4), (2, 41, 5), (2, 21, 2), (2, 23, 3), (4, 36, 4), (4, 35, 4), (4, 30, 3), (4, 0, 1), (90, 5000, 100)],
+    [
+        (2, 40, 4),
+        (2, 41, 5),
+        (2, 21, 2),
+        (2, 23, 3),
+        (4, 36, 4),
+        (4, 35, 4),
+        (4, 30, 3),
+        (4, 0, 1),
+        (90, 5000, 100),
+    ],
 )
 def test_the_number_follows_the_value(current: int, value: float, wanted: int) -> None:
     assert autoscaler().decide(0.0, current, value) == wanted
@@ -67,7 +79,11 @@ def test_the_manifests_have_a_target_for_each_stage() -> None:
     assert targets["frontend"].up == DEFAULT_UP
     assert targets["worker"].down.window_s == DEFAULT_DOWN.window_s
     small = scaled(targets["parser"], divide=10, speed=20, most=3)
-    assert (small.per_pod, small.most, small.down.window_s) == (targets["parser"].per_pod / 10, 3, 15.0)
+    assert (small.per_pod, small.most, small.down.window_s) == (
+        targets["parser"].per_pod / 10,
+        3,
+        15.0,
+    )
 
 
 def test_a_query_adds_the_series_of_one_pod() -> None:

@@ -65,7 +65,9 @@ def test_context_is_carried_unread_and_left_out_if_absent() -> None:
 
 
 def test_a_turn_request_round_trips() -> None:
-    request = TurnRequest("t", "f", Conversation("m", [Message("user", [Text("hi")])]), resume=pack_ids([3]))
+    request = TurnRequest(
+        "t", "f", Conversation("m", [Message("user", [Text("hi")])]), resume=pack_ids([3])
+    )
     assert msgspec.json.decode(msgspec.json.encode(request), type=TurnRequest) == request
 
 
@@ -83,7 +85,9 @@ def test_every_kind_of_error_has_its_exception(kind: ErrorKind) -> None:
 def test_prompt_follows_its_request(ids: list[int]) -> None:
     context = Raw(msgspec.json.encode({"text": "a\0b\n", "n": [1]}))
     sampling = Sampling(max_tokens=3, stop=["\0"])
-    request = GenerateRequest("t\0", 2, "m", pack_ids(ids), "p", "f", sampling, [7], context, b"\0\1", cache_salt="s\0")
+    request = GenerateRequest(
+        "t\0", 2, "m", pack_ids(ids), "p", "f", sampling, [7], context, b"\0\1", cache_salt="s\0"
+    )
     data = encode_generate(request)
     assert decode_generate(data) == request
     assert unpack_ids(decode_generate(data).prompt) == ids

@@ -1,4 +1,5 @@
-"""Keys of sessions: the same in every release where processes or entries of other releases compare them."""
+"""Keys of sessions: the same in every release where processes or entries of other releases compare
+them."""
 
 import pytest
 
@@ -26,7 +27,9 @@ def test_placement_keys_stay(client: Client, key: str) -> None:
 
 def test_a_helper_is_placed_with_the_agent_that_started_it() -> None:
     def key(session: str, parent: str | None = None) -> str:
-        return placement_key(Conversation("m", ASKED, client=Client(session=session, parent=parent)))
+        return placement_key(
+            Conversation("m", ASKED, client=Client(session=session, parent=parent))
+        )
 
     assert key("helper", "s") == key("another", "s") == key("s") != key("helper")
 
@@ -39,12 +42,18 @@ def test_digests_in_entries_stay() -> None:
 
 def test_requests_of_one_session_share_a_key() -> None:
     first = Conversation("m", ASKED[:2], client=Client(session="s", tenant="t"))
-    later = Conversation("m", [*ASKED, Message("assistant", [Text("x")])], client=Client(session="s", tenant="t"))
+    later = Conversation(
+        "m", [*ASKED, Message("assistant", [Text("x")])], client=Client(session="s", tenant="t")
+    )
     assert session_key(first) == session_key(later)
     others = [
         Conversation("m", ASKED, client=Client(session="s")),
         Conversation("m", ASKED, client=Client(tenant="t")),
-        Conversation("m", [Message("user", [Text("another")])], client=Client(session="s", tenant="t")),
+        Conversation(
+            "m", [Message("user", [Text("another")])], client=Client(session="s", tenant="t")
+        ),
     ]
     assert len({session_key(one) for one in [first, *others]}) == 4
-    assert session_key(Conversation("m", [])) == session_key(Conversation("m", [Message("assistant", [])]))
+    assert session_key(Conversation("m", [])) == session_key(
+        Conversation("m", [Message("assistant", [])])
+    )

@@ -48,7 +48,9 @@ NAMES = {"escape", "unescape", "heartbeats", "heartbeat_sender", "is_own"}
 @given(number=st.integers(0, 10**6), other=st.integers(0, 10**6), name=st.text("a.* é", max_size=4))
 def test_every_subject_has_the_protocol(number: int, other: int, name: str) -> None:
     builders = {
-        n: f for n, f in vars(subjects).items() if inspect.isfunction(f) and n not in STORED | NAMES and n[0] != "_"
+        n: f
+        for n, f in vars(subjects).items()
+        if inspect.isfunction(f) and n not in STORED | NAMES and n[0] != "_"
     }
     assert len(builders) > 13
     before = subjects.PREFIX
@@ -63,7 +65,9 @@ def test_every_subject_has_the_protocol(number: int, other: int, name: str) -> N
         subjects.PREFIX = before
 
 
-@given(number=st.integers(0, 99), stage=st.sampled_from(["worker", "parser"]), name=st.text(max_size=9))
+@given(
+    number=st.integers(0, 99), stage=st.sampled_from(["worker", "parser"]), name=st.text(max_size=9)
+)
 def test_sender_of_a_heartbeat_is_in_its_subject(number: int, stage: str, name: str) -> None:
     try:
         subject = subjects.heartbeat(stage, name).replace(subjects.PREFIX, f"tw.v{number}", 1)

@@ -16,7 +16,9 @@ from tests.runtime.bus_clients import Client
 from tests.simulation.cases_messages import msg, nobody, pub
 from tests.simulation.nats_places import Place, Wire, listen, settle
 
-CONFIG = BucketConfig(name="copies", description="", ttl_s=600, max_bytes=1 << 20, max_value_bytes=1000, replicas=3)
+CONFIG = BucketConfig(
+    name="copies", description="", ttl_s=600, max_bytes=1 << 20, max_value_bytes=1000, replicas=3
+)
 PATIENCE_S = 40.0
 DIRECT_S = 5.0
 """Time after which all servers of a new stream answer readers."""
@@ -27,7 +29,12 @@ async def every_server_knows_the_others(at: Place) -> None:
     addresses = {f"{host}:{port}" for host, port in at.addresses()}
 
     async def known() -> bool:
-        return all([set((await at.wire(number)).info.get("connect_urls", ())) == addresses for number in range(3)])
+        return all(
+            [
+                set((await at.wire(number)).info.get("connect_urls", ())) == addresses
+                for number in range(3)
+            ]
+        )
 
     await until(known)
 
@@ -179,7 +186,9 @@ async def bucket_without_a_majority_takes_nothing_until_it_has_one(at: Place) ->
     await join(at)
     client = await at.bus(0)
     bucket = await made(at, client)
-    hasty = Bucket(client.bus, CONFIG, structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log]))
+    hasty = Bucket(
+        client.bus, CONFIG, structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log])
+    )
     for one in (bucket, hasty):  # a bucket that was never found counts as missing
         await one.put("k", b"v")
     await asyncio.sleep(DIRECT_S)

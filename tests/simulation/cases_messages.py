@@ -19,7 +19,11 @@ def pub(subject: str, data: bytes, reply: str = "") -> bytes:
 
 def msg(subject: str, sid: int, data: bytes, reply: str = "") -> bytes:
     """The operation that delivers a message."""
-    return f"MSG {subject} {sid} {reply + ' ' if reply else ''}{len(data)}\r\n".encode() + data + b"\r\n"
+    return (
+        f"MSG {subject} {sid} {reply + ' ' if reply else ''}{len(data)}\r\n".encode()
+        + data
+        + b"\r\n"
+    )
 
 
 def nobody(inbox: str, sid: int, subject: str) -> bytes:
@@ -51,19 +55,25 @@ async def messages_of_two_publishers_keep_the_order_of_each(at: Place) -> None:
             await asyncio.sleep(0)
     await eventually(lambda: len(received) == 200)
     for name in range(2):
-        assert [int(one.data) for one in received if one.subject == f"order2.{name}"] == list(range(100))
+        assert [int(one.data) for one in received if one.subject == f"order2.{name}"] == list(
+            range(100)
+        )
 
 
 async def message_without_a_subscriber_is_lost(at: Place) -> None:
     wire = await at.wire()
-    assert await wire.ask(pub("early", b"1") + b"SUB early 1\r\n" + pub("early", b"2")) == msg("early", 1, b"2")
+    assert await wire.ask(pub("early", b"1") + b"SUB early 1\r\n" + pub("early", b"2")) == msg(
+        "early", 1, b"2"
+    )
 
 
 async def large_messages_arrive_whole(at: Place) -> None:
     one, other = await at.client(), await at.client()
     received = await listen(other, "large")
     sent = [bytes([number]) * (1 << 20) for number in range(8)] + [b"", bytes(MAX_PAYLOAD)]
-    for number, data in enumerate(sent, 1):  # a server disconnects a reader that is far behind on a busy machine
+    for number, data in enumerate(
+        sent, 1
+    ):  # a server disconnects a reader that is far behind on a busy machine
         await one.publish("large", data)
         await eventually(lambda number=number: len(received) == number)  # type: ignore[misc]
     assert [one.data for one in received] == sent
@@ -83,7 +93,14 @@ async def publisher_receives_its_own_messages_unless_echo_is_off(at: Place) -> N
 async def star_matches_exactly_one_token(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB star.*.end 1\r\n")
-    subjects = ["star.a.end", "star.end", "star.a.b.end", "star.a.end.b", "star.$A-=_.end", "star.*.end"]
+    subjects = [
+        "star.a.end",
+        "star.end",
+        "star.a.b.end",
+        "star.a.end.b",
+        "star.$A-=_.end",
+        "star.*.end",
+    ]
     received = await wire.ask(b"".join(pub(subject, b"x") for subject in subjects))
     assert received == b"".join(msg(subjects[number], 1, b"x") for number in (0, 4, 5))
 
@@ -91,7 +108,9 @@ async def star_matches_exactly_one_token(at: Place) -> None:
 async def rest_matches_one_token_or_more(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB rest.> 1\r\nSUB rest.*.> 2\r\n")
-    received = await wire.ask(pub("rest", b"1") + pub("rest.a", b"2") + pub("resta.b", b"3") + pub("rest.a.b", b"4"))
+    received = await wire.ask(
+        pub("rest", b"1") + pub("rest.a", b"2") + pub("resta.b", b"3") + pub("rest.a.b", b"4")
+    )
     assert sorted(received.split(b"MSG ")[1:]) == [
         b"rest.a 1 1\r\n2\r\n",
         b"rest.a.b 1 1\r\n4\r\n",
@@ -107,26 +126,34 @@ async def wildcards_match_subjects_that_begin_with_a_dollar_sign(at: Place) -> N
 
 async def case_of_a_subject_counts(at: Place) -> None:
     wire = await at.wire()
-    assert await wire.ask(b"SUB Upper 1\r\n" + pub("upper", b"1") + pub("Upper", b"2")) == msg("Upper", 1, b"2")
+    assert await wire.ask(b"SUB Upper 1\r\n" + pub("upper", b"1") + pub("Upper", b"2")) == msg(
+        "Upper", 1, b"2"
+    )
 
 
 async def wildcard_characters_inside_a_token_are_ordinary(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB in.a* 1\r\nSUB in.b> 2\r\n")
-    received = await wire.ask(pub("in.ab", b"1") + pub("in.a*", b"2") + pub("in.b.c", b"3") + pub("in.b>", b"4"))
+    received = await wire.ask(
+        pub("in.ab", b"1") + pub("in.a*", b"2") + pub("in.b.c", b"3") + pub("in.b>", b"4")
+    )
     assert received == msg("in.a*", 1, b"2") + msg("in.b>", 2, b"4")
 
 
 async def wildcards_in_the_subject_of_a_message_are_ordinary(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB wild.a 1\r\nSUB wild.* 2\r\n")
-    assert await wire.ask(pub("wild.*", b"x") + pub("wild.>", b"y")) == msg("wild.*", 2, b"x") + msg("wild.>", 2, b"y")
+    assert await wire.ask(pub("wild.*", b"x") + pub("wild.>", b"y")) == msg(
+        "wild.*", 2, b"x"
+    ) + msg("wild.>", 2, b"y")
 
 
 async def message_with_an_empty_token_reaches_nobody(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB empty.> 1\r\nSUB answers 2\r\n")
-    assert await wire.ask(pub("empty..a", b"x") + pub("empty.a.", b"x") + pub(".empty.a", b"x")) == b""
+    assert (
+        await wire.ask(pub("empty..a", b"x") + pub("empty.a.", b"x") + pub(".empty.a", b"x")) == b""
+    )
     assert await wire.ask(pub("empty..a", b"x", "answers")) == nobody("answers", 2, "empty..a")
 
 
@@ -152,14 +179,18 @@ async def every_matching_subscription_of_a_client_gets_a_copy(at: Place) -> None
     wire = await at.wire()
     await wire.ask(b"SUB copy.a 1\r\nSUB copy.* 2\r\nSUB copy.a 3\r\nSUB > 4\r\nSUB copy.b 5\r\n")
     received = await wire.ask(pub("copy.a", b"x"))
-    assert sorted(received.split(b"MSG ")[1:]) == [b"copy.a %d 1\r\nx\r\n" % sid for sid in (1, 2, 3, 4)]
+    assert sorted(received.split(b"MSG ")[1:]) == [
+        b"copy.a %d 1\r\nx\r\n" % sid for sid in (1, 2, 3, 4)
+    ]
 
 
 async def second_subscription_under_one_number_is_ignored(at: Place) -> None:
     wire = await at.wire()
     for again in ("twice.b", "twice.*", "twice.a"):
         assert await wire.ask(f"SUB twice.a 1\r\nSUB {again} 1\r\n".encode()) == b""
-        assert await wire.ask(pub("twice.a", b"x") + pub("twice.b", b"y")) == msg("twice.a", 1, b"x")
+        assert await wire.ask(pub("twice.a", b"x") + pub("twice.b", b"y")) == msg(
+            "twice.a", 1, b"x"
+        )
     assert await wire.ask(b"UNSUB 1\r\n" + pub("twice.a", b"x")) == b""
     assert await wire.ask(b"SUB twice.b 1\r\n" + pub("twice.b", b"y")) == msg("twice.b", 1, b"y")
 
@@ -167,16 +198,20 @@ async def second_subscription_under_one_number_is_ignored(at: Place) -> None:
 async def ended_subscription_gets_nothing(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB ended 1\r\nSUB ended 2\r\nSUB ended.* 3\r\n")
-    assert await wire.ask(b"UNSUB 1\r\nUNSUB 3\r\n" + pub("ended", b"x") + pub("ended.a", b"y")) == msg(
-        "ended", 2, b"x"
-    )
+    assert await wire.ask(
+        b"UNSUB 1\r\nUNSUB 3\r\n" + pub("ended", b"x") + pub("ended.a", b"y")
+    ) == msg("ended", 2, b"x")
 
 
 async def subscription_ends_after_its_number_of_messages(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB few 1\r\nSUB few.* 2\r\nUNSUB 1 2\r\nUNSUB 2 1\r\n")
     received = await wire.ask(
-        pub("few", b"1") + pub("few.a", b"2") + pub("few", b"3") + pub("few", b"4") + pub("few.b", b"5")
+        pub("few", b"1")
+        + pub("few.a", b"2")
+        + pub("few", b"3")
+        + pub("few", b"4")
+        + pub("few.b", b"5")
     )
     assert received == msg("few", 1, b"1") + msg("few.a", 2, b"2") + msg("few", 1, b"3")
 
@@ -185,9 +220,9 @@ async def number_of_messages_counts_from_the_subscription(at: Place) -> None:
     wire = await at.wire()
     assert await wire.ask(b"SUB count 1\r\n" + 2 * pub("count", b"x")) == 2 * msg("count", 1, b"x")
     assert await wire.ask(b"UNSUB 1 3\r\n" + 3 * pub("count", b"y")) == msg("count", 1, b"y")
-    assert await wire.ask(b"SUB count 1\r\n" + 2 * pub("count", b"x") + b"UNSUB 1 2\r\n" + pub("count", b"y")) == (
-        2 * msg("count", 1, b"x")
-    )
+    assert await wire.ask(
+        b"SUB count 1\r\n" + 2 * pub("count", b"x") + b"UNSUB 1 2\r\n" + pub("count", b"y")
+    ) == (2 * msg("count", 1, b"x"))
     assert await wire.ask(b"SUB count 1\r\nUNSUB 1 0\r\n" + pub("count", b"z")) == b""
 
 
@@ -305,7 +340,15 @@ async def reply_subject_is_passed_on(at: Place) -> None:
 async def payload_may_be_anything(at: Place) -> None:
     wire = await at.wire()
     await wire.ask(b"SUB any 1\r\n")
-    payloads = [b"", b"\r\n", b"\x00\xff", b"PUB any 1\r\nx\r\n", b"\r\n\r\nPING\r\n.", "ü€".encode(), b" "]
+    payloads = [
+        b"",
+        b"\r\n",
+        b"\x00\xff",
+        b"PUB any 1\r\nx\r\n",
+        b"\r\n\r\nPING\r\n.",
+        "ü€".encode(),
+        b" ",
+    ]
     received = await wire.ask(b"".join(pub("any", data) for data in payloads))
     assert received == b"".join(msg("any", 1, data) for data in payloads)
 
@@ -313,7 +356,9 @@ async def payload_may_be_anything(at: Place) -> None:
 async def operations_may_be_cut_at_any_byte(at: Place) -> None:
     wire = await at.wire()
     head = b"HPUB cut r %d %d\r\n%s" % (len(HEADERS), len(HEADERS) + 2, HEADERS)
-    for byte in b"SUB cut 1\r\n" + pub("cut", b"a\r\nb") + head + b"hi\r\nUNSUB 1\r\n" + pub("cut", b"x"):
+    for byte in (
+        b"SUB cut 1\r\n" + pub("cut", b"a\r\nb") + head + b"hi\r\nUNSUB 1\r\n" + pub("cut", b"x")
+    ):
         wire.write(bytes([byte]))
         await asyncio.sleep(0)
     expected = b"HMSG cut 1 r %d %d\r\n%shi\r\n" % (len(HEADERS), len(HEADERS) + 2, HEADERS)
@@ -322,16 +367,16 @@ async def operations_may_be_cut_at_any_byte(at: Place) -> None:
 
 async def verbs_may_be_in_lower_case_and_fields_apart(at: Place) -> None:
     wire = await at.wire()
-    operations = (
-        b"sub  spaced   1 \r\nSub\tspaced.b\t2\npub  spaced  2 \r\nhi\r\npuB\tspaced.b\t1\r\nx\r\nping\r\npong\r\n"
-    )
+    operations = b"sub  spaced   1 \r\nSub\tspaced.b\t2\npub  spaced  2 \r\nhi\r\npuB\tspaced.b\t1\r\nx\r\nping\r\npong\r\n"
     assert await wire.ask(operations) == msg("spaced", 1, b"hi") + msg("spaced.b", 2, b"x")
     assert await wire.until(b"PONG\r\n") == b"PONG\r\n"
 
 
 async def pings_are_answered_after_what_came_before(at: Place) -> None:
     wire = await at.wire()
-    assert await wire.ask(b"SUB ping 1\r\n" + (pub("ping", b"x") + b"PING\r\n") * 3) == msg("ping", 1, b"x")
+    assert await wire.ask(b"SUB ping 1\r\n" + (pub("ping", b"x") + b"PING\r\n") * 3) == msg(
+        "ping", 1, b"x"
+    )
     for _ in range(2):
         assert await wire.until(b"PONG\r\n") == msg("ping", 1, b"x") + b"PONG\r\n"
     assert await wire.until(b"PONG\r\n") == b"PONG\r\n"
@@ -363,7 +408,9 @@ async def client_without_headers_gets_the_payload(at: Place) -> None:
 async def operations_are_acknowledged_if_the_client_is_verbose(at: Place) -> None:
     wire = await at.wire(verbose=True)
     await wire.until(b"+OK\r\n")
-    assert await wire.ask(b"SUB loud 1\r\n" + pub("loud", b"x")) == b"+OK\r\n+OK\r\n" + msg("loud", 1, b"x")
+    assert await wire.ask(b"SUB loud 1\r\n" + pub("loud", b"x")) == b"+OK\r\n+OK\r\n" + msg(
+        "loud", 1, b"x"
+    )
     assert await wire.ask(b"UNSUB 1\r\n" + pub("loud", b"x")) == b"+OK\r\n+OK\r\n"
 
 
@@ -391,7 +438,14 @@ async def unknown_operation_ends_the_connection_with_an_error(at: Place) -> None
 
 
 async def malformed_arguments_end_the_connection(at: Place) -> None:
-    operations = [b"PUB a\r\n", b"PUB a x\r\n", b"PUB a -1\r\n", b"PUB a b c 1\r\n", b"SUB a\r\n", b"SUB a b c d\r\n"]
+    operations = [
+        b"PUB a\r\n",
+        b"PUB a x\r\n",
+        b"PUB a -1\r\n",
+        b"PUB a b c 1\r\n",
+        b"SUB a\r\n",
+        b"SUB a b c d\r\n",
+    ]
     for operation in [*operations, b"HPUB a 14 12\r\n", b"CONNECT {\r\n"]:
         wire = await at.wire()
         assert await wire.ask(operation) == b"<end>", operation
@@ -399,7 +453,10 @@ async def malformed_arguments_end_the_connection(at: Place) -> None:
 
 async def message_longer_than_announced_ends_the_connection(at: Place) -> None:
     wire = await at.wire()
-    assert await wire.ask(b"SUB long 1\r\nPUB long 1\r\nhi\r\n") == b"-ERR 'Unknown Protocol Operation'\r\n<end>"
+    assert (
+        await wire.ask(b"SUB long 1\r\nPUB long 1\r\nhi\r\n")
+        == b"-ERR 'Unknown Protocol Operation'\r\n<end>"
+    )
 
 
 async def no_responders_without_headers_is_refused(at: Place) -> None:
@@ -410,7 +467,10 @@ async def no_responders_without_headers_is_refused(at: Place) -> None:
 async def payload_over_the_limit_ends_the_connection_with_an_error(at: Place) -> None:
     wire, client = await at.wire(), await at.client()
     received = await listen(client, "over")
-    assert await wire.ask(b"PUB over %d\r\n" % (MAX_PAYLOAD + 1)) == b"-ERR 'Maximum Payload Violation'\r\n<end>"
+    assert (
+        await wire.ask(b"PUB over %d\r\n" % (MAX_PAYLOAD + 1))
+        == b"-ERR 'Maximum Payload Violation'\r\n<end>"
+    )
     with pytest.raises(nats.errors.MaxPayloadError):
         await client.publish("over", bytes(MAX_PAYLOAD + 1))
     await client.publish("over", b"small")

@@ -1,4 +1,5 @@
-"""Cases in which a server is killed, restarted or suspended, or a client does not read. Each has a server of its own."""
+"""Cases in which a server is killed, restarted or suspended, or a client does not read. Each has a
+server of its own."""
 
 import asyncio
 
@@ -15,8 +16,8 @@ from tests.simulation.nats_places import MAX_PAYLOAD, WRITE_DEADLINE_S, Place, l
 
 LONG_S = 30.0
 MANY = 40
-"""Messages of the largest size that fill every buffer between a server and a client that does not read, but not the
-server's limit of 64 MB for one client."""
+"""Messages of the largest size that fill every buffer between a server and a client that does not
+read, but not the server's limit of 64 MB for one client."""
 
 
 async def kill_ends_every_connection(at: Place) -> None:
@@ -66,7 +67,9 @@ async def messages_in_flight_at_a_kill_are_lost_or_arrive_once(at: Place) -> Non
         if phase < 2:
             await at.kill()
             await at.start()
-            await eventually(lambda phase=phase: (sender.reconnects, reader.reconnects) == (phase + 1, phase + 1))  # type: ignore[misc]
+            await eventually(
+                lambda phase=phase: (sender.reconnects, reader.reconnects) == (phase + 1, phase + 1)  # type: ignore[misc]
+            )
     await eventually(lambda: bool(received) and received[-1] == sent - 1)
     assert received == sorted(set(received)), "nothing twice, in order"
     assert received[-300:] == list(range(600, 900))
@@ -118,7 +121,9 @@ async def client_that_reads_late_gets_everything_in_order(at: Place) -> None:
     await settle(one)
     await asyncio.sleep(WRITE_DEADLINE_S / 2)
     late.writer.transport.resume_reading()  # type: ignore[attr-defined]
-    assert (await late.ask()).replace(b"PING\r\n", b"") == b"".join(msg("late", 1, data) for data in sent)
+    assert (await late.ask()).replace(b"PING\r\n", b"") == b"".join(
+        msg("late", 1, data) for data in sent
+    )
 
 
 async def client_that_does_not_read_is_disconnected_and_others_are_not(at: Place) -> None:
@@ -208,7 +213,9 @@ async def numbers_of_a_stream_go_on_after_a_restart(at: Place) -> None:
 async def bucket_waits_for_a_server_that_is_suspended(at: Place) -> None:
     bus = await at.bus()
     await opened(bus, "patient")
-    patient = Bucket(bus.bus, (await opened(bus, "patient"))._config, logger(bus), patience_s=LONG_S)
+    patient = Bucket(
+        bus.bus, (await opened(bus, "patient"))._config, logger(bus), patience_s=LONG_S
+    )
     await patient.put("k", b"v")
     await at.suspend()
     reading = asyncio.ensure_future(patient.get("k"))
@@ -219,5 +226,7 @@ async def bucket_waits_for_a_server_that_is_suspended(at: Place) -> None:
 
 
 def logger(bus: Client) -> structlog.typing.FilteringBoundLogger:
-    log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(structlog.PrintLogger(), processors=[bus.log])
+    log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(), processors=[bus.log]
+    )
     return log

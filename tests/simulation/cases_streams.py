@@ -1,4 +1,5 @@
-"""Cases about the streams of key-value buckets: as the services use them, and as NATS itself answers."""
+"""Cases about the streams of key-value buckets: as the services use them, and as NATS itself
+answers."""
 
 import asyncio
 import json
@@ -22,7 +23,8 @@ JSON = dict[str, Any]
 SECOND = 10**9
 LONG_S = 30.0
 DELETED_S = 0.3
-"""A real server removes files a moment after its answer: a stream made at once may still have the old messages."""
+"""A real server removes files a moment after its answer: a stream made at once may still have the
+old messages."""
 
 
 def config(name: str, **changes: Any) -> JSON:
@@ -50,7 +52,9 @@ def config(name: str, **changes: Any) -> JSON:
 async def call(client: NatsPy, verb: str, name: str, request: JSON | bytes = b"") -> JSON:
     """A call of JetStream's interface; returns the answer."""
     data = request if isinstance(request, bytes) else json.dumps(request).encode()
-    found: JSON = json.loads((await client.request(f"$JS.API.STREAM.{verb}.KV_{name}", data, timeout=LONG_S)).data)
+    found: JSON = json.loads(
+        (await client.request(f"$JS.API.STREAM.{verb}.KV_{name}", data, timeout=LONG_S)).data
+    )
     return found
 
 
@@ -70,7 +74,9 @@ async def put(client: NatsPy, name: str, key: str, data: bytes, **headers: str) 
 async def direct(client: NatsPy, name: str, key: str = "", **request: Any) -> Msg:
     """A direct request by subject, or of any kind."""
     subject = f"$JS.API.DIRECT.GET.KV_{name}" + (f".$KV.{name}.{key}" if key else "")
-    return await client.request(subject, json.dumps(request).encode() if request else b"", timeout=LONG_S)
+    return await client.request(
+        subject, json.dumps(request).encode() if request else b"", timeout=LONG_S
+    )
 
 
 async def state(client: NatsPy, name: str) -> JSON:
@@ -81,7 +87,9 @@ async def state(client: NatsPy, name: str) -> JSON:
 
 def headers_of(message: Msg) -> JSON:
     """Its headers, without the time."""
-    return {name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"}
+    return {
+        name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"
+    }
 
 
 def failure(answer: JSON) -> tuple[int, int, str]:
@@ -95,7 +103,11 @@ async def opened(client: Client, name: str, **changes: Any) -> Bucket:
     limits: JSON = {"ttl_s": 60.0, "max_bytes": 1 << 20, "max_value_bytes": 10_000} | changes
     settings = BucketConfig(name=name, description="a test", **limits)
     await create_bucket(client.bus, settings)
-    return Bucket(client.bus, settings, structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log]))
+    return Bucket(
+        client.bus,
+        settings,
+        structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log]),
+    )
 
 
 # As the services use them.
@@ -152,7 +164,14 @@ async def full_bucket_drops_its_oldest_values(at: Place) -> None:
     bucket = await opened(await at.bus(), "full", max_bytes=64_000)
     for number in range(10):
         await bucket.put(f"{number}", bytes([number + 1]) * 10_000)
-    assert [number for number in range(10) if await bucket.get(f"{number}") is not None] == [4, 5, 6, 7, 8, 9]
+    assert [number for number in range(10) if await bucket.get(f"{number}") is not None] == [
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
 
 
 async def values_expire(at: Place) -> None:
@@ -180,7 +199,9 @@ async def bucket_takes_new_settings(at: Place) -> None:
 
 async def missing_bucket_keeps_nothing(at: Place) -> None:
     client = await at.bus()
-    settings = BucketConfig(name="absent", description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=100)
+    settings = BucketConfig(
+        name="absent", description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=100
+    )
     log = structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log])
     for use in ("get", "members", "put"):
         bucket = Bucket(client.bus, settings, log)
@@ -236,9 +257,16 @@ async def only_the_last_value_of_a_key_is_kept(at: Place) -> None:
         await put(client, "last", "k", data)
     message = await direct(client, "last", "k")
     assert message.data == b"3"
-    assert headers_of(message) == {"Nats-Stream": "KV_last", "Nats-Subject": "$KV.last.k", "Nats-Sequence": "3"}
+    assert headers_of(message) == {
+        "Nats-Stream": "KV_last",
+        "Nats-Subject": "$KV.last.k",
+        "Nats-Sequence": "3",
+    }
     for seq in (1, 2):
-        assert (await direct(client, "last", seq=seq)).headers == {"Status": "404", "Description": "Message Not Found"}
+        assert (await direct(client, "last", seq=seq)).headers == {
+            "Status": "404",
+            "Description": "Message Not Found",
+        }
 
 
 async def wildcard_finds_the_newest_of_all(at: Place) -> None:
@@ -246,7 +274,12 @@ async def wildcard_finds_the_newest_of_all(at: Place) -> None:
     await made(client, "newest")
     for key, data in (("a", b"1"), ("b", b"2"), ("c.d", b"3"), ("a", b"4"), ("e.f", b"5")):
         await put(client, "newest", key, data)
-    assert [(await direct(client, "newest", key)).data for key in ("*", ">", "c.*", "*.f")] == [b"4", b"5", b"3", b"5"]
+    assert [(await direct(client, "newest", key)).data for key in ("*", ">", "c.*", "*.f")] == [
+        b"4",
+        b"5",
+        b"3",
+        b"5",
+    ]
 
 
 async def next_message_of_a_subject_is_found_by_number(at: Place) -> None:
@@ -274,18 +307,32 @@ async def several_subjects_are_answered_in_order_with_an_end(at: Place) -> None:
         wire.write(b"PUB $JS.API.DIRECT.GET.KV_multi batch %d\r\n%s\r\n" % (len(data), data))
         end = await wire.until(b"\r\n\r\n\r\n")
         names = ("Nats-Sequence", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence")
-        return re.findall("(" + "|".join(names) + r"|NATS/1.0): ?(\d+)", end.decode().replace("1.0 ", "1.0: "))
+        return re.findall(
+            "(" + "|".join(names) + r"|NATS/1.0): ?(\d+)", end.decode().replace("1.0 ", "1.0: ")
+        )
 
-    one_of_two = await batch({"multi_last": ["$KV.multi.none", "$KV.multi.a", "$KV.multi.b"], "batch": 1})
+    one_of_two = await batch(
+        {"multi_last": ["$KV.multi.none", "$KV.multi.a", "$KV.multi.b"], "batch": 1}
+    )
     assert one_of_two == [
         *[("Nats-Sequence", "2"), ("Nats-Num-Pending", "1"), ("Nats-Last-Sequence", "0")],
-        *[("NATS/1.0", "204"), ("Nats-Num-Pending", "1"), ("Nats-Last-Sequence", "2"), ("Nats-UpTo-Sequence", "4")],
+        *[
+            ("NATS/1.0", "204"),
+            ("Nats-Num-Pending", "1"),
+            ("Nats-Last-Sequence", "2"),
+            ("Nats-UpTo-Sequence", "4"),
+        ],
     ]
     both = await batch({"multi_last": ["$KV.multi.c.*", "$KV.multi.a", "$KV.multi.a"]})
     assert both == [
         *[("Nats-Sequence", "3"), ("Nats-Num-Pending", "1"), ("Nats-Last-Sequence", "0")],
         *[("Nats-Sequence", "4"), ("Nats-Num-Pending", "0"), ("Nats-Last-Sequence", "3")],
-        *[("NATS/1.0", "204"), ("Nats-Num-Pending", "0"), ("Nats-Last-Sequence", "4"), ("Nats-UpTo-Sequence", "4")],
+        *[
+            ("NATS/1.0", "204"),
+            ("Nats-Num-Pending", "0"),
+            ("Nats-Last-Sequence", "4"),
+            ("Nats-UpTo-Sequence", "4"),
+        ],
     ]
     assert await batch({"multi_last": ["$KV.multi.none"], "batch": 1}) == [("NATS/1.0", "404")]
 
@@ -301,7 +348,11 @@ async def missing_message_and_missing_stream_differ(at: Place) -> None:
     ]
     nothing = {"Status": "404", "Description": "Message Not Found"}
     assert statuses == [nothing, nothing, nothing, {"Status": "404", "Description": "No Results"}]
-    for subject in ("$JS.API.DIRECT.GET.KV_absent2", "$JS.API.DIRECT.GET.KV_absent2.$KV.absent2.k", "$KV.absent2.k"):
+    for subject in (
+        "$JS.API.DIRECT.GET.KV_absent2",
+        "$JS.API.DIRECT.GET.KV_absent2.$KV.absent2.k",
+        "$KV.absent2.k",
+    ):
         with pytest.raises(nats.errors.NoRespondersError):
             await client.request(subject, b"x", timeout=LONG_S)
     with pytest.raises(nats.js.errors.NoStreamResponseError):
@@ -356,7 +407,13 @@ async def headers_are_stored_with_a_message(at: Place) -> None:
 async def size_of_a_message_counts_its_headers(at: Place) -> None:
     client = await at.client()
     await made(client, "size")
-    refused = {"error": {"code": 400, "err_code": 10054, "description": "message size exceeds maximum allowed"}}
+    refused = {
+        "error": {
+            "code": 400,
+            "err_code": 10054,
+            "description": "message size exceeds maximum allowed",
+        }
+    }
     assert await put(client, "size", "k", bytes(2024)) == {"stream": "KV_size", "seq": 1}
     assert await put(client, "size", "k", bytes(2025)) == refused | {"stream": "KV_size", "seq": 0}
     headers = len("NATS/1.0\r\na: b\r\n\r\n")
@@ -376,7 +433,10 @@ async def store_counts_its_own_overhead(at: Place) -> None:
         used[storage].append((await state(client, storage))["bytes"])
     file, memory = len("$KV.file.k12345") + 30, len("$KV.memory.k12345") + 16
     headers = len("NATS/1.0\r\na: b\r\n\r\n")
-    assert used == {"file": [file, 2 * file + 4 + 4 + headers], "memory": [memory, 2 * memory + 4 + headers]}
+    assert used == {
+        "file": [file, 2 * file + 4 + 4 + headers],
+        "memory": [memory, 2 * memory + 4 + headers],
+    }
 
 
 async def full_stream_drops_the_oldest_messages_by_the_byte(at: Place) -> None:
@@ -389,7 +449,13 @@ async def full_stream_drops_the_oldest_messages_by_the_byte(at: Place) -> None:
     await put(client, "exact", "b", bytes(100))
     assert [await there(client, "exact", key) for key in "abcd"] == [False, True, True, True]
     await put(client, "exact", "e", bytes(101))
-    assert [await there(client, "exact", key) for key in "abcde"] == [False, True, False, False, True]
+    assert [await there(client, "exact", key) for key in "abcde"] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 async def there(client: NatsPy, name: str, key: str) -> bool:
@@ -416,7 +482,11 @@ async def stream_may_be_made_twice_with_equal_settings_only(at: Place) -> None:
         answer = await call(client, "CREATE", "twice", config("twice"))
         assert (answer["config"]["name"], answer["state"]["last_seq"]) == ("KV_twice", 0)
     refused = await call(client, "CREATE", "twice", config("twice", max_bytes=65_000))
-    assert failure(refused) == (400, 10058, "stream name already in use with a different configuration")
+    assert failure(refused) == (
+        400,
+        10058,
+        "stream name already in use with a different configuration",
+    )
     assert refused["type"] == "io.nats.jetstream.api.v1.stream_create_response"
 
 
@@ -442,7 +512,11 @@ async def change_of_a_stream_is_limited(at: Place) -> None:
     assert failure(other) == (500, 10052, text + "change storage type")
     allowed = await call(client, "UPDATE", "fixed", config("fixed", deny_delete=False))
     assert failure(allowed) == (500, 10052, text + "cancel deny message deletes")
-    assert failure(await call(client, "UPDATE", "absent3", config("absent3"))) == (404, 10059, "stream not found")
+    assert failure(await call(client, "UPDATE", "absent3", config("absent3"))) == (
+        404,
+        10059,
+        "stream not found",
+    )
     assert "error" not in await call(client, "UPDATE", "fixed", config("fixed", max_msg_size=9000))
     assert "error" not in await put(client, "fixed", "k", bytes(8000))
 
@@ -451,7 +525,9 @@ async def information_counts_messages(at: Place) -> None:
     client = await at.client()
     await made(client, "info")
     empty = await state(client, "info")
-    assert [empty[name] for name in ("messages", "bytes", "first_seq", "last_seq", "consumer_count")] == [0] * 5
+    assert [
+        empty[name] for name in ("messages", "bytes", "first_seq", "last_seq", "consumer_count")
+    ] == [0] * 5
     for number in range(3):
         await put(client, "info", f"k{number % 2}", b"v")
     answer = await call(client, "INFO", "info")
@@ -478,7 +554,11 @@ async def messages_of_a_bucket_cannot_be_deleted(at: Place) -> None:
     client = await at.client()
     await made(client, "kept")
     await put(client, "kept", "k", b"v")
-    assert failure(await call(client, "MSG.DELETE", "kept", {"seq": 1})) == (500, 10057, "message delete not permitted")
+    assert failure(await call(client, "MSG.DELETE", "kept", {"seq": 1})) == (
+        500,
+        10057,
+        "message delete not permitted",
+    )
     rollup = await put(client, "kept", "k", b"v", Nats_Rollup="all")
     assert failure(rollup) == (500, 10111, "rollup not permitted")
     assert await there(client, "kept", "k")
@@ -504,7 +584,9 @@ async def value_is_replaced_only_if_its_number_is_the_expected_one(at: Place) ->
     await made(client, "swap")
 
     async def swap(key: str, expected: int) -> JSON:
-        return await put(client, "swap", key, b"v", Nats_Expected_Last_Subject_Sequence=str(expected))
+        return await put(
+            client, "swap", key, b"v", Nats_Expected_Last_Subject_Sequence=str(expected)
+        )
 
     assert await swap("a", 0) == {"stream": "KV_swap", "seq": 1}
     assert await put(client, "swap", "b", b"v") == {"stream": "KV_swap", "seq": 2}
@@ -514,7 +596,10 @@ async def value_is_replaced_only_if_its_number_is_the_expected_one(at: Place) ->
     assert failure(await swap("c", 3)) == (400, 10071, "wrong last sequence: 0")
     stale = await put(client, "swap", "b", b"v", Nats_Expected_Last_Sequence="2")
     assert failure(stale) == (400, 10071, "wrong last sequence: 3")
-    assert await put(client, "swap", "b", b"v", Nats_Expected_Last_Sequence="3") == {"stream": "KV_swap", "seq": 4}
+    assert await put(client, "swap", "b", b"v", Nats_Expected_Last_Sequence="3") == {
+        "stream": "KV_swap",
+        "seq": 4,
+    }
 
 
 async def messages_expire_by_their_own_age(at: Place) -> None:
@@ -531,7 +616,9 @@ async def messages_expire_by_their_own_age(at: Place) -> None:
 
     await until(first_is_gone)
     assert loop.time() - stored_at >= 1.0
-    assert await there(client, "aged", "b") or loop.time() - then_stored_at >= 1.0  # this machine may be slow
+    assert (
+        await there(client, "aged", "b") or loop.time() - then_stored_at >= 1.0
+    )  # this machine may be slow
 
 
 async def publisher_need_not_wait_for_the_store(at: Place) -> None:

@@ -15,7 +15,12 @@ CONFIG = BucketConfig(name="none", description="", ttl_s=60, max_bytes=1 << 20, 
 async def server_without_jetstream_has_no_responders(at: Place) -> None:
     assert not (await at.wire()).info.get("jetstream")
     client = await at.client()
-    for subject in ("$JS.API.INFO", "$JS.API.STREAM.INFO.KV_none", "$JS.API.DIRECT.GET.KV_none", "$KV.none.k"):
+    for subject in (
+        "$JS.API.INFO",
+        "$JS.API.STREAM.INFO.KV_none",
+        "$JS.API.DIRECT.GET.KV_none",
+        "$KV.none.k",
+    ):
         with pytest.raises(nats.errors.NoRespondersError):
             await client.request(subject, b"", timeout=30)
     with pytest.raises(nats.js.errors.ServiceUnavailableError):
@@ -24,7 +29,9 @@ async def server_without_jetstream_has_no_responders(at: Place) -> None:
 
 async def bucket_without_jetstream_keeps_nothing(at: Place) -> None:
     bus = await at.bus()
-    bucket = Bucket(bus.bus, CONFIG, structlog.wrap_logger(structlog.PrintLogger(), processors=[bus.log]))
+    bucket = Bucket(
+        bus.bus, CONFIG, structlog.wrap_logger(structlog.PrintLogger(), processors=[bus.log])
+    )
     await bucket.put("k", b"v")
     assert await bucket.get("k") is None
     assert [entry["event"] for entry in bus.log.entries] == ["kv.missing"]

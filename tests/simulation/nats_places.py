@@ -1,4 +1,5 @@
-"""Places where a case about NATS runs: real servers on asyncio's own loop, or the model in simulated time."""
+"""Places where a case about NATS runs: real servers on asyncio's own loop, or the model in
+simulated time."""
 
 import asyncio
 import contextlib
@@ -48,7 +49,8 @@ class Wire:
         self.writer.write(data)
 
     async def ask(self, data: bytes = b"") -> bytes:
-        """Sends operations and a ping; returns what comes until the answer to that ping, or until the end."""
+        """Sends operations and a ping; returns what comes until the answer to that ping, or until
+        the end."""
         self.write(data + b"PING\r\n")
         return (await self.until(b"PONG\r\n")).removesuffix(b"PONG\r\n")
 
@@ -120,7 +122,9 @@ class Place(ABC):
         async def ignore(_: Exception) -> None:
             pass
 
-        await client.connect([f"nats://{host}:{port}"], allow_reconnect=False, error_cb=ignore, **options)
+        await client.connect(
+            [f"nats://{host}:{port}"], allow_reconnect=False, error_cb=ignore, **options
+        )
         self._closing.append(client.close)
         return client
 
@@ -128,7 +132,10 @@ class Place(ABC):
         """Connects the product's bus, to these servers or to all."""
         addresses = self.addresses()
         client = Client(
-            *(f"nats://{addresses[number][0]}:{addresses[number][1]}" for number in numbers or range(len(addresses)))
+            *(
+                f"nats://{addresses[number][0]}:{addresses[number][1]}"
+                for number in numbers or range(len(addresses))
+            )
         )
         await client.bus.connect()
         self._closing.append(client.bus.close)
@@ -168,19 +175,28 @@ class RealServers(Place):
 
     def _launch(self, number: int) -> None:
         port = self._ports[number]
-        lines = [f'host: "127.0.0.1"\nport: {port}\nserver_name: n{number}', f"max_payload: {MAX_PAYLOAD}"]
+        lines = [
+            f'host: "127.0.0.1"\nport: {port}\nserver_name: n{number}',
+            f"max_payload: {MAX_PAYLOAD}",
+        ]
         lines.append(f'write_deadline: "{WRITE_DEADLINE_S}s"')
         lines.append(f'ping_interval: "{self._ping_s}s"\nping_max: 2')
         if self._jetstream:
-            lines.append(f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{self._jetstream} }}')
+            lines.append(
+                f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{self._jetstream} }}'
+            )
         if len(self._ports) > 1:
             others = [route for route in self._routes if route != self._routes[number]]
             routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in others)
-            lines.append(f'cluster {{ name: c, listen: "127.0.0.1:{self._routes[number]}", routes: [{routes}] }}')
+            lines.append(
+                f'cluster {{ name: c, listen: "127.0.0.1:{self._routes[number]}", routes: [{routes}] }}'
+            )
         config = self._directory / f"n{number}.conf"
         config.write_text("\n".join(lines))
         argv = [self._binary, "-c", str(config)]
-        self._processes[number] = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes[number] = subprocess.Popen(
+            argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         deadline = time.monotonic() + LIMIT_S
         while not _greets(port):
             assert time.monotonic() < deadline, "nats-server did not start"
@@ -232,11 +248,15 @@ def _greets(port: int) -> bool:
 class ModelServers(Place):
     """The model, in simulated time."""
 
-    def __init__(self, count: int = 1, *, jetstream: bool = True, seed: int = 0, ping_s: float = 20.0) -> None:
+    def __init__(
+        self, count: int = 1, *, jetstream: bool = True, seed: int = 0, ping_s: float = 20.0
+    ) -> None:
         super().__init__()
         self.loop = SimLoop(Random(seed))
         self.network = Network(self.loop)
-        self.cluster = Cluster(self.loop, jetstream=jetstream, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s)
+        self.cluster = Cluster(
+            self.loop, jetstream=jetstream, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s
+        )
         self._servers: dict[int, Server] = {}
         self._count = count
         self._errors: list[dict[str, Any]] = []

@@ -1,4 +1,5 @@
-"""The form in which answers of two runs are compared: what may differ is left out, and nothing else."""
+"""The form in which answers of two runs are compared: what may differ is left out, and nothing
+else."""
 
 from typing import Any
 
@@ -21,7 +22,9 @@ def usage(**tokens: int) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("piece", [delta, chunk], ids=("messages", "chat"))
 def test_pieces_of_a_text_are_joined(piece: Any) -> None:
-    assert canonical([piece("a"), piece("b"), ("ping", {}), piece("c")]) == canonical([piece("ab"), piece("c")])
+    assert canonical([piece("a"), piece("b"), ("ping", {}), piece("c")]) == canonical(
+        [piece("ab"), piece("c")]
+    )
     assert canonical([piece("a"), piece("a")]) == canonical([piece("aa")])
 
 
@@ -50,9 +53,15 @@ def test_ids_are_compared_by_where_they_return() -> None:
 
 def test_tokens_of_a_prompt_are_compared_whether_cached_or_not() -> None:
     without = usage(input_tokens=9, cache_read_input_tokens=0, output_tokens=2)
-    assert canonical(without) == canonical(usage(input_tokens=1, cache_read_input_tokens=8, output_tokens=2))
-    assert canonical(without) != canonical(usage(input_tokens=2, cache_read_input_tokens=8, output_tokens=2))
-    assert canonical(without) != canonical(usage(input_tokens=9, cache_read_input_tokens=0, output_tokens=3))
+    assert canonical(without) == canonical(
+        usage(input_tokens=1, cache_read_input_tokens=8, output_tokens=2)
+    )
+    assert canonical(without) != canonical(
+        usage(input_tokens=2, cache_read_input_tokens=8, output_tokens=2)
+    )
+    assert canonical(without) != canonical(
+        usage(input_tokens=9, cache_read_input_tokens=0, output_tokens=3)
+    )
 
 
 def test_without_prompt_tokens_all_else_is_compared() -> None:
@@ -61,7 +70,11 @@ def test_without_prompt_tokens_all_else_is_compared() -> None:
         for prompt, answer in ((9, 2), (8, 2), (9, 3))
     )
     assert first != second
-    assert without_prompt_tokens(first) == without_prompt_tokens(second) != without_prompt_tokens(other)
+    assert (
+        without_prompt_tokens(first)
+        == without_prompt_tokens(second)
+        != without_prompt_tokens(other)
+    )
 
 
 def test_only_the_presence_of_a_seal_is_compared() -> None:

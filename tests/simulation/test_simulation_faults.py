@@ -1,4 +1,5 @@
-"""Faults of a plan: overlapping ones end with the last of them, and late ones wait for the end of the load."""
+"""Faults of a plan: overlapping ones end with the last of them, and late ones wait for the end of
+the load."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -30,7 +31,9 @@ class FakeWorld(World):
 
     def made(self, name: str) -> Running:
         machine = Machine(name)
-        task: asyncio.Task[None] = self.loop.create_task(asyncio.sleep(1e9), context=machine.context)
+        task: asyncio.Task[None] = self.loop.create_task(
+            asyncio.sleep(1e9), context=machine.context
+        )
         return Running(machine, "worker", task)
 
     def start(self, stage: str, *, port: int = 0, **settings: Any) -> Running:
@@ -78,7 +81,14 @@ def test_overlapping_faults_end_with_the_last_one(world: FakeWorld, kind: Kind, 
     random = Random(seed)
     stage = "worker" if kind in ("cut", "slow network", "slow loop", "freeze") else ""
     faults = [
-        Fault(1.0 + random.random(), kind, stage, 0, random.choice((2.0, 3.0, 4.0, 5.0)), random.choice((0.0, 0.1)))
+        Fault(
+            1.0 + random.random(),
+            kind,
+            stage,
+            0,
+            random.choice((2.0, 3.0, 4.0, 5.0)),
+            random.choice((0.0, 0.1)),
+        )
         for _ in range(3)
     ]
     if kind == "lose messages":
@@ -101,7 +111,9 @@ def test_overlapping_faults_end_with_the_last_one(world: FakeWorld, kind: Kind, 
 
 def test_fault_waits_until_few_turns_are_left(world: FakeWorld) -> None:
     left = 10
-    injector = Injector(world, [Fault(0.5, "clock", "worker", 0, 1.0, 5.0, left=3)], Random(0), lambda: left)
+    injector = Injector(
+        world, [Fault(0.5, "clock", "worker", 0, 1.0, 5.0, left=3)], Random(0), lambda: left
+    )
     world.run(lambda: False, 30.0)
     assert not injector.applied
     assert not injector.over
@@ -111,9 +123,14 @@ def test_fault_waits_until_few_turns_are_left(world: FakeWorld) -> None:
     assert 0.5 <= injector.applied[0].began - began < 0.8
 
 
-def test_fault_waits_for_a_rare_branch_and_hits_the_process_that_reaches_it(world: FakeWorld) -> None:
+def test_fault_waits_for_a_rare_branch_and_hits_the_process_that_reaches_it(
+    world: FakeWorld,
+) -> None:
     world.running["worker2"] = world.made("worker2")
-    faults = [Fault(0.5, "freeze", "worker", 0, 5.0, branch="a"), Fault(0.0, "kill", "worker", branch="b")]
+    faults = [
+        Fault(0.5, "freeze", "worker", 0, 5.0, branch="a"),
+        Fault(0.0, "kill", "worker", branch="b"),
+    ]
     injector = Injector(world, faults, Random(0), lambda: 1)
     world.run(lambda: False, 5.0)
     assert not injector.applied

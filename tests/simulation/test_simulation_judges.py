@@ -1,4 +1,5 @@
-"""The judges: without faults nothing but an answer is allowed, and the time of faults is counted once."""
+"""The judges: without faults nothing but an answer is allowed, and the time of faults is counted
+once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from simulation.judges.ends import EndJudge, Outages, lossy_s
 from simulation.world import STAGES, World
 
 
-def request(outcome: Outcome, *, status: int = 200, problem: str = "", ended: float = 20.0) -> Request:
+def request(
+    outcome: Outcome, *, status: int = 200, problem: str = "", ended: float = 20.0
+) -> Request:
     reader = cast("Any", SimpleNamespace(answer=SimpleNamespace(blocks=["text"])))
     return Request("s0", 0, "frontend1", 10.0, ended, outcome, status, problem, readers=[reader])
 
@@ -54,7 +57,10 @@ def test_ends_that_need_no_fault_are_allowed(outcome: Outcome) -> None:
 
 
 def test_error_is_allowed_after_the_loss_of_worker_and_parser_and_not_after_one_of_them() -> None:
-    both = [applied("kill", "worker1", "worker", 11.0, 12.0), applied("kill", "parser1", "parser", 13.0, 14.0)]
+    both = [
+        applied("kill", "worker1", "worker", 11.0, 12.0),
+        applied("kill", "parser1", "parser", 13.0, 14.0),
+    ]
     assert EndJudge(both, NothingDown(), 20.0).forbidden(request("error")) == ""
     for one in both:
         assert EndJudge([one], NothingDown(), 20.0).forbidden(request("error"))
@@ -75,7 +81,12 @@ def test_broken_connection_is_allowed_only_where_its_own_frontend_ended() -> Non
     st.integers(10, 79),
 )
 def test_one_more_fault_forbids_nothing(
-    some: list[Applied], more: Applied, outcome: Outcome, problem: str, outage: tuple[int, int], ended: int
+    some: list[Applied],
+    more: Applied,
+    outcome: Outcome,
+    problem: str,
+    outage: tuple[int, int],
+    ended: int,
 ) -> None:
     outages = NothingDown(without_worker=outage)
     one = request(outcome, status=503, problem=problem, ended=float(ended))
@@ -90,10 +101,16 @@ def test_time_of_lost_messages_is_a_part_of_the_request(some: list[Applied], end
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6), st.integers(11, 60))
-def test_time_of_faults_is_that_in_which_any_of_them_has_effects(spans: list[tuple[int, int]], ended: int) -> None:
-    faults = [applied("cut", "worker1", "worker", began, began + seconds) for began, seconds in spans]
+def test_time_of_faults_is_that_in_which_any_of_them_has_effects(
+    spans: list[tuple[int, int]], ended: int
+) -> None:
+    faults = [
+        applied("cut", "worker1", "worker", began, began + seconds) for began, seconds in spans
+    ]
     steps = [10.5 + second for second in range(ended - 10)]
-    counted = sum(any(began < at < began + seconds + GRACE_S for began, seconds in spans) for at in steps)
+    counted = sum(
+        any(began < at < began + seconds + GRACE_S for began, seconds in spans) for at in steps
+    )
     assert faulty_s(request("answer", ended=float(ended)), faults) == pytest.approx(counted)
 
 

@@ -1,4 +1,5 @@
-"""The mutants of `simulation.mutants` apply to the code as it is, and are what an interpreter imports."""
+"""The mutants of `simulation.mutants` apply to the code as it is, and are what an interpreter
+imports."""
 
 import subprocess
 import sys
@@ -39,11 +40,24 @@ def test_text_that_is_not_there_once_is_refused() -> None:
 
 def test_planted_module_is_imported_in_place_of_the_real_one() -> None:
     command = [sys.executable, "-c", IMPORT]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "0\n"
+    assert (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        == "0\n"
+    )
 
 
 @pytest.mark.slow
 def test_mutant_is_found() -> None:
-    command = [sys.executable, "-m", "simulation.mutants", "--jobs", "1", "--seeds", "2", "--only", "one frame too few"]
+    command = [
+        sys.executable,
+        "-m",
+        "simulation.mutants",
+        "--jobs",
+        "1",
+        "--seeds",
+        "2",
+        "--only",
+        "one frame too few",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "1 of 1 found" in done.stdout

@@ -7,7 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from tests.simulation import cases_cluster, cases_messages, cases_outages, cases_streams, cases_without_jetstream
+from tests.simulation import (
+    cases_cluster,
+    cases_messages,
+    cases_outages,
+    cases_streams,
+    cases_without_jetstream,
+)
 from tests.simulation.nats_places import Case, ModelServers, RealServers
 
 
@@ -28,7 +34,8 @@ def name_of(case: Case) -> str:
 
 
 def ping_s(case: Case) -> float:
-    """Interval of the server's pings: on a loaded machine a client may not answer a short one in time."""
+    """Interval of the server's pings: on a loaded machine a client may not answer a short one in
+    time."""
     return 0.5 if "pinged" in name_of(case) else 20.0
 
 
@@ -72,7 +79,9 @@ def test_outage_holds_on_the_model(case: Case, seed: int) -> None:
 
 
 @WITHOUT_JETSTREAM
-def test_case_without_jetstream_holds_on_nats_server(nats_binary: str, tmp_path: Path, case: Case) -> None:
+def test_case_without_jetstream_holds_on_nats_server(
+    nats_binary: str, tmp_path: Path, case: Case
+) -> None:
     server = RealServers(nats_binary, tmp_path, jetstream="")
     try:
         server.run(case)

@@ -40,7 +40,9 @@ def test_machine_that_fails_loses_the_last_writes_and_their_numbers(seed: int) -
         assert await bucket.get("late") is None
         assert await bucket.get("early") is None, "the value that was replaced is gone, too"
         await bucket.put("late", b"2")
-        message = await bus.bus.jetstream(lambda js: js.get_last_msg("KV_b", "$KV.b.>", direct=True), 5.0)
+        message = await bus.bus.jetstream(
+            lambda js: js.get_last_msg("KV_b", "$KV.b.>", direct=True), 5.0
+        )
         assert message.seq == 2
 
     run(seed, case)
@@ -173,7 +175,11 @@ def test_leader_cut_from_the_others_gives_no_answer_until_another_leads(seed: in
         client = await at.bus(0)
         bucket = await made(at, client)
         await bucket.put("k", b"1")
-        hasty = Bucket(client.bus, CONFIG, structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log]))
+        hasty = Bucket(
+            client.bus,
+            CONFIG,
+            structlog.wrap_logger(structlog.PrintLogger(), processors=[client.log]),
+        )
         await hasty.put("k", b"2")
         group = at.cluster.groups["KV_copies"]
         group.leader = "n0"

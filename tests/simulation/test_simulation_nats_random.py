@@ -36,7 +36,9 @@ def compare(server: RealServers, record: Record, seed: int) -> None:
     server.run(case)
     ModelServers(seed=seed).run(case)
     for number, (real, modelled) in enumerate(zip(*results, strict=True)):
-        assert real == modelled, f"seed {seed}, step {number}: {results[0][max(number - 6, 0) : number]}"
+        assert real == modelled, (
+            f"seed {seed}, step {number}: {results[0][max(number - 6, 0) : number]}"
+        )
 
 
 def random_subject(random: Random, tokens: str) -> str:
@@ -48,7 +50,8 @@ def random_subject(random: Random, tokens: str) -> str:
 async def messages(at: Place, random: Random) -> list[object]:
     """Three clients subscribe, unsubscribe and publish."""
     wires = [
-        await at.wire(echo=random.random() < 0.7, headers=True, no_responders=random.random() < 0.7) for _ in range(3)
+        await at.wire(echo=random.random() < 0.7, headers=True, no_responders=random.random() < 0.7)
+        for _ in range(3)
     ]
     for number, wire in enumerate(wires):
         await wire.ask(f"SUB inbox.{number} 9\r\n".encode())
@@ -71,7 +74,9 @@ def random_operation(random: Random, number: int) -> bytes:
     if kind < 0.4:
         return f"UNSUB {sid}{random.choice(['', ' 0', ' 1', ' 3', ' 9'])}\r\n".encode()
     subject = "t." + random_subject(random, "aab" if random.random() < 0.8 else "ab*> ")
-    reply = random.choice(["", "", f"inbox.{number}"])  # with one subscription: the server answers any of several
+    reply = random.choice(
+        ["", "", f"inbox.{number}"]
+    )  # with one subscription: the server answers any of several
     data = bytes(random.choices(b"\r\n PUBx\x00", k=random.randrange(8)))
     if kind < 0.9:
         return pub(subject, data, reply)
@@ -82,7 +87,9 @@ def random_operation(random: Random, number: int) -> bytes:
 
 async def delivered(wire: Wire, operation: bytes) -> list[bytes]:
     """What a client receives. Copies of one message come in any order."""
-    answer = (await wire.ask(operation)).replace(b"PING\r\n", b"")  # the server's own pings come by its clock
+    answer = (await wire.ask(operation)).replace(
+        b"PING\r\n", b""
+    )  # the server's own pings come by its clock
     return sorted(re.split(rb"\r\n(?=H?MSG )", answer.removesuffix(b"\r\n")))
 
 
@@ -98,11 +105,22 @@ async def streams(at: Place, random: Random) -> list[object]:
         elif kind < 0.85:
             steps.append(("get", await read(client, name, random)))
         elif kind < 0.9:
-            request = {"filter": f"$KV.{name}.{random_subject(random, 'ab*')}"} if random.random() < 0.8 else {}
+            request = (
+                {"filter": f"$KV.{name}.{random_subject(random, 'ab*')}"}
+                if random.random() < 0.8
+                else {}
+            )
             steps.append(("purge", request, await call(client, "PURGE", name, request)))
         else:
-            settings = config(name, max_bytes=random.randrange(100, 1500), max_msg_size=random.randrange(100, 300))
-            steps.append(("change", failed(await call(client, random.choice(["UPDATE", "CREATE"]), name, settings))))
+            settings = config(
+                name, max_bytes=random.randrange(100, 1500), max_msg_size=random.randrange(100, 300)
+            )
+            steps.append(
+                (
+                    "change",
+                    failed(await call(client, random.choice(["UPDATE", "CREATE"]), name, settings)),
+                )
+            )
         held = await state(client, name)
         steps.append([held[member] for member in ("messages", "bytes", "first_seq", "last_seq")])
     await call(client, "DELETE", name)
@@ -141,10 +159,14 @@ async def read(client: NatsPy, name: str, random: Random) -> object:
         case 3:
             request = {"last_by_subj": subject}
         case _:
-            others = [f"$KV.{name}.{random_subject(random, 'ab*')}" for _ in range(random.randrange(3))]
+            others = [
+                f"$KV.{name}.{random_subject(random, 'ab*')}" for _ in range(random.randrange(3))
+            ]
             request = {"multi_last": [subject, *others], "batch": 1}
     try:
-        message = await client.request(api, json.dumps(request).encode() if request else b"", timeout=30)
+        message = await client.request(
+            api, json.dumps(request).encode() if request else b"", timeout=30
+        )
     except nats.errors.NoRespondersError:
         return api, request, "nobody"
     return api, request, headers_of(message), len(message.data)
@@ -152,7 +174,9 @@ async def read(client: NatsPy, name: str, random: Random) -> object:
 
 @pytest.mark.parametrize("seed", QUICK)
 @pytest.mark.parametrize("record", [messages, streams])
-def test_random_operations_have_equal_results(server: RealServers, record: Record, seed: int) -> None:
+def test_random_operations_have_equal_results(
+    server: RealServers, record: Record, seed: int
+) -> None:
     compare(server, record, seed)
 
 

@@ -1,4 +1,5 @@
-"""The simulated network: connections as those of the operating system, and what only a simulation can do to them."""
+"""The simulated network: connections as those of the operating system, and what only a simulation
+can do to them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -243,7 +244,9 @@ class Simulation:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("names", [("a", "b"), ("a",), ("b",)])
-def test_bytes_from_before_during_and_after_a_cut_arrive_once_and_in_order(names: tuple[str, ...], seed: int) -> None:
+def test_bytes_from_before_during_and_after_a_cut_arrive_once_and_in_order(
+    names: tuple[str, ...], seed: int
+) -> None:
     random = Random(seed)
     with Simulation(seed) as simulation:
         simulation.connect()

@@ -1,4 +1,5 @@
-"""The simulation: the same seed plays the same turns in every interpreter, and marks of rare branches are unique."""
+"""The simulation: the same seed plays the same turns in every interpreter, and marks of rare
+branches are unique."""
 
 import asyncio
 import os
@@ -19,7 +20,8 @@ LIMIT_S = 300.0
 
 
 def played(*flags: str, hash_seed: int = 0) -> str:
-    """What `python -m simulation` prints; in a process of its own, because it replaces the interpreter's clocks."""
+    """What `python -m simulation` prints; in a process of its own, because it replaces the
+    interpreter's clocks."""
     run = subprocess.run(
         [sys.executable, "-m", "simulation", *flags],
         cwd=ROOT,
@@ -42,7 +44,9 @@ def trace_of(output: str) -> str:
 @pytest.mark.slow
 def test_same_seeds_have_the_same_traces_in_every_interpreter() -> None:
     """With two jobs, other seeds come before a seed in its interpreter."""
-    traces = [trace_of(played("--turns", "200", "--jobs", str(jobs), hash_seed=jobs)) for jobs in (1, 2)]
+    traces = [
+        trace_of(played("--turns", "200", "--jobs", str(jobs), hash_seed=jobs)) for jobs in (1, 2)
+    ]
     assert traces[0] == traces[1]
 
 
@@ -51,12 +55,18 @@ def test_names_of_rare_branches_are_unique() -> None:
 
 
 def test_rare_branches_do_not_follow_the_end_of_a_block() -> None:
-    ended = re.compile(r"^([ ]*)(?:return|raise|continue|break)\b.*\n(?:\1#.*\n)*?\1# rare: .*", re.MULTILINE)
+    ended = re.compile(
+        r"^([ ]*)(?:return|raise|continue|break)\b.*\n(?:\1#.*\n)*?\1# rare: .*", re.MULTILINE
+    )
     files = (ROOT / "services").rglob("*.py")
-    assert not [f"{file}: {found[0]}" for file in files for found in ended.finditer(file.read_text())]
+    assert not [
+        f"{file}: {found[0]}" for file in files for found in ended.finditer(file.read_text())
+    ]
 
 
-@pytest.mark.parametrize("flags", [["--jobs", "0"], ["--turns", "-1"], ["--trace"], ["--seed", "x"]])
+@pytest.mark.parametrize(
+    "flags", [["--jobs", "0"], ["--turns", "-1"], ["--trace"], ["--seed", "x"]]
+)
 def test_a_wrong_flag_is_named(flags: list[str]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "simulation", *flags],
@@ -112,9 +122,14 @@ async def test_an_interrupted_run_ends_with_all_its_processes(number: signal.Sig
 
 
 def _players(parent: int) -> list[int]:
-    """The processes of a pool that have started: each has a thread that waits for the end of `parent`."""
+    """The processes of a pool that have started: each has a thread that waits for the end of
+    `parent`."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [pid for pid in map(int, children) if _plays(pid) and len(os.listdir(f"/proc/{pid}/task")) > 1]
+    return [
+        pid
+        for pid in map(int, children)
+        if _plays(pid) and len(os.listdir(f"/proc/{pid}/task")) > 1
+    ]
 
 
 def _plays(pid: int) -> bool:

@@ -12,7 +12,8 @@ IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 
 
 class NoTemplate(ChatTemplate):
-    """Writes only calls: adapting renders nothing else, for turns that must be written into the content."""
+    """Writes only calls: adapting renders nothing else, for turns that must be written into the
+    content."""
 
     def __init__(self) -> None:
         pass
@@ -29,7 +30,9 @@ def adapted(
     system: list[str] | None = None,
     tools: list[ToolSpec] | None = None,
 ) -> TemplateInput:
-    conversation = Conversation("m", list(messages), system=[Text(text) for text in system or []], tools=tools or [])
+    conversation = Conversation(
+        "m", list(messages), system=[Text(text) for text in system or []], tools=tools or []
+    )
     return adapt(conversation, traits, NoTemplate(), unseal={"sealed": "unsealed thought"}.get)
 
 

@@ -34,7 +34,13 @@ def inline(**more: Any) -> TemplateTraits:
 
 def test_interleaved_turn_uses_the_templates_markup() -> None:
     found = template_messages(TURN, traits=inline(inline_reasoning=True))
-    assert found == [{"role": "assistant", "content": "\n<A>;<think>r2</think>t2\n<B>", "reasoning_content": "r1"}]
+    assert found == [
+        {
+            "role": "assistant",
+            "content": "\n<A>;<think>r2</think>t2\n<B>",
+            "reasoning_content": "r1",
+        }
+    ]
 
 
 def test_last_calls_stay_in_their_field_where_the_text_is_the_same() -> None:
@@ -88,12 +94,18 @@ def test_results_of_a_split_turn_follow_their_calls() -> None:
 def test_fields_without_later_reasoning_are_the_last_resort() -> None:
     found = template_messages(TURN, traits=TemplateTraits(reasoning="thinking", interleaved="drop"))
     assert len(found) == 1
-    assert (found[0]["thinking"], found[0]["content"], len(found[0]["tool_calls"])) == ("r1", "t2", 2)
+    assert (found[0]["thinking"], found[0]["content"], len(found[0]["tool_calls"])) == (
+        "r1",
+        "t2",
+        2,
+    )
 
 
 def test_each_call_has_its_own_message_without_parallel_calls() -> None:
     traits = TemplateTraits(parallel=False, interleaved="split")
-    found = template_messages(assistant(Text("t"), call("A"), call("B", call_id="c2")), traits=traits)
+    found = template_messages(
+        assistant(Text("t"), call("A"), call("B", call_id="c2")), traits=traits
+    )
     assert [(m["content"], [c["function"]["name"] for c in m["tool_calls"]]) for m in found] == [
         ("t", ["A"]),
         ("", ["B"]),
@@ -101,9 +113,13 @@ def test_each_call_has_its_own_message_without_parallel_calls() -> None:
 
 
 def test_text_joins_reasoning_where_they_exclude_each_other() -> None:
-    traits = TemplateTraits(reasoning="thinking", all_with_call=False, all_before_call=False, interleaved="split")
+    traits = TemplateTraits(
+        reasoning="thinking", all_with_call=False, all_before_call=False, interleaved="split"
+    )
     found = template_messages(assistant(Reasoning("r"), Text("t"), call()), traits=traits)
-    assert [(m["thinking"], m["content"], len(m["tool_calls"])) for m in found] == [("r\n\nt", "", 1)]
+    assert [(m["thinking"], m["content"], len(m["tool_calls"])) for m in found] == [
+        ("r\n\nt", "", 1)
+    ]
 
 
 def test_text_before_a_call_has_its_own_message() -> None:
@@ -115,5 +131,8 @@ def test_text_before_a_call_has_its_own_message() -> None:
 def test_calls_that_a_template_never_renders_become_text() -> None:
     traits = TemplateTraits(arguments=None, tool_role=False)
     found = template_messages(user("hi"), assistant(Text("t"), call()), result("r"), traits=traits)
-    assert found[1]["content"] == 't\n<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
+    assert (
+        found[1]["content"]
+        == 't\n<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
+    )
     assert found[2] == {"role": "user", "content": "<tool_response>\nr\n</tool_response>"}

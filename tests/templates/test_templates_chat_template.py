@@ -11,7 +11,9 @@ USER = [{"role": "user", "content": "hi"}]
 
 def test_template_of_the_model_is_loaded(demo_dir: Path) -> None:
     template = ChatTemplate.load(str(demo_dir))
-    assert template.render(USER) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert (
+        template.render(USER) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    )
     assert template.render(USER, generation=False) == "<|im_start|>user\nhi<|im_end|>\n"
     assert {"enable_thinking", "tools", "messages"} <= template.variables
 
@@ -23,7 +25,9 @@ def test_file_overrides_the_template(demo_dir: Path, tmp_path: Path) -> None:
     assert template.render(USER, variables={"mood": "!"}) == "<|im_end|>hi!"
 
 
-def test_template_for_tool_use_is_chosen_among_several(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_template_for_tool_use_is_chosen_among_several(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
     own = demo_tokenizer.chat_template
     try:
         demo_tokenizer.chat_template = {"default": "d", "tool_use": "t"}
@@ -45,7 +49,10 @@ def test_broken_jinja_is_refused(demo_tokenizer: PreTrainedTokenizerBase) -> Non
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{{ raise_exception('System messages are not for me.') }}", "System messages are not for me."),
+        (
+            "{{ raise_exception('System messages are not for me.') }}",
+            "System messages are not for me.",
+        ),
         ("{{ messages[0].content + 1 }}", "cannot render"),
         ("{{ messages[9].content.x }}", "refuses"),
         ("{{ 1 / 0 }}", "cannot render"),
@@ -60,7 +67,9 @@ def test_template_errors_are_errors_of_the_request(
     assert caught.value.info.kind is ErrorKind.INVALID
 
 
-@pytest.mark.parametrize("name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"])
+@pytest.mark.parametrize(
+    "name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"]
+)
 def test_reserved_variables_are_refused(demo_dir: Path, name: str) -> None:
     with pytest.raises(Invalid, match=f"may not set {name}") as caught:
         ChatTemplate.load(str(demo_dir)).render(USER, variables={name: True})
@@ -77,17 +86,30 @@ def test_history_without_a_user_message_gets_an_empty_one_where_the_template_dem
 ) -> None:
     demand = "{% if 'user' not in messages | map(attribute='role') %}{{ raise_exception('No user query.') }}{% endif %}"
     show = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{{ mood }}"
-    demanding, free = ChatTemplate(demo_tokenizer, demand + show), ChatTemplate(demo_tokenizer, show)
-    system, said = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Hi."}
+    demanding, free = (
+        ChatTemplate(demo_tokenizer, demand + show),
+        ChatTemplate(demo_tokenizer, show),
+    )
+    system, said = (
+        {"role": "system", "content": "Be brief."},
+        {"role": "assistant", "content": "Hi."},
+    )
     for before, rest in (([system], [said]), ([], [said]), ([system], [])):
         messages = [*before, *rest]
-        shown = "".join(f"[{m['role']}:{m['content']}]" for m in [*before, {"role": "user", "content": ""}, *rest])
+        shown = "".join(
+            f"[{m['role']}:{m['content']}]"
+            for m in [*before, {"role": "user", "content": ""}, *rest]
+        )
         assert demanding.render(messages, variables={"mood": "!"}) == shown + "!"
         assert free.render(messages) == "".join(f"[{m['role']}:{m['content']}]" for m in messages)
     assert demanding.render(USER) == free.render(USER)
 
 
-def test_refusal_for_another_reason_is_the_templates_own(demo_tokenizer: PreTrainedTokenizerBase) -> None:
-    source = "{{ raise_exception('no answers' if messages[0].role == 'assistant' else 'no users') }}"
+def test_refusal_for_another_reason_is_the_templates_own(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    source = (
+        "{{ raise_exception('no answers' if messages[0].role == 'assistant' else 'no users') }}"
+    )
     with pytest.raises(Invalid, match="no answers"):
         ChatTemplate(demo_tokenizer, source).render([{"role": "assistant", "content": "Hi."}])

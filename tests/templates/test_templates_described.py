@@ -40,10 +40,15 @@ DESCRIBED = {  # the template of DeepSeek-R1 distilled leaves reasoning out of h
 
 
 @pytest.mark.parametrize("name", DESCRIBED)
-def test_rendered_turn_is_read_as_transformers_reads_it(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def test_rendered_turn_is_read_as_transformers_reads_it(
+    demo_tokenizer: PreTrainedTokenizerBase, name: str
+) -> None:
     if name not in REAL_TEMPLATES or DESCRIBED[name] not in of_trl():
         pytest.skip("trl is not installed, or has no such template any more")
-    template, description = ChatTemplate(demo_tokenizer, REAL_TEMPLATES[name].read_text()), of_trl()[DESCRIBED[name]]
+    template, description = (
+        ChatTemplate(demo_tokenizer, REAL_TEMPLATES[name].read_text()),
+        of_trl()[DESCRIBED[name]],
+    )
     traits, compared = replace(probe(template), call_ids="client"), 0
     definitions: Any = [tool_definition(tool) for tool in TOOLS]
     for seed in range(30):
@@ -51,7 +56,10 @@ def test_rendered_turn_is_read_as_transformers_reads_it(demo_tokenizer: PreTrain
         made = make_turn(rng, WRITTEN[DESCRIBED[name]])
         parts: list[Part] = [Reasoning(made.thought)] if made.thought else []
         parts += [Text(made.text)] if made.text else []
-        parts += [Call(f"call_{n}", one, json.dumps(arguments)) for n, (one, arguments) in enumerate(made.calls)]
+        parts += [
+            Call(f"call_{n}", one, json.dumps(arguments))
+            for n, (one, arguments) in enumerate(made.calls)
+        ]
         talk = Conversation("m", [Message("user", [Text("Hello.")]), Message("assistant", parts)])
         messages = adapt(talk, traits, template).messages
         prompt = template.render(messages[:1], tools=definitions)
@@ -64,6 +72,8 @@ def test_rendered_turn_is_read_as_transformers_reads_it(demo_tokenizer: PreTrain
         except ValueError:  # Gemma 4's template writes null as Python does
             continue
         for pieces in splits(rng, turn.output):
-            assert fields(parsed(template_name(json.dumps(description)), turn, pieces)) == theirs, turn.output
+            assert fields(parsed(template_name(json.dumps(description)), turn, pieces)) == theirs, (
+                turn.output
+            )
         compared += 1
     assert compared > 10

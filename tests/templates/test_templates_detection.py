@@ -1,4 +1,5 @@
-"""Detection by rendered calls: each template here has a trait of published ones that makes its calls hard to find."""
+"""Detection by rendered calls: each template here has a trait of published ones that makes its
+calls hard to find."""
 
 import json
 from typing import Any
@@ -14,14 +15,30 @@ from services.templates.traits import TemplateTraits
 ARGUMENTS = "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
 
 
-def chatml(call: str, *, between: str = "", before: str = "", after: str = "", header: str = "a\n") -> str:
+def chatml(
+    call: str, *, between: str = "", before: str = "", after: str = "", header: str = "a\n"
+) -> str:
     """A template with headers; `call` with NAME, ARGUMENTS and ID."""
-    call = call.replace("NAME", "{{ c.function.name }}").replace("ARGUMENTS", ARGUMENTS).replace("ID", "{{ c.id }}")
+    call = (
+        call.replace("NAME", "{{ c.function.name }}")
+        .replace("ARGUMENTS", ARGUMENTS)
+        .replace("ID", "{{ c.id }}")
+    )
     return (
         "{% for m in messages %}{% if m.role == 'user' %}<|u|>{{ m.content }}<|e|>"
         "{% elif m.role == 'tool' %}<|t|>{{ m.content }}<|e|>"
-        "{% else %}<|a|>" + header + "{{ m.content }}{% if m.tool_calls %}" + before + "{% for c in m.tool_calls %}"
-        "{% if not loop.first %}" + between + "{% endif %}" + call + "{% endfor %}" + after + "{% endif %}<|e|>"
+        "{% else %}<|a|>"
+        + header
+        + "{{ m.content }}{% if m.tool_calls %}"
+        + before
+        + "{% for c in m.tool_calls %}"
+        "{% if not loop.first %}"
+        + between
+        + "{% endif %}"
+        + call
+        + "{% endfor %}"
+        + after
+        + "{% endif %}<|e|>"
         "{% endif %}{% endfor %}{% if add_generation_prompt %}<|a|>PROMPT{% endif %}"
     )
 
@@ -29,8 +46,11 @@ def chatml(call: str, *, between: str = "", before: str = "", after: str = "", h
 JSON = '{"name": "NAME", "arguments": ARGUMENTS}'
 ENTRIES = "{% for k, v in c.function.arguments.items() %}"
 TEMPLATES = {
-    # The prompt opens reasoning, the history has none (Nemotron Nano 2): no turn begins with its prompt.
-    "nemotron_nano_v2": chatml(JSON, between=", ", before="<TOOLCALL>[", after="]</TOOLCALL>\n<SPECIAL_12>\n")
+    # The prompt opens reasoning, the history has none (Nemotron Nano 2): no turn begins with its
+    # prompt.
+    "nemotron_nano_v2": chatml(
+        JSON, between=", ", before="<TOOLCALL>[", after="]</TOOLCALL>\n<SPECIAL_12>\n"
+    )
     .replace("PROMPT", "a\n<think>\n\n")
     .replace("<|a|>", "<SPECIAL_11>"),
     # The answer is followed by the head of the next turn, and its text is framed (Cohere).
@@ -40,7 +60,10 @@ TEMPLATES = {
         between=",\n",
         after="\n]<|END_ACTION|>",
     )
-    .replace("{{ m.content }}{% if m.tool_calls", "<|START_TEXT|>{{ m.content }}<|END_TEXT|>{% if m.tool_calls")
+    .replace(
+        "{{ m.content }}{% if m.tool_calls",
+        "<|START_TEXT|>{{ m.content }}<|END_TEXT|>{% if m.tool_calls",
+    )
     .replace("PROMPT", "<|START_THINKING|>"),
     "functionary": chatml("<function=NAME>ARGUMENTS</function>", header="").replace("PROMPT", ""),
     "solar_open": chatml(
@@ -49,7 +72,10 @@ TEMPLATES = {
         after="<|calls|>",
         header="",
     )
-    .replace("{{ m.content }}{% if m.tool_calls", "{% if not m.tool_calls %}<|content|>{{ m.content }}<|end|>{% else")
+    .replace(
+        "{{ m.content }}{% if m.tool_calls",
+        "{% if not m.tool_calls %}<|content|>{{ m.content }}<|end|>{% else",
+    )
     .replace("{% else %}", "{% endif %}", 0)
     .replace("{% else %}{%", "{% endif %}{% if m.tool_calls %}{%")
     .replace("<|a|>", "<|begin|>assistant")
@@ -90,7 +116,9 @@ def probed(tokenizer: PreTrainedTokenizerBase, source: str) -> tuple[ChatTemplat
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_family_is_found_without_its_model_type(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def test_family_is_found_without_its_model_type(
+    demo_tokenizer: PreTrainedTokenizerBase, name: str
+) -> None:
     template, traits = probed(demo_tokenizer, TEMPLATES[name])
     assert traits.arguments is not None
     found = detect_family(template, traits, {"model_type": "llama"})
@@ -101,7 +129,9 @@ def test_family_is_found_without_its_model_type(demo_tokenizer: PreTrainedTokeni
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize("description", [{"start_anchor": "x", "fields": {"content": {}}}, {"version": 2}])
+@pytest.mark.parametrize(
+    "description", [{"start_anchor": "x", "fields": {"content": {}}}, {"version": 2}]
+)
 def test_family_that_reads_the_calls_precedes_a_description(
     demo_tokenizer: PreTrainedTokenizerBase, name: str, description: dict[str, Any]
 ) -> None:
@@ -111,17 +141,26 @@ def test_family_that_reads_the_calls_precedes_a_description(
 
 
 @pytest.mark.parametrize("tag", ["call", "zq"])
-def test_description_that_explains_more_precedes_a_family(demo_tokenizer: PreTrainedTokenizerBase, tag: str) -> None:
-    template, traits = probed(demo_tokenizer, chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n"))
+def test_description_that_explains_more_precedes_a_family(
+    demo_tokenizer: PreTrainedTokenizerBase, tag: str
+) -> None:
+    template, traits = probed(
+        demo_tokenizer, chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n")
+    )
     calls = {"open": f"<{tag}>", "close": f"</{tag}>", "content": "json", "repeats": True}
-    description = {"start_anchor": "<|a|>a\n", "fields": {"tool_calls": calls, "content": {"close": "<|e|>"}}}
+    description = {
+        "start_anchor": "<|a|>a\n",
+        "fields": {"tool_calls": calls, "content": {"close": "<|e|>"}},
+    }
     found = detect_family(template, traits, {}, (), json.dumps(description))
     assert found is not None
     assert found.family.title == "response_template"
     assert found.evidence[-1] == "it reads the calls that the chat template writes"
 
 
-def test_description_of_a_model_without_calls_is_taken(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_description_of_a_model_without_calls_is_taken(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
     template, traits = probed(demo_tokenizer, "{% for m in messages %}{{ m.content }}{% endfor %}")
     description = {"start_anchor": "x", "fields": {"content": {}}}
     found = detect_family(template, traits, {}, (), json.dumps(description))
@@ -133,14 +172,20 @@ def test_ids_that_name_the_tool_are_counted(demo_tokenizer: PreTrainedTokenizerB
     assert probed(demo_tokenizer, TEMPLATES["kimi_k2"])[1].call_ids == "counted"
 
 
-def test_other_evidence_decides_among_several_readers(demo_tokenizer: PreTrainedTokenizerBase) -> None:
-    found = detect_family(*probed(demo_tokenizer, chatml(JSON, before="<tool_calls>[", after="]</tool_calls>")), {})
+def test_other_evidence_decides_among_several_readers(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    found = detect_family(
+        *probed(demo_tokenizer, chatml(JSON, before="<tool_calls>[", after="]</tool_calls>")), {}
+    )
     assert found is not None
     assert len(found.also) > 1 or found.family.name == "jamba"
     assert found.statement[: len(found.evidence)] == found.evidence
 
 
-def test_call_inside_another_familys_markers_is_not_read(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_call_inside_another_familys_markers_is_not_read(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
     source = chatml("<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>").replace("PROMPT", "")
     template, traits = probed(demo_tokenizer, source)
     assert detect_family(template, traits, {}) is None

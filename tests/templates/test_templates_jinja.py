@@ -25,7 +25,10 @@ TOOL = {
     "function": {
         "name": "run",
         "description": 'Runs <b>it</b> & says "é" \'s',
-        "parameters": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "enum": [1, 2.5, None]}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"n": {"type": ["integer", "null"], "enum": [1, 2.5, None]}},
+        },
     },
 }
 MESSAGES: list[TemplateMessage] = [
@@ -79,13 +82,19 @@ REFUSED = (
 )
 
 
-def theirs(tokenizer: PreTrainedTokenizerBase, source: str, messages: list[TemplateMessage], **how: Any) -> str:
+def theirs(
+    tokenizer: PreTrainedTokenizerBase, source: str, messages: list[TemplateMessage], **how: Any
+) -> str:
     asked: dict[str, Any] = {"add_generation_prompt": True, **how}
-    return str(tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **asked))
+    return str(
+        tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **asked)
+    )
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_allowed_sources_render_as_in_transformers(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_allowed_sources_render_as_in_transformers(
+    demo_tokenizer: PreTrainedTokenizerBase, source: str
+) -> None:
     ours = ChatTemplate(demo_tokenizer, source)
     expected = theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL], mood="well")
     for tools in ([TOOL], [with_cached_json(TOOL)], [with_cached_json(TOOL)]):
@@ -94,7 +103,9 @@ def test_allowed_sources_render_as_in_transformers(demo_tokenizer: PreTrainedTok
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_forbidden_sources_are_refused(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_forbidden_sources_are_refused(
+    demo_tokenizer: PreTrainedTokenizerBase, source: str
+) -> None:
     with pytest.raises((jinja2.TemplateError, TypeError, ValueError, ArithmeticError)):
         theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL])
     with pytest.raises(Invalid):
@@ -115,9 +126,21 @@ def test_published_templates_render_as_in_transformers(
                 ours = real_template.render(adapted.messages, tools=tools, variables=variables)
             except Invalid:
                 with pytest.raises(Exception, match=r"."):
-                    theirs(demo_tokenizer, real_template.source, adapted.messages, tools=tools or None, **variables)
+                    theirs(
+                        demo_tokenizer,
+                        real_template.source,
+                        adapted.messages,
+                        tools=tools or None,
+                        **variables,
+                    )
                 break
-            expected = theirs(demo_tokenizer, real_template.source, adapted.messages, tools=tools or None, **variables)
+            expected = theirs(
+                demo_tokenizer,
+                real_template.source,
+                adapted.messages,
+                tools=tools or None,
+                **variables,
+            )
             assert ours == expected
             again = real_template.render(
                 adapted.messages, tools=list(map(with_cached_json, tools)), variables=variables
@@ -127,11 +150,19 @@ def test_published_templates_render_as_in_transformers(
     assert rendered
 
 
-_texts = st.text(max_size=5) | st.sampled_from(["\x00\x1f\x7f", "\u2028\x85", '</\\"', "a\udc3c", "1e5", "[1.5]", "😀"])
-_numbers = st.integers() | st.sampled_from([2**63, 2**64, -(2**63)]) | st.floats(allow_nan=False, allow_infinity=False)
+_texts = st.text(max_size=5) | st.sampled_from(
+    ["\x00\x1f\x7f", "\u2028\x85", '</\\"', "a\udc3c", "1e5", "[1.5]", "😀"]
+)
+_numbers = (
+    st.integers()
+    | st.sampled_from([2**63, 2**64, -(2**63)])
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 _json = st.recursive(
     st.none() | st.booleans() | _numbers | _texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3).map(JsonDict),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3).map(JsonDict)
+    ),
 )
 
 
@@ -143,7 +174,9 @@ def test_json_of_an_object_is_that_of_the_standard_library(value: dict[str, Any]
 
 def test_json_of_an_object_is_cached_in_each_spelling() -> None:
     once = JsonDict({"a": [JsonDict({"b": 1})]})
-    template = environment().from_string("{{ x | tojson }}{{ x | tojson }}{{ x | tojson(indent=1) }}")
+    template = environment().from_string(
+        "{{ x | tojson }}{{ x | tojson }}{{ x | tojson(indent=1) }}"
+    )
     first = template.render(x=once)
     once["a"] = "changed"  # its JSON was written before
     assert template.render(x=once) == first

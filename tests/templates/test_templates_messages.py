@@ -19,7 +19,15 @@ from schemas.conversation import (
 from services.templates.messages import adapt
 from services.templates.tools import list_tools
 from services.templates.traits import TemplateTraits
-from tests.templates.adapting import NoTemplate, adapted, assistant, call, result, template_messages, user
+from tests.templates.adapting import (
+    NoTemplate,
+    adapted,
+    assistant,
+    call,
+    result,
+    template_messages,
+    user,
+)
 
 
 def test_tool_loop_uses_the_usual_fields() -> None:
@@ -37,7 +45,11 @@ def test_tool_loop_uses_the_usual_fields() -> None:
             "content": "Now.",
             "reasoning_content": "why",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "Bash", "arguments": {"command": "ls"}}}
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "Bash", "arguments": {"command": "ls"}},
+                }
             ],
         },
         {"role": "tool", "content": "done", "tool_call_id": "c1", "name": "Bash"},
@@ -76,8 +88,16 @@ class TestInstructionsInsideTheConversation:
         ]
 
     def test_instructions_become_tagged_text_in_place(self) -> None:
-        found = template_messages(*self.messages, traits=TemplateTraits(system="first"), system=["s"])
-        assert [message["role"] for message in found] == ["system", "user", "user", "assistant", "tool"]
+        found = template_messages(
+            *self.messages, traits=TemplateTraits(system="first"), system=["s"]
+        )
+        assert [message["role"] for message in found] == [
+            "system",
+            "user",
+            "user",
+            "assistant",
+            "tool",
+        ]
         assert found[2]["content"] == "<system-reminder>\nnow French\n</system-reminder>"
         assert found[4]["content"] == "ok\n\n<system-reminder>\nstop\n</system-reminder>"
 
@@ -107,7 +127,11 @@ def test_instructions_join_the_first_user_message_without_a_system_role() -> Non
 
 def test_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
     found = template_messages(
-        user("a"), assistant(call()), result("r"), user("b"), traits=TemplateTraits(user_after_tool=False)
+        user("a"),
+        assistant(call()),
+        result("r"),
+        user("b"),
+        traits=TemplateTraits(user_after_tool=False),
     )
     assert [message["role"] for message in found] == ["user", "assistant", "tool"]
     assert found[2]["content"] == "r\n\nb"
@@ -120,21 +144,30 @@ def test_media_become_notes_in_place() -> None:
         'see\n[image: image/png, 48 KB; not shown to this model]\n[document "a.pdf"; not shown to this model]\nthere'
     )
     shot = Message("tool", [Result("c1", [Media("image", size_bytes=3_145_728)])])
-    assert template_messages(assistant(call()), shot)[1]["content"] == "[image: 3.0 MB; not shown to this model]"
+    assert (
+        template_messages(assistant(call()), shot)[1]["content"]
+        == "[image: 3.0 MB; not shown to this model]"
+    )
 
 
 def test_only_a_failed_result_is_prefixed() -> None:
-    found = template_messages(assistant(call()), result("no such file", is_error=True), result("fine", is_error=False))
+    found = template_messages(
+        assistant(call()), result("no such file", is_error=True), result("fine", is_error=False)
+    )
     assert [message["content"] for message in found[1:]] == ["[error] no such file", "fine"]
 
 
 def test_result_without_any_call_becomes_a_user_message() -> None:
-    assert template_messages(result("late")) == [{"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}]
+    assert template_messages(result("late")) == [
+        {"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}
+    ]
 
 
 def test_results_keep_their_place_among_other_parts_of_a_message() -> None:
     message = Message("user", [Result("c1", [Text("r")]), Text("and now?")])
-    assert [(m["role"], m["content"]) for m in template_messages(assistant(call()), message)[1:]] == [
+    assert [
+        (m["role"], m["content"]) for m in template_messages(assistant(call()), message)[1:]
+    ] == [
         ("tool", "r"),
         ("user", "and now?"),
     ]
@@ -159,15 +192,17 @@ class TestTools:
 
     def test_freeform_tool_is_a_function_with_one_string(self) -> None:
         patch = ToolSpec("apply_patch", kind="custom")
-        found = adapted(assistant(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch])
+        found = adapted(
+            assistant(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch]
+        )
         assert list_tools([patch])[0]["function"]["parameters"]["required"] == ["input"]
         assert found.messages[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
 
     def test_wrapped_freeform_call_is_not_wrapped_again(self) -> None:
         wrapped = Call("c1", "apply_patch", '{"input": "*** Begin"}', kind="custom")
-        assert template_messages(assistant(wrapped))[0]["tool_calls"][0]["function"]["arguments"] == {
-            "input": "*** Begin"
-        }
+        assert template_messages(assistant(wrapped))[0]["tool_calls"][0]["function"][
+            "arguments"
+        ] == {"input": "*** Begin"}
 
     def test_namespace_is_part_of_the_name(self) -> None:
         found = adapted(
@@ -175,7 +210,10 @@ class TestTools:
             result(),
             tools=[ToolSpec("open", namespace="browser")],
         )
-        assert list_tools([ToolSpec("open", namespace="browser")])[0]["function"]["name"] == "browser__open"
+        assert (
+            list_tools([ToolSpec("open", namespace="browser")])[0]["function"]["name"]
+            == "browser__open"
+        )
         assert found.messages[0]["tool_calls"][0]["function"]["name"] == "browser__open"
         assert found.messages[1]["name"] == "browser__open"
 
@@ -194,7 +232,9 @@ class TestArguments:
     )
     def test_arguments_are_an_object(self, arguments: str, value: dict[str, Any]) -> None:
         assert (
-            template_messages(assistant(call(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"]
+            template_messages(assistant(call(arguments=arguments)))[0]["tool_calls"][0]["function"][
+                "arguments"
+            ]
             == value
         )
 
@@ -210,24 +250,37 @@ class TestArguments:
 
 
 class TestIds:
-    messages = (assistant(call(call_id="toolu_x"), call(call_id="toolu_y")), result(call_id="toolu_y"))
+    messages = (
+        assistant(call(call_id="toolu_x"), call(call_id="toolu_y")),
+        result(call_id="toolu_y"),
+    )
 
     def test_client_ids_are_kept(self) -> None:
         found = template_messages(*self.messages)
         assert [c["id"] for c in found[0]["tool_calls"]] == ["toolu_x", "toolu_y"]
 
     @pytest.mark.parametrize(
-        ("rule", "ids"), [("short", ["000000000", "000000001"]), ("counted", ["functions.Bash:0", "functions.Bash:1"])]
+        ("rule", "ids"),
+        [
+            ("short", ["000000000", "000000001"]),
+            ("counted", ["functions.Bash:0", "functions.Bash:1"]),
+        ],
     )
     def test_ids_count_by_position(self, rule: str, ids: list[str]) -> None:
         found = template_messages(*self.messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
         assert [c["id"] for c in found[0]["tool_calls"]] == ids
         assert found[1]["tool_call_id"] == ids[1]
 
-    @pytest.mark.parametrize(("rule", "shown"), [("client", True), ("counted", True), ("short", False)])
+    @pytest.mark.parametrize(
+        ("rule", "shown"), [("client", True), ("counted", True), ("short", False)]
+    )
     def test_ids_of_the_model_are_kept(self, rule: str, shown: bool) -> None:
-        """Turns that the ledger restored have the model's ids, but not in templates that raise at other forms."""
-        messages = [assistant(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")), result("a", "toolu_x")]
+        """Turns that the ledger restored have the model's ids, but not in templates that raise at
+        other forms."""
+        messages = [
+            assistant(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")),
+            result("a", "toolu_x"),
+        ]
         found = template_messages(*messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
         assert (found[0]["tool_calls"][0]["id"] == "functions.Bash:7") is shown
         assert found[1]["tool_call_id"] == found[0]["tool_calls"][0]["id"]
@@ -238,9 +291,13 @@ class TestReasoning:
         found = template_messages(assistant(Reasoning(None, "sealed"), Text("yes")))
         assert found[0]["reasoning_content"] == "unsealed thought"
 
-    @pytest.mark.parametrize("reasoning", [Reasoning(None, "foreign"), Reasoning(), Reasoning("", "foreign")])
+    @pytest.mark.parametrize(
+        "reasoning", [Reasoning(None, "foreign"), Reasoning(), Reasoning("", "foreign")]
+    )
     def test_reasoning_without_text_is_absent(self, reasoning: Reasoning) -> None:
-        assert template_messages(assistant(reasoning, Text("yes"))) == [{"role": "assistant", "content": "yes"}]
+        assert template_messages(assistant(reasoning, Text("yes"))) == [
+            {"role": "assistant", "content": "yes"}
+        ]
 
     def test_reasoning_is_absent_if_the_template_reads_none(self) -> None:
         found = template_messages(
@@ -250,12 +307,20 @@ class TestReasoning:
 
     @pytest.mark.parametrize("field", ["reasoning", "thinking"])
     def test_reasoning_is_in_the_field_that_the_template_reads(self, field: str) -> None:
-        found = template_messages(assistant(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning=field))  # type: ignore[arg-type]
+        found = template_messages(
+            assistant(Reasoning("r"), Text("a")),
+            traits=TemplateTraits(reasoning=field),  # type: ignore[arg-type]
+        )
         assert found == [{"role": "assistant", "content": "a", field: "r"}]
 
     def test_reasoning_may_be_a_part(self) -> None:
-        found = template_messages(assistant(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning="part"))
-        assert found[0]["content"] == [{"type": "thinking", "thinking": "r"}, {"type": "text", "text": "a"}]
+        found = template_messages(
+            assistant(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning="part")
+        )
+        assert found[0]["content"] == [
+            {"type": "thinking", "thinking": "r"},
+            {"type": "text", "text": "a"},
+        ]
 
 
 def test_blank_text_beside_other_parts_is_dropped() -> None:
@@ -266,13 +331,15 @@ def test_blank_text_beside_other_parts_is_dropped() -> None:
 
 
 def test_adjacent_assistant_messages_are_one() -> None:
-    assert template_messages(assistant(Reasoning("r")), assistant(Text("a")), assistant(call())) == template_messages(
-        assistant(Reasoning("r"), Text("a"), call())
-    )
+    assert template_messages(
+        assistant(Reasoning("r")), assistant(Text("a")), assistant(call())
+    ) == template_messages(assistant(Reasoning("r"), Text("a"), call()))
 
 
 def test_vision_templates_get_text_parts() -> None:
-    found = template_messages(user("a"), assistant(Text("b")), traits=TemplateTraits(content="parts"))
+    found = template_messages(
+        user("a"), assistant(Text("b")), traits=TemplateTraits(content="parts")
+    )
     assert [message["content"] for message in found] == [
         [{"type": "text", "text": "a"}],
         [{"type": "text", "text": "b"}],
@@ -303,13 +370,21 @@ def test_last_message_with_a_successor_is_not_continued() -> None:
 PARTS = st.one_of(
     st.builds(Text, st.text(max_size=5)),
     st.builds(Reasoning, st.text(max_size=5)),
-    st.builds(Call, st.sampled_from(["a", "b"]), st.just("Bash"), st.sampled_from(["{}", "{", '{"x": 1}'])),
-    st.builds(Result, st.sampled_from(["a", "z"]), st.lists(st.builds(Text, st.text(max_size=3)), max_size=2)),
+    st.builds(
+        Call, st.sampled_from(["a", "b"]), st.just("Bash"), st.sampled_from(["{}", "{", '{"x": 1}'])
+    ),
+    st.builds(
+        Result,
+        st.sampled_from(["a", "z"]),
+        st.lists(st.builds(Text, st.text(max_size=3)), max_size=2),
+    ),
     st.just(Media("image")),
 )
 TURNS = st.lists(
     st.builds(
-        Message, st.sampled_from(["system", "developer", "user", "assistant", "tool"]), st.lists(PARTS, max_size=4)
+        Message,
+        st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
+        st.lists(PARTS, max_size=4),
     ),
     max_size=6,
 )
@@ -337,7 +412,9 @@ TRAITS = st.builds(
 
 
 @given(TURNS, TRAITS)
-def test_every_conversation_has_a_form_under_all_traits(messages: list[Message], traits: TemplateTraits) -> None:
+def test_every_conversation_has_a_form_under_all_traits(
+    messages: list[Message], traits: TemplateTraits
+) -> None:
     found = template_messages(*messages, traits=traits, system=["s"])
     assert all(message["role"] in ("system", "user", "assistant", "tool") for message in found)
     assert all(isinstance(message["content"], str | list) for message in found)

@@ -45,7 +45,9 @@ def shown(*turn: Part) -> str:
     template = template_of(PLAIN)
     traits = probe(template)
     traits = replace(traits, own_tags=own_tags(template, traits, HERMES))
-    results: list[Part] = [Result(part.call_id, [Text("ok")]) for part in turn if isinstance(part, Call)]
+    results: list[Part] = [
+        Result(part.call_id, [Text("ok")]) for part in turn if isinstance(part, Call)
+    ]
     messages = [Message("user", [Text("hi")]), Message("assistant", list(turn))]
     messages += [Message("tool", results)] if results else []
     adapted = adapt(Conversation("m", [*messages, Message("user", [Text("on")])]), traits, template)
@@ -53,8 +55,12 @@ def shown(*turn: Part) -> str:
     return text.partition("<|im_start|>assistant\n")[2].partition("<|im_end|>")[0]
 
 
-@pytest.mark.parametrize(("source", "tags"), [(PLAIN, ("<think>\n", "\n</think>")), (CUTTING, None), (READING, None)])
-def test_tags_are_used_where_the_template_keeps_them(source: str, tags: tuple[str, str] | None) -> None:
+@pytest.mark.parametrize(
+    ("source", "tags"), [(PLAIN, ("<think>\n", "\n</think>")), (CUTTING, None), (READING, None)]
+)
+def test_tags_are_used_where_the_template_keeps_them(
+    source: str, tags: tuple[str, str] | None
+) -> None:
     template = template_of(source)
     assert own_tags(template, probe(template), HERMES) == tags
 
@@ -71,7 +77,12 @@ def test_reasoning_is_before_its_call() -> None:
 
 def test_each_reasoning_is_before_its_own_call() -> None:
     text = shown(Reasoning("Look."), Text("Let me see."), LS, Reasoning("And where?"), PWD)
-    order = ["<think>\nLook.\n</think>\n\nLet me see.", '"ls"', "<think>\nAnd where?\n</think>", '"pwd"']
+    order = [
+        "<think>\nLook.\n</think>\n\nLet me see.",
+        '"ls"',
+        "<think>\nAnd where?\n</think>",
+        '"pwd"',
+    ]
     places = [text.find(piece) for piece in order]
     assert -1 not in places
     assert places == sorted(places)
@@ -83,5 +94,7 @@ def test_turn_without_calls_keeps_no_reasoning() -> None:
 
 def test_adjacent_texts_become_one() -> None:
     tags = ("<t>", "</t>")
-    text = without_field([Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags)
+    text = without_field(
+        [Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags
+    )
     assert text == [Text("a\n<t>b</t>\n\n<t>c</t>\n\nd"), LS, Text("e")]

@@ -1,4 +1,5 @@
-"""The traits of small templates with one deviation each, of our own template, and of published ones."""
+"""The traits of small templates with one deviation each, of our own template, and of published
+ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -96,9 +97,21 @@ HABITS: list[tuple[str, str, dict[str, Any]]] = [
         "raise_exception('id?') if c.id | length != 9 else '\\n<call>' +",
         {"call_ids": "short"},
     ),
-    ("'\\n<call>' + c.function.name", "'\\n<call>' + c.id + '|functions.'", {"call_ids": "counted"}),
-    ("in m.tool_calls or []", "in (m.tool_calls or [])[:1]", {"parallel": False, "interleaved": "inline"}),
-    ("{{ m.content }}\n{%- for c", "{{ m.content if not m.tool_calls }}\n{%- for c", {"text_with_call": False}),
+    (
+        "'\\n<call>' + c.function.name",
+        "'\\n<call>' + c.id + '|functions.'",
+        {"call_ids": "counted"},
+    ),
+    (
+        "in m.tool_calls or []",
+        "in (m.tool_calls or [])[:1]",
+        {"parallel": False, "interleaved": "inline"},
+    ),
+    (
+        "{{ m.content }}\n{%- for c",
+        "{{ m.content if not m.tool_calls }}\n{%- for c",
+        {"text_with_call": False},
+    ),
     (
         "{%- for c in",
         "{{ raise_exception('not both') if m.tool_calls and m.content and m.reasoning_content }}{%- for c in",
@@ -118,7 +131,11 @@ HABITS: list[tuple[str, str, dict[str, Any]]] = [
         "{{ tools | tojson if messages[-1].role == 'user' }}{%- for m in messages -%}",
         {"tools": False},
     ),
-    ("{{ m.content }}\n{%- endif -%}\n<end>", "{{ m.content[0].text }}\n{%- endif -%}\n<end>", {"content": "parts"}),
+    (
+        "{{ m.content }}\n{%- endif -%}\n<end>",
+        "{{ m.content[0].text }}\n{%- endif -%}\n<end>",
+        {"content": "parts"},
+    ),
 ]
 
 
@@ -137,7 +154,11 @@ def test_each_deviation_is_found(
         ("{{ 'x' if enable_thinking }}", ("enable_thinking",), {}),
         ("{{ raise_exception('always') if enable_thinking is false }}", (), {}),
         ("{{ reasoning_effort }}", (), {"reasoning_effort": ("low", "medium", "high")}),
-        ("{{ 'm' if reasoning_effort == 'max' }}", (), {"reasoning_effort": ("low", "medium", "high", "max")}),
+        (
+            "{{ 'm' if reasoning_effort == 'max' }}",
+            (),
+            {"reasoning_effort": ("low", "medium", "high", "max")},
+        ),
         (
             "{{ raise_exception('?') if reasoning_effort and reasoning_effort not in ('low', 'xhigh', 'none') }}",
             (),
@@ -146,14 +167,21 @@ def test_each_deviation_is_found(
     ],
 )
 def test_thinking_variables_are_found(
-    demo_tokenizer: PreTrainedTokenizerBase, source: str, switches: tuple[str, ...], efforts: dict[str, Any]
+    demo_tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    switches: tuple[str, ...],
+    efforts: dict[str, Any],
 ) -> None:
     traits = traits_of(demo_tokenizer, source + PLAIN)
     assert (traits.switches, traits.efforts) == (switches, efforts)
 
 
-@pytest.mark.parametrize("source", ["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"])
-def test_useless_template_has_traits_too(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+@pytest.mark.parametrize(
+    "source", ["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"]
+)
+def test_useless_template_has_traits_too(
+    demo_tokenizer: PreTrainedTokenizerBase, source: str
+) -> None:
     traits = traits_of(demo_tokenizer, source)
     assert traits.ordered is False
     assert traits.reasoning is None
@@ -163,25 +191,52 @@ def test_own_template_takes_parts_in_order(setup: ModelSetup) -> None:
     traits = setup.traits
     assert traits.ordered
     assert traits.tools
-    assert (traits.system, traits.reasoning, traits.arguments) == ("anywhere", "reasoning_content", "object")
+    assert (traits.system, traits.reasoning, traits.arguments) == (
+        "anywhere",
+        "reasoning_content",
+        "object",
+    )
     assert traits.switches == ("enable_thinking",)
 
 
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [
     (
         "qwen3",
-        {"system": "anywhere", "interleaved": "inline", "inline_reasoning": True, "switches": ("enable_thinking",)},
+        {
+            "system": "anywhere",
+            "interleaved": "inline",
+            "inline_reasoning": True,
+            "switches": ("enable_thinking",),
+        },
     ),
-    ("qwen3_6", {"system": "first", "interleaved": "inline", "inline_reasoning": True, "inline_tail": True}),
+    (
+        "qwen3_6",
+        {"system": "first", "interleaved": "inline", "inline_reasoning": True, "inline_tail": True},
+    ),
     ("qwen3_8", {"system": "first", "efforts": {"reasoning_effort": ("low", "medium", "xhigh")}}),
     (
         "nemotron_3_nano",
-        {"interleaved": "inline", "inline_reasoning": True, "separators": ("<think>\n", *["\n</think>\n"] * 2)},
+        {
+            "interleaved": "inline",
+            "inline_reasoning": True,
+            "separators": ("<think>\n", *["\n</think>\n"] * 2),
+        },
     ),
     ("glm4moe", {"interleaved": "inline", "inline_reasoning": True}),
-    ("gptoss", {"parallel": False, "all_with_call": False, "all_before_call": False, "interleaved": "split"}),
+    (
+        "gptoss",
+        {
+            "parallel": False,
+            "all_with_call": False,
+            "all_before_call": False,
+            "interleaved": "split",
+        },
+    ),
     ("gemma4_v5", {"text_with_call": False, "all_before_call": True, "interleaved": "split"}),
-    ("llama3_1", {"parallel": False, "text_with_call": False, "reasoning": None, "interleaved": "inline"}),
+    (
+        "llama3_1",
+        {"parallel": False, "text_with_call": False, "reasoning": None, "interleaved": "inline"},
+    ),
     ("deepseekv3", {"system": "first", "arguments": "string", "tools": False}),
     ("gemma", {"system": "none", "adjacent_users": False, "tool_role": False, "arguments": None}),
     ("llava_next", {"content": "parts", "arguments": None}),

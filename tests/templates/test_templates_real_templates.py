@@ -1,4 +1,5 @@
-"""One agent session through every published template: nothing raises, nothing outside reasoning is lost, order holds."""
+"""One agent session through every published template: nothing raises, nothing outside reasoning is
+lost, order holds."""
 
 import re
 
@@ -23,7 +24,11 @@ from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
 
 TOOLS = [
-    ToolSpec("read", "reads", {"type": "object", "properties": {"path": {"type": "string", "description": "where"}}}),
+    ToolSpec(
+        "read",
+        "reads",
+        {"type": "object", "properties": {"path": {"type": "string", "description": "where"}}},
+    ),
     ToolSpec("late", "loaded later", {"type": "object", "properties": {}}, deferred=True),
 ]
 
@@ -37,7 +42,9 @@ def call(number: int) -> Call:
 
 
 def results(*numbers: int) -> Message:
-    return Message("tool", [Result(f"toolu_{number:02}Abc", [Text(f"res{number}z")]) for number in numbers])
+    return Message(
+        "tool", [Result(f"toolu_{number:02}Abc", [Text(f"res{number}z")]) for number in numbers]
+    )
 
 
 SESSION = [
@@ -56,10 +63,16 @@ SESSION = [
     assistant(Text("say3z"), call(6)),
     results(6),
 ]
-LATER = [*SESSION, assistant(Reasoning("tho5z"), call(7), Reasoning("tho6z"), call(8)), results(7, 8)]
+LATER = [
+    *SESSION,
+    assistant(Reasoning("tho5z"), call(7), Reasoning("tho6z"), call(8)),
+    results(7, 8),
+]
 
 
-def render(template: ChatTemplate, messages: list[Message], thinking: str = "default", tools: bool = True) -> str:
+def render(
+    template: ChatTemplate, messages: list[Message], thinking: str = "default", tools: bool = True
+) -> str:
     conversation = Conversation(
         "m",
         messages,
@@ -70,7 +83,9 @@ def render(template: ChatTemplate, messages: list[Message], thinking: str = "def
     traits = probe(template)
     adapted = adapt(conversation, traits, template)
     variables = template_variables(conversation, traits, defaults={}, own={})
-    return template.render(adapted.messages, tools=list_tools(conversation.tools), variables=variables)
+    return template.render(
+        adapted.messages, tools=list_tools(conversation.tools), variables=variables
+    )
 
 
 def marks(text: str, kind: str) -> list[str]:
@@ -80,8 +95,9 @@ def marks(text: str, kind: str) -> list[str]:
 def lost(template: ChatTemplate) -> set[str]:
     """Text beside a call that a template does not render, whatever the form.
 
-    Old DeepSeek V3 drops it in every turn with calls but the first. Where text and reasoning exclude each other before a
-    call (gpt-oss, Gemma 4 before July 2026), the text is rendered as reasoning, and is dropped with it at the next user.
+    Old DeepSeek V3 drops it in every turn with calls but the first. Where text and reasoning
+    exclude each other before a call (gpt-oss, Gemma 4 before July 2026), the text is rendered as
+    reasoning, and is dropped with it at the next user.
     """
     traits = probe(template)
     if traits.arguments is not None and "ns.is_first = true" in template.source:
@@ -92,11 +108,26 @@ def lost(template: ChatTemplate) -> set[str]:
 def test_nothing_outside_reasoning_is_lost_or_moved(real_template: ChatTemplate) -> None:
     text = render(real_template, SESSION)
     assert marks(text, "(?:use|sys|res)") == [
-        *("sys0z", "use1z", "use2z", "sys1z", "res1z", "res2z", "sys2z", "res3z", "res4z", "res5z", "use3z", "sys3z"),
+        *(
+            "sys0z",
+            "use1z",
+            "use2z",
+            "sys1z",
+            "res1z",
+            "res2z",
+            "sys2z",
+            "res3z",
+            "res4z",
+            "res5z",
+            "use3z",
+            "sys3z",
+        ),
         "res6z",
     ]
     assert marks(text, "arg") == [f"arg{number}z" for number in range(1, 7)]
-    assert marks(text, "say") == [mark for mark in ("say1z", "say2z", "say3z") if mark not in lost(real_template)]
+    assert marks(text, "say") == [
+        mark for mark in ("say1z", "say2z", "say3z") if mark not in lost(real_template)
+    ]
     assert "[image: image/png, 9 KB; not shown to this model]" in text
     assert "[error] res5z" in text
     assert text.index("arg1z") < text.index("res1z")
@@ -121,7 +152,8 @@ def test_reasoning_between_calls_is_between_them_or_absent(real_template: ChatTe
 
 
 def test_each_prompt_of_a_tool_loop_extends_the_last(real_template: ChatTemplate) -> None:
-    """The generation prompt may differ from the beginning of the turn in history; the text before it may not."""
+    """The generation prompt may differ from the beginning of the turn in history; the text before
+    it may not."""
     messages = SESSION[:4]
     before = render(real_template, messages)
     after = render(real_template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])

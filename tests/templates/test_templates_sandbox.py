@@ -14,9 +14,16 @@ from services.templates.tools import with_cached_json
 
 MESSAGES: list[TemplateMessage] = [
     {"role": "user", "content": "hi", "parts": [1, [2]], "facts": {"a": {"b": 1}}},
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"x": 1}}}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"x": 1}}}],
+    },
 ]
-TOOL: Tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}
+TOOL: Tool = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}},
+}
 VALUES = (
     "''",
     "messages",
@@ -50,14 +57,26 @@ VALUES = (
     "'a'.format",
     "messages[0].items",
 )
-INTERNALS = ("__class__", "__dict__", "__init__", "__globals__", "__doc__", "__self__", "__reduce__", "_json", "mro")
+INTERNALS = (
+    "__class__",
+    "__dict__",
+    "__init__",
+    "__globals__",
+    "__doc__",
+    "__self__",
+    "__reduce__",
+    "_json",
+    "mro",
+)
 
 
 def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
     """The text, rendered from copies that must not change."""
     messages, tools = copy.deepcopy(MESSAGES), [with_cached_json(TOOL)]
     try:
-        return ChatTemplate(tokenizer, source).render(messages, tools=tools, variables={"extra": [{"deep": [1]}]})
+        return ChatTemplate(tokenizer, source).render(
+            messages, tools=tools, variables={"extra": [{"deep": [1]}]}
+        )
     finally:
         assert (messages, tools) == (MESSAGES, [TOOL])
 
@@ -65,7 +84,10 @@ def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
 def refused(tokenizer: PreTrainedTokenizerBase, expression: str) -> bool:
     """Whether an expression raises, or yields nothing."""
     try:
-        return render(tokenizer, f"{{% for x in [1] %}}{{{{ {expression} }}}}{{% endfor %}}").strip() == ""
+        return (
+            render(tokenizer, f"{{% for x in [1] %}}{{{{ {expression} }}}}{{% endfor %}}").strip()
+            == ""
+        )
     except Invalid:
         return True
 
@@ -107,7 +129,9 @@ def test_no_value_exposes_internals(demo_tokenizer: PreTrainedTokenizerBase, val
         "'%s' % ''.__class__",
     ],
 )
-def test_attribute_chains_are_refused(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+def test_attribute_chains_are_refused(
+    demo_tokenizer: PreTrainedTokenizerBase, expression: str
+) -> None:
     assert refused(demo_tokenizer, expression)
 
 
@@ -124,7 +148,9 @@ def test_attribute_chains_are_refused(demo_tokenizer: PreTrainedTokenizerBase, e
         "['{0.__init__.__globals__}'.format] | map('string') | first and '{0.__init__}'.format(raise_exception)",
     ],
 )
-def test_format_strings_are_refused(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+def test_format_strings_are_refused(
+    demo_tokenizer: PreTrainedTokenizerBase, expression: str
+) -> None:
     assert refused(demo_tokenizer, expression)
 
 
@@ -160,7 +186,9 @@ MUTATORS = (
 
 
 @pytest.mark.parametrize("expression", MUTATORS)
-def test_methods_that_change_a_value_are_refused(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+def test_methods_that_change_a_value_are_refused(
+    demo_tokenizer: PreTrainedTokenizerBase, expression: str
+) -> None:
     with pytest.raises(Invalid):
         render(demo_tokenizer, f"{{% set gone = {expression} %}}{{{{ gone }}}}")
 
@@ -178,13 +206,20 @@ def test_methods_that_change_a_value_are_refused(demo_tokenizer: PreTrainedToken
         "{{ range(100001) | list | length }}",
     ],
 )
-def test_unsafe_statements_are_refused(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_unsafe_statements_are_refused(
+    demo_tokenizer: PreTrainedTokenizerBase, source: str
+) -> None:
     with pytest.raises((Invalid, ValueError)):
         render(demo_tokenizer, source)
 
 
-def test_data_with_method_names_and_methods_both_work(demo_tokenizer: PreTrainedTokenizerBase) -> None:
-    assert render(demo_tokenizer, "{{ messages[0].get('role') }}{{ 'a'.upper() }}{{ '{}'.format(1) }}") == "userA1"
+def test_data_with_method_names_and_methods_both_work(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    assert (
+        render(demo_tokenizer, "{{ messages[0].get('role') }}{{ 'a'.upper() }}{{ '{}'.format(1) }}")
+        == "userA1"
+    )
     assert render(demo_tokenizer, "{{ messages[0].facts.a.b }}{{ tools[0].function.name }}") == "1f"
 
 
@@ -193,11 +228,48 @@ def test_cached_results_equal_those_of_jinja() -> None:
     ours, theirs = environment(), ImmutableSandboxedEnvironment()
     namespace: Any = ours.globals["namespace"]
     reached: list[Any] = [
-        *("", 1, 1.5, True, None, (), [], {}, JsonDict({}), set(), b"", range(1), str, dict, namespace, namespace(a=1)),
-        *("".upper, "".format, [].append, {}.items(), (x for x in ""), ours.undefined(name="x"), lambda: 0, print),
+        *(
+            "",
+            1,
+            1.5,
+            True,
+            None,
+            (),
+            [],
+            {},
+            JsonDict({}),
+            set(),
+            b"",
+            range(1),
+            str,
+            dict,
+            namespace,
+            namespace(a=1),
+        ),
+        *(
+            "".upper,
+            "".format,
+            [].append,
+            {}.items(),
+            (x for x in ""),
+            ours.undefined(name="x"),
+            lambda: 0,
+            print,
+        ),
         *ours.globals.values(),
         *ours.filters.values(),
     ]
     for value in [*reached, *reversed(reached)]:
-        for name in {*dir(value), "mro", "gi_frame", "cr_frame", "_json", "append", "update", "anything"}:
-            assert ours.is_safe_attribute(value, name, None) == theirs.is_safe_attribute(value, name, None)
+        for name in {
+            *dir(value),
+            "mro",
+            "gi_frame",
+            "cr_frame",
+            "_json",
+            "append",
+            "update",
+            "anything",
+        }:
+            assert ours.is_safe_attribute(value, name, None) == theirs.is_safe_attribute(
+                value, name, None
+            )

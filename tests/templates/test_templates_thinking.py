@@ -68,9 +68,12 @@ def test_disabled_thinking_sets_every_variable_that_the_template_reads() -> None
 def test_model_that_always_thinks_gets_the_effort() -> None:
     """gpt-oss."""
     traits = TemplateTraits(
-        variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "high")}
+        variables=frozenset({"reasoning_effort"}),
+        efforts={"reasoning_effort": ("low", "medium", "high")},
     )
-    assert variables(Thinking("disabled", effort="low"), traits=traits) == {"reasoning_effort": "low"}
+    assert variables(Thinking("disabled", effort="low"), traits=traits) == {
+        "reasoning_effort": "low"
+    }
     assert variables(Thinking("disabled"), traits=traits) == {}
 
 
@@ -80,7 +83,14 @@ def test_effort_none_disables_thinking() -> None:
 
 @pytest.mark.parametrize(
     ("effort", "level"),
-    [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high"), ("max", "high")],
+    [
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("xhigh", "high"),
+        ("max", "high"),
+    ],
 )
 def test_effort_becomes_the_nearest_level_of_the_template(effort: str, level: str) -> None:
     assert variables(Thinking(effort=effort)) == {"reasoning_effort": level}
@@ -88,7 +98,8 @@ def test_effort_becomes_the_nearest_level_of_the_template(effort: str, level: st
 
 def test_between_two_levels_the_greater_wins() -> None:
     traits = TemplateTraits(
-        variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "xhigh")}
+        variables=frozenset({"reasoning_effort"}),
+        efforts={"reasoning_effort": ("low", "medium", "xhigh")},
     )
     assert variables(Thinking(effort="high"), traits=traits) == {"reasoning_effort": "xhigh"}
 
@@ -118,7 +129,9 @@ def test_client_precedes_operator_and_model() -> None:
     assert variables(tools=True, defaults=operator)["preserve_thinking"] is False
     assert variables(defaults=operator) == operator
     assert variables(Thinking("enabled"), defaults=operator)["enable_thinking"] is True
-    assert variables(Thinking("enabled"), defaults=operator, own={"enable_thinking": False, "x": 2}) == {
+    assert variables(
+        Thinking("enabled"), defaults=operator, own={"enable_thinking": False, "x": 2}
+    ) == {
         "enable_thinking": False,
         "thinking": True,
         "thinking_mode": "enabled",
@@ -129,7 +142,12 @@ def test_client_precedes_operator_and_model() -> None:
 
 
 def test_variables_that_the_template_does_not_read_are_not_set() -> None:
-    assert variables(Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True) == {}
+    assert (
+        variables(
+            Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize("tools", [True, False])
@@ -138,12 +156,19 @@ def test_clients_setting_for_old_reasoning_precedes_the_operators(tools: bool) -
     dropped = {name: not value for name, value in kept.items()}
     assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
     assert variables(Thinking(history="drop"), tools=tools, defaults=kept) == dropped
-    assert variables(Thinking(history="drop"), tools=tools, own={"clear_thinking": False})["clear_thinking"] is False
+    assert (
+        variables(Thinking(history="drop"), tools=tools, own={"clear_thinking": False})[
+            "clear_thinking"
+        ]
+        is False
+    )
 
 
 def test_verbosity_is_set_where_the_template_reads_it() -> None:
     conversation = Conversation("m", [], verbosity="low")
     reads = TemplateTraits(variables=frozenset({"verbosity"}))
-    assert template_variables(conversation, reads, defaults={"verbosity": "high"}, own={}) == {"verbosity": "low"}
+    assert template_variables(conversation, reads, defaults={"verbosity": "high"}, own={}) == {
+        "verbosity": "low"
+    }
     assert template_variables(conversation, TemplateTraits(), defaults={}, own={}) == {}
     assert template_variables(Conversation("m", []), reads, defaults={}, own={}) == {}

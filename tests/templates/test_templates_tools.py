@@ -13,7 +13,11 @@ from services.templates.tools import PromptTools, list_tools, rendered_tool
 from services.tokenization.data_marks import Marker
 
 SPECS = [
-    ToolSpec("run", "Runs.", {"type": "object", "properties": {"n": {"type": "integer", "description": "how often"}}}),
+    ToolSpec(
+        "run",
+        "Runs.",
+        {"type": "object", "properties": {"n": {"type": "integer", "description": "how often"}}},
+    ),
     ToolSpec("patch", "Patches.", kind="custom", grammar=Grammar("lark", "start: x")),
     ToolSpec("find", "Finds.", namespace="files", deferred=True),
 ]

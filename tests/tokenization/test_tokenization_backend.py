@@ -25,7 +25,9 @@ def test_a_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_remote_code_is_trusted_if_configured(trusted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_code_is_trusted_if_configured(
+    trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str, bool]] = []
 
     def load(model: str, *, trust_remote_code: bool) -> SimpleNamespace:
@@ -33,7 +35,9 @@ def test_remote_code_is_trusted_if_configured(trusted: bool, monkeypatch: pytest
         return SimpleNamespace(backend_tokenizer=byte_level())
 
     monkeypatch.setattr(tokenizer_files, "load_tokenizer", load)
-    assert isinstance(tokenizer_files.load_backend("acme/model", trust_remote_code=trusted), Tokenizer)
+    assert isinstance(
+        tokenizer_files.load_backend("acme/model", trust_remote_code=trusted), Tokenizer
+    )
     assert asked == [("acme/model", trusted)]
 
 

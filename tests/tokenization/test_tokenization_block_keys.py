@@ -23,14 +23,21 @@ def test_keys_are_the_same_in_every_process() -> None:
 
 
 @given(ids, ids, st.integers(1, 9))
-def test_as_many_keys_are_equal_as_whole_blocks(one: list[int], other: list[int], size: int) -> None:
-    common = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def test_as_many_keys_are_equal_as_whole_blocks(
+    one: list[int], other: list[int], size: int
+) -> None:
+    common = next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
     equal = sum(a == b for a, b in zip(keys(one, size), keys(other, size), strict=False))
     assert equal == common // size
 
 
 @given(ids, ids, st.integers(1, 9))
-def test_continued_keys_equal_keys_from_the_start(one: list[int], other: list[int], size: int) -> None:
+def test_continued_keys_equal_keys_from_the_start(
+    one: list[int], other: list[int], size: int
+) -> None:
     whole = keys(one + other, size)
     count = len(one) // size
     parent = whole[count - 1] if count else None
@@ -50,7 +57,12 @@ def test_packed_keys_round_trip(given_keys: list[int]) -> None:
 
 _stretch = _STRETCH * 2
 _prompts = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 5 * _stretch), st.integers(0, 3), st.sampled_from([None, "a", "b"])),
+    st.tuples(
+        st.integers(0, 3),
+        st.integers(0, 5 * _stretch),
+        st.integers(0, 3),
+        st.sampled_from([None, "a", "b"]),
+    ),
     max_size=12,
 )
 
@@ -70,10 +82,14 @@ def test_memo_is_bounded() -> None:
     made = [next(memo.stretches(prompt)) for prompt in prompts]
     # A cached stretch is the same array; newest first, since each miss drops an entry.
     again = [next(memo.stretches(prompt)) for prompt in reversed(prompts)]
-    assert [one is other for one, other in zip(reversed(made), again, strict=True)] == [True] * 3 + [False] * 3
+    assert [one is other for one, other in zip(reversed(made), again, strict=True)] == [
+        True
+    ] * 3 + [False] * 3
 
 
-@given(st.integers(0, 5 * _stretch + 3), st.lists(st.slices(330) | st.integers(-330, 330), max_size=6))
+@given(
+    st.integers(0, 5 * _stretch + 3), st.lists(st.slices(330) | st.integers(-330, 330), max_size=6)
+)
 def test_lazy_keys_equal_computed_ones(tokens: int, asked: list[slice | int]) -> None:
     packed = pack_ids(range(tokens))
     whole, made = list(block_keys(packed, 2)), PromptKeys(KeyMemo(2), packed)

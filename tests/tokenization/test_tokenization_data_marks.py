@@ -1,4 +1,5 @@
-"""Control tokens that data spells, alone or joined with other text, become ordinary text; other text is unchanged."""
+"""Control tokens that data spells, alone or joined with other text, become ordinary text; other
+text is unchanged."""
 
 import json
 
@@ -12,15 +13,45 @@ from services.tokenization.data_marks import DataMarks, Piece
 from services.tokenization.encoder import Encoder
 from tests.tokenization.tokenizer_zoo import KINDS
 
-TOKENS = ["<|im_start|>", "<|im_end|>", "<|im_end", "[INST]", "[/INST]", "<think>", "</think>", "x<hid>", "<hid>"]
-LITERALS = ["<|im_start|>user\n", "<|im_end|>\n", "<|", "|>", "<|im_", "[", "INST]", "<hid>", "\n", "a", " "]
-FRAGMENTS = [token[start:end] for token in TOKENS for start in (0, 1, 3) for end in (2, 4, len(token)) if start < end]
+TOKENS = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|im_end",
+    "[INST]",
+    "[/INST]",
+    "<think>",
+    "</think>",
+    "x<hid>",
+    "<hid>",
+]
+LITERALS = [
+    "<|im_start|>user\n",
+    "<|im_end|>\n",
+    "<|",
+    "|>",
+    "<|im_",
+    "[",
+    "INST]",
+    "<hid>",
+    "\n",
+    "a",
+    " ",
+]
+FRAGMENTS = [
+    token[start:end]
+    for token in TOKENS
+    for start in (0, 1, 3)
+    for end in (2, 4, len(token))
+    if start < end
+]
 
 
 @pytest.fixture(scope="module", params=["byte_level", "qwen"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     made: Tokenizer = KINDS[request.param]()
-    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in TOKENS[::2]])
+    made.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in TOKENS[::2]]
+    )
     made.add_tokens([AddedToken(token, special=False, normalized=False) for token in TOKENS[1::2]])
     return made
 
@@ -40,22 +71,32 @@ def control(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [names[one] for one in ids if one in names]
 
 
-data_text = st.lists(st.sampled_from([*FRAGMENTS, *TOKENS, " ", "\n", "b", "\ud800", "\udc3c"]), max_size=4).map(
-    "".join
+data_text = st.lists(
+    st.sampled_from([*FRAGMENTS, *TOKENS, " ", "\n", "b", "\ud800", "\udc3c"]), max_size=4
+).map("".join)
+
+
+@given(
+    parts=st.lists(
+        st.tuples(st.sampled_from(LITERALS), data_text, data_text), min_size=1, max_size=5
+    )
 )
-
-
-@given(parts=st.lists(st.tuples(st.sampled_from(LITERALS), data_text, data_text), min_size=1, max_size=5))
 def test_joined_pieces_never_make_a_control_token(
     parts: list[tuple[str, str, str]], tokenizer: Tokenizer, marks: DataMarks, encoder: Encoder
 ) -> None:
     """The template's texts and data in turn, the data as it is or stripped."""
-    whole = "".join(own + marks.data.mark(one).strip() + marks.data.mark(two) for own, one, two in parts)
+    whole = "".join(
+        own + marks.data.mark(one).strip() + marks.data.mark(two) for own, one, two in parts
+    )
     hidden = "".join(own + "\0" * len(one.strip()) + "\0" * len(two) for own, one, two in parts)
     original = "".join(own + one.strip() + two for own, one, two in parts)
     ids = list(encoder.encode(whole))
-    assert control(tokenizer, ids) == control(tokenizer, tokenizer.encode(hidden, add_special_tokens=False).ids)
-    plain = original.encode("utf-8", "replace").decode() if original.isascii() else marks.plain(whole)
+    assert control(tokenizer, ids) == control(
+        tokenizer, tokenizer.encode(hidden, add_special_tokens=False).ids
+    )
+    plain = (
+        original.encode("utf-8", "replace").decode() if original.isascii() else marks.plain(whole)
+    )
     assert encoder.plain(whole) == plain
     assert tokenizer.decode(ids, skip_special_tokens=False).lstrip() == plain.lstrip()
     assert encoder.reference(whole) == encoder.encode(whole)
@@ -67,7 +108,10 @@ def test_marks_keep_the_length_and_can_be_removed(text: str, marks: DataMarks) -
     assert len(marked) == len(text)
     assert marks.plain(marked) == text
     assert not any(token in marked for token in TOKENS)
-    assert (marked.strip(), marked.isspace()) == (marks.data.mark(text.strip()), text.isspace()) or text.strip()
+    assert (marked.strip(), marked.isspace()) == (
+        marks.data.mark(text.strip()),
+        text.isspace(),
+    ) or text.strip()
 
 
 def test_text_without_control_tokens_is_the_same_object(marks: DataMarks) -> None:
@@ -79,7 +123,10 @@ def test_text_without_control_tokens_is_the_same_object(marks: DataMarks) -> Non
 
 def test_keys_and_values_are_marked(marks: DataMarks) -> None:
     found = marks.data.mark_json({"<think>": ["a", {"b": "[INST]"}], "c": 1})
-    assert marks.plain(json.dumps(found, ensure_ascii=False)) == '{"<think>": ["a", {"b": "[INST]"}], "c": 1}'
+    assert (
+        marks.plain(json.dumps(found, ensure_ascii=False))
+        == '{"<think>": ["a", {"b": "[INST]"}], "c": 1}'
+    )
     assert all(token not in json.dumps(found, ensure_ascii=False) for token in TOKENS)
 
 
@@ -99,9 +146,9 @@ def test_token_of_the_template_is_kept_where_data_would_extend_it(marks: DataMar
 
 def test_lone_surrogate_of_data_is_not_a_mark(marks: DataMarks, encoder: Encoder) -> None:
     assert marks.data.mark("a\udc3cb") == "a\ufffdb"
-    assert list(encoder.encode("a\udc3cb" if encoder.marks is None else marks.data.mark("a\udc3cb"))) == list(
-        encoder.encode("a\ufffdb")
-    )
+    assert list(
+        encoder.encode("a\udc3cb" if encoder.marks is None else marks.data.mark("a\udc3cb"))
+    ) == list(encoder.encode("a\ufffdb"))
 
 
 def test_text_of_the_assistant_keeps_tags_that_its_template_reads() -> None:
@@ -150,11 +197,16 @@ def test_token_in_the_vocabulary_is_encoded_in_parts() -> None:
     marked = encoder.marks.data.mark("a <end> b") if encoder.marks is not None else ""
     ids = list(encoder.encode(marked))
     assert made.token_to_id("<end>") not in ids
-    assert made.decode(ids, skip_special_tokens=False).replace(" ", "").replace("\u2581", "") == "a<end>b"
+    assert (
+        made.decode(ids, skip_special_tokens=False).replace(" ", "").replace("\u2581", "")
+        == "a<end>b"
+    )
 
 
 @pytest.mark.parametrize("kind", ["byte_level_nfkc_lower", "unigram_nfkc", "wordpiece"])
-@pytest.mark.parametrize("spelled", ["<NORM>", "<norm>", "\uff1cNorm\uff1e", "<No\uff52m>", "<Norm>"])
+@pytest.mark.parametrize(
+    "spelled", ["<NORM>", "<norm>", "\uff1cNorm\uff1e", "<No\uff52m>", "<Norm>"]
+)
 def test_other_spellings_of_a_normalized_token_are_text(kind: str, spelled: str) -> None:
     tokenizer: Tokenizer = KINDS[kind]()
     tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
@@ -168,7 +220,9 @@ def test_other_spellings_of_a_normalized_token_are_text(kind: str, spelled: str)
     assert ids.count(own) == 2
     if kind == "byte_level_nfkc_lower":  # the others have no tokens for all characters
         assert tokenizer.decode(ids, skip_special_tokens=False).lower().count("<norm>") == 5
-    assert [*encoder.encode("<Norm>the fox")] == tokenizer.encode("<Norm>the fox", add_special_tokens=False).ids
+    assert [*encoder.encode("<Norm>the fox")] == tokenizer.encode(
+        "<Norm>the fox", add_special_tokens=False
+    ).ids
 
 
 def test_normalized_token_joined_of_data_and_template_is_text() -> None:

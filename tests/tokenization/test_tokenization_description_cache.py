@@ -65,11 +65,15 @@ def test_hub_id_has_no_entry(env: dict[str, str]) -> None:
     assert CacheEntry.of("org/model", b"code", env) is None
 
 
-def test_least_recently_used_reports_are_removed(model: Path, env: dict[str, str], tmp_path: Path) -> None:
+def test_least_recently_used_reports_are_removed(
+    model: Path, env: dict[str, str], tmp_path: Path
+) -> None:
     for number in range(KEPT + 2):
         (model / "config.json").write_text(str(number))
         write(model, env)
-        for age, path in enumerate(sorted((tmp_path / "cache").rglob("*.json"), key=os.path.getmtime, reverse=True)):
+        for age, path in enumerate(
+            sorted((tmp_path / "cache").rglob("*.json"), key=os.path.getmtime, reverse=True)
+        ):
             os.utime(path, (1e9 - age, 1e9 - age))
     assert read(model, env) == b"report"
     (model / "config.json").write_text("0")
@@ -84,12 +88,16 @@ def test_unwritable_folder_is_ignored(model: Path, tmp_path: Path) -> None:
     assert read(model, env) is None
 
 
-def test_second_start_needs_no_process(model: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_start_needs_no_process(
+    model: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     first = load_tokenizer(str(model))
-    monkeypatch.setattr(tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(
+        tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process was started")
+    )
     second = load_tokenizer(str(model))
     assert isinstance(first, tokenizer_files.FileTokenizer)
     assert isinstance(second, tokenizer_files.FileTokenizer)

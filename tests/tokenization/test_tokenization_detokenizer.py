@@ -26,10 +26,19 @@ def sentencepiece() -> Tokenizer:
     """Metaspace words with byte fallback, as Llama 2's tokenizer."""
     alphabet = sorted(set("▁abcdefghijklmnopqrstuvwxyzGr:()#*<>|_"))
     pieces = ["<unk>", *SPECIAL, *(f"<0x{b:02X}>" for b in range(256)), *alphabet]
-    tokenizer = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [], byte_fallback=True, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = Tokenizer(
+        models.BPE({p: i for i, p in enumerate(pieces)}, [], byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     tokenizer.add_special_tokens(SPECIAL)
     return tokenizer
@@ -37,7 +46,9 @@ def sentencepiece() -> Tokenizer:
 
 def wordpiece() -> Tokenizer:
     """A decoder that depends on neighbours: not a table of bytes."""
-    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "hel": 1, "##lo": 2, "world": 3}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordPiece({"[UNK]": 0, "hel": 1, "##lo": 2, "world": 3}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
@@ -62,7 +73,9 @@ VOCABULARIES = {id(t): Vocabulary(t) for t in (BYTES, PIECES)}
 
 
 @given(st.sampled_from([BYTES, PIECES]), st.text(), st.data())
-def test_text_is_the_same_for_any_steps(tokenizer: Tokenizer, text: str, data: st.DataObject) -> None:
+def test_text_is_the_same_for_any_steps(
+    tokenizer: Tokenizer, text: str, data: st.DataObject
+) -> None:
     try:
         ids = tokenizer.encode("x " + text, add_special_tokens=False).ids
     except UnicodeEncodeError:
@@ -76,7 +89,9 @@ def test_text_is_the_same_for_any_steps(tokenizer: Tokenizer, text: str, data: s
         out += piece
         at += size
     out += detokenizer.flush()
-    assert out.removeprefix(" ") == tokenizer.decode(ids, skip_special_tokens=False).removeprefix(" ")
+    assert out.removeprefix(" ") == tokenizer.decode(ids, skip_special_tokens=False).removeprefix(
+        " "
+    )
 
 
 def test_special_tokens_that_are_not_markers_are_hidden() -> None:

@@ -42,7 +42,9 @@ def test_ids_are_those_of_the_tokenizer(kind: str, choice: str, text: str) -> No
 def test_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
     tokenizer, encoder = made(kind, "auto")
     for at in encoder.cuts.find(text):
-        assert encoder.encode(text[:at]).tolist() + encoder.encode(text[at:]).tolist() == whole(tokenizer, text)
+        assert encoder.encode(text[:at]).tolist() + encoder.encode(text[at:]).tolist() == whole(
+            tokenizer, text
+        )
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "qwen", "metaspace_first"])
@@ -96,7 +98,8 @@ def test_threads_share_an_encoder() -> None:
         assert found == expected * 10
 
 
-# -- the choice of an encoder ------------------------------------------------------------------------------------
+# -- the choice of an encoder
+# ------------------------------------------------------------------------------------
 
 
 def test_fast_encoder_is_used_where_it_is_equal() -> None:
@@ -124,13 +127,16 @@ def test_text_that_fastokens_refuses_is_encoded_by_tokenizers() -> None:
 
     tokenizer = make("qwen")
     encoder = Encoder(
-        lambda texts: [array("I", whole(tokenizer, text)) for text in texts], cuts=Cuts.of(tokenizer), fast=Refusing()
+        lambda texts: [array("I", whole(tokenizer, text)) for text in texts],
+        cuts=Cuts.of(tokenizer),
+        fast=Refusing(),
     )
     assert encoder.encode("<s>a b").tolist() == whole(tokenizer, "<s>a b")
     assert (encoder.failures, encoder.name) == (1, "fastokens")
 
 
-# -- the trials --------------------------------------------------------------------------------------------------
+# -- the trials
+# --------------------------------------------------------------------------------------------------
 
 
 def test_trials_are_the_same_at_every_start() -> None:

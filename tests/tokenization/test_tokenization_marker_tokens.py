@@ -43,9 +43,13 @@ PIECES = [
 @cache
 def loaded(kind: str) -> tuple[Tokenizer, dict[int, str]]:
     tokenizer = make(kind)
-    added = {str(token.content): index for index, token in tokenizer.get_added_tokens_decoder().items()}
+    added = {
+        str(token.content): index for index, token in tokenizer.get_added_tokens_decoder().items()
+    }
     vocabulary = Vocabulary(tokenizer)
-    texts = [vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.get_vocab_size())]
+    texts = [
+        vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.get_vocab_size())
+    ]
     markers = [as_bytes(marker) for marker in MARKERS]
     tokens = marker_tokens(markers, texts, {as_bytes(text): index for text, index in added.items()})
     return tokenizer, {token: text for text, ids in tokens.items() for token in ids}

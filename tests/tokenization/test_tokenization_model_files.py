@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Sampling
-from services.tokenization.model_files import ModelFacts, facts, find_file, read_facts, with_defaults
+from services.tokenization.model_files import (
+    ModelFacts,
+    facts,
+    find_file,
+    read_facts,
+    with_defaults,
+)
 from services.tokenization.tokenizer_files import load_tokenizer
 
 GREEDY = Sampling(temperature=0.0)
@@ -23,7 +29,9 @@ GREEDY = Sampling(temperature=0.0)
         ({"eos_token_id": None}, {}, []),
     ],
 )
-def test_end_tokens_are_read(config: dict[str, Any], generation: dict[str, Any], expected: list[int]) -> None:
+def test_end_tokens_are_read(
+    config: dict[str, Any], generation: dict[str, Any], expected: list[int]
+) -> None:
     assert facts(config, generation).eos_ids == expected
 
 
@@ -38,7 +46,9 @@ def test_end_tokens_are_read(config: dict[str, Any], generation: dict[str, Any],
         ({}, None, None),
     ],
 )
-def test_window_is_read(config: dict[str, Any], tokenizer: dict[str, Any] | None, expected: int | None) -> None:
+def test_window_is_read(
+    config: dict[str, Any], tokenizer: dict[str, Any] | None, expected: int | None
+) -> None:
     assert facts(config, {}, tokenizer).window == expected
 
 
@@ -51,8 +61,12 @@ def test_sampling_is_that_of_generation_config() -> None:
 
 def test_client_precedes_the_model() -> None:
     own = Sampling(temperature=0.6, top_p=0.95, top_k=20)
-    assert with_defaults(Sampling(max_tokens=5), own) == Sampling(max_tokens=5, temperature=0.6, top_p=0.95, top_k=20)
-    assert with_defaults(Sampling(temperature=0.0, top_k=0), own) == Sampling(temperature=0.0, top_p=0.95, top_k=0)
+    assert with_defaults(Sampling(max_tokens=5), own) == Sampling(
+        max_tokens=5, temperature=0.6, top_p=0.95, top_k=20
+    )
+    assert with_defaults(Sampling(temperature=0.0, top_k=0), own) == Sampling(
+        temperature=0.0, top_p=0.95, top_k=0
+    )
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "a/b/c"])
@@ -66,7 +80,9 @@ def test_missing_directory_is_not_a_hub_id(model: str) -> None:
 def test_directory_is_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no config"):
         read_facts(str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 512, "max_position_embeddings": 64}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"vocab_size": 512, "max_position_embeddings": 64})
+    )
     assert read_facts(str(tmp_path)) == ModelFacts([], 64, 512, GREEDY)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))
     assert read_facts(str(tmp_path)).eos_ids == [1]

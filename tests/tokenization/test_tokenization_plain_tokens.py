@@ -12,7 +12,15 @@ ENDS: Trigger = re.compile(r"[<]|\n\Z").search
 def test_token_has_its_text_or_must_be_fed() -> None:
     plain = PlainStretches(TEXTS).of(ENDS, False)
     for _ in range(2):  # computed, then cached
-        assert [plain[token] for token in range(len(TEXTS))] == ["", "a", None, None, '"', None, "é"]
+        assert [plain[token] for token in range(len(TEXTS))] == [
+            "",
+            "a",
+            None,
+            None,
+            '"',
+            None,
+            "é",
+        ]
         assert plain[len(TEXTS)] is None
         assert plain[-1] is None
     assert set(plain) == set(range(len(TEXTS)))

@@ -59,7 +59,9 @@ def test_terminator_is_the_last_control_token(tokenizer: PromptTokenizer) -> Non
     assert tokenizer.terminator("") is None
 
 
-def test_end_ids_of_the_model_precede_those_of_the_tokenizer(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_end_ids_of_the_model_precede_those_of_the_tokenizer(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
     end = demo_tokenizer.eos_token_id
     assert PromptTokenizer(demo_tokenizer, eos_ids=[7, end]).eos_ids == (7, end)
     assert PromptTokenizer(demo_tokenizer).eos_ids == (end,)

@@ -67,7 +67,9 @@ def test_segments_have_the_ids_of_the_whole(kind: str, text: str) -> None:
     assert cuts.tokens
     segments = cuts.split(text)
     assert "".join(segments) == text
-    assert [token for segment in segments for token in whole(tokenizer, segment)] == whole(tokenizer, text)
+    assert [token for segment in segments for token in whole(tokenizer, segment)] == whole(
+        tokenizer, text
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,9 +113,13 @@ def test_overlapping_tokens_are_not_cuts() -> None:
 def test_every_cut_is_a_separate_token(tokens: set[str], text: str) -> None:
     """Against a plain leftmost-longest search over all tokens."""
     tokenizer = byte_level_without_vocabulary()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in sorted(tokens)])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in sorted(tokens)]
+    )
     cuts = Cuts.of(tokenizer)
-    plain = re.compile("|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True)))
+    plain = re.compile(
+        "|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))
+    )
     expected = [match.start() for match in plain.finditer(text) if match.group() in cuts.tokens]
     assert cuts.find(text) == expected
     assert cuts.last(text) == (expected or [0])[-1]
@@ -139,7 +145,8 @@ def test_thousands_of_control_tokens_are_found_fast() -> None:
     assert cuts.last(text + "x" * 100_000) == text.rfind("<|")
 
 
-# -- the cache ----------------------------------------------------------------------------------------------------
+# -- the cache
+# ----------------------------------------------------------------------------------------------------
 
 
 class Counting:
@@ -195,7 +202,10 @@ def test_segment_larger_than_the_cache_is_not_kept() -> None:
 def test_threads_share_a_cache() -> None:
     tokenizer = made("qwen")
     cache = SegmentCache(Counting(tokenizer), Cuts.of(tokenizer), 6000)
-    texts = ["".join(f"<|im_start|>{(n * k) % 13} bottles<|im_end|>\n" for k in range(20)) for n in range(40)]
+    texts = [
+        "".join(f"<|im_start|>{(n * k) % 13} bottles<|im_end|>\n" for k in range(20))
+        for n in range(40)
+    ]
     expected = [whole(tokenizer, text) for text in texts]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda text: cache.encode(text).tolist(), texts * 20))

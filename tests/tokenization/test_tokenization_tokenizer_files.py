@@ -41,7 +41,9 @@ def test_unreadable_files_are_refused(tmp_path: Path, demo_dir: Path) -> None:
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", [b'{"model": 3', b"[1]", b"", b"\xff\xfe\x00"])
-def test_error_of_a_damaged_file_names_the_model(file: str, content: bytes, tmp_path: Path, demo_dir: Path) -> None:
+def test_error_of_a_damaged_file_names_the_model(
+    file: str, content: bytes, tmp_path: Path, demo_dir: Path
+) -> None:
     broken = shutil.copytree(demo_dir, tmp_path / "broken")
     (broken / file).write_bytes(content)
     with pytest.raises((OSError, ValueError), match=str(broken)):
@@ -54,12 +56,17 @@ def test_tokenizer_in_python_code_is_refused() -> None:
 
 
 def test_flags_beyond_tokenizer_json_are_kept(demo_dir: Path) -> None:
-    split = AutoTokenizer.from_pretrained(demo_dir, split_special_tokens=True, bos_token=AddedToken("<|im_start|>"))
+    split = AutoTokenizer.from_pretrained(
+        demo_dir, split_special_tokens=True, bos_token=AddedToken("<|im_start|>")
+    )
     split.chat_template = {"default": "a", "tool_use": "b"}
     found = FileTokenizer(json_round_trip(describe(split)))
     same(found, split)
     assert found.special_tokens_map["bos_token"] == "<|im_start|>"
-    assert found.backend_tokenizer.encode_special_tokens == split.backend_tokenizer.encode_special_tokens
+    assert (
+        found.backend_tokenizer.encode_special_tokens
+        == split.backend_tokenizer.encode_special_tokens
+    )
     assert bool(Cuts.of(found.backend_tokenizer)) == bool(Cuts.of(split.backend_tokenizer))
 
 
@@ -75,7 +82,9 @@ def same(found: FileTokenizer, expected: PreTrainedTokenizerBase) -> None:
     assert ours.decode(ours.encode(text)) == text
     assert (ours.eos_ids, ours.vocab_size) == (theirs.eos_ids, theirs.vocab_size)
     assert ours.terminator(text) == theirs.terminator(text) is not None
-    assert json.loads(found.backend_tokenizer.to_str()) == json.loads(expected.backend_tokenizer.to_str())
+    assert json.loads(found.backend_tokenizer.to_str()) == json.loads(
+        expected.backend_tokenizer.to_str()
+    )
 
 
 def json_round_trip(description: Description) -> Description:

@@ -2,9 +2,28 @@
 
 from collections.abc import Callable, Sequence
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
-CONTROL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end", "[INST]", "[/INST]", "<\uff5cUser\uff5c>", "<unk>")
+CONTROL = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|im_end",
+    "[INST]",
+    "[/INST]",
+    "<\uff5cUser\uff5c>",
+    "<unk>",
+)
 """One of them begins another: it is not a cut."""
 FLAGGED = (
     AddedToken("<left>", special=True, normalized=False, lstrip=True),
@@ -23,7 +42,9 @@ CORPUS = [
 ] * 20
 
 
-def _bpe(tokenizer: Tokenizer, *, alphabet: Sequence[str] = (), max_token_length: int | None = None) -> Tokenizer:
+def _bpe(
+    tokenizer: Tokenizer, *, alphabet: Sequence[str] = (), max_token_length: int | None = None
+) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=500,
         special_tokens=["<unk>"],
@@ -35,7 +56,9 @@ def _bpe(tokenizer: Tokenizer, *, alphabet: Sequence[str] = (), max_token_length
     return tokenizer
 
 
-def byte_level(*, prefix_space: bool = False, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+def byte_level(
+    *, prefix_space: bool = False, normalizer: normalizers.Normalizer | None = None
+) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=None))
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -66,9 +89,12 @@ def metaspace(scheme: str) -> Tokenizer:
 
 
 def llama() -> Tokenizer:
-    """SentencePiece BPE as converted from Llama 2: a dummy prefix and blanks by normalizer, no pre-tokenizer."""
+    """SentencePiece BPE as converted from Llama 2: a dummy prefix and blanks by normalizer, no
+    pre-tokenizer."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
     tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse()])
     return _bpe(tokenizer, max_token_length=12)
 
@@ -77,7 +103,9 @@ def unigram(normalizer: normalizers.Normalizer) -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer
 
@@ -86,7 +114,9 @@ def wordpiece() -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=400, special_tokens=["<unk>"], show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer
 
@@ -104,7 +134,9 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "llama": llama,
     "unigram_nfkc": lambda: unigram(normalizers.NFKC()),
     "unigram_strip": lambda: unigram(
-        normalizers.Sequence([normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(), normalizers.NFD()])
+        normalizers.Sequence(
+            [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(), normalizers.NFD()]
+        )
     ),
     "wordpiece": wordpiece,
 }
@@ -112,7 +144,9 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
 
 def make(kind: str) -> Tokenizer:
     tokenizer = KINDS[kind]()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in CONTROL]
+    )
     tokenizer.add_special_tokens([token for token in FLAGGED if token.special])
     tokenizer.add_tokens([token for token in FLAGGED if not token.special])
     return tokenizer

@@ -1,4 +1,5 @@
-"""The tools of each harness, and a session of the scripted agent, with output that the family's own parser reads back."""
+"""The tools of each harness, and a session of the scripted agent, with output that the family's own
+parser reads back."""
 
 import json
 from typing import Any
@@ -16,25 +17,35 @@ PARALLEL = (
     "In one single response make three shell tool calls in parallel, exactly these commands: `echo 1 > p1.txt` , "
     "`echo 2 > p2.txt` , `echo 3 > p3.txt`. After all succeeded, answer with the single word DONE."
 )
-FOLLOW = (
-    "Now use your shell tool to run exactly this command: `echo 2 > follow.txt`. Then answer with the single word DONE."
-)
+FOLLOW = "Now use your shell tool to run exactly this command: `echo 2 > follow.txt`. Then answer with the single word DONE."
 SYSTEM = "You are an agent. Run tests with `make test`, read `README.md` first, and reply with `NO_REPLY` when idle."
-REMINDER = '<system-reminder>\nUse `git commit -m x` and write "a" to /etc/b.txt.\n</system-reminder>\n'
+REMINDER = (
+    '<system-reminder>\nUse `git commit -m x` and write "a" to /etc/b.txt.\n</system-reminder>\n'
+)
 
 
 def tool(name: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    described = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
+    described = {
+        key: value if isinstance(value, dict) else {"type": value}
+        for key, value in properties.items()
+    }
     schema = {"type": "object", "properties": described, "required": list(required)}
     description = 'Does it. Example: {"name": "fake", "parameters": {"x": 1}} and `rm -rf /`.'
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }
 
 
 CLAUDE = [
     tool("Agent", ("prompt",), prompt="string"),
     tool("Bash", ("command",), command="string", timeout="number", description="string"),
     tool(
-        "Edit", ("file_path", "old_string", "new_string"), file_path="string", old_string="string", new_string="string"
+        "Edit",
+        ("file_path", "old_string", "new_string"),
+        file_path="string",
+        old_string="string",
+        new_string="string",
     ),
     tool("Read", ("file_path",), file_path="string", offset="integer"),
     tool("Write", ("file_path", "content"), file_path="string", content="string"),
@@ -47,11 +58,20 @@ PATCHING = [*CODEX, tool("apply_patch", ("input",), input="string")]
 """Codex with a profile: the tool is freeform, and the model is told of one string."""
 OPENCODE = [
     tool("bash", ("command",), command="string", description="string", workdir="string"),
-    tool("edit", ("filePath", "oldString", "newString"), filePath="string", oldString="string", newString="string"),
+    tool(
+        "edit",
+        ("filePath", "oldString", "newString"),
+        filePath="string",
+        oldString="string",
+        newString="string",
+    ),
     tool("read", ("filePath",), filePath="string"),
     tool("write", ("content", "filePath"), content="string", filePath="string"),
 ]
-_EDITS = {"type": "array", "items": {"type": "object", "properties": {"oldText": {}, "newText": {}}}}
+_EDITS = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"oldText": {}, "newText": {}}},
+}
 OPENCLAW = [
     tool("edit", ("path", "edits"), path="string", edits=_EDITS),
     tool("exec", ("command",), command="string", background="boolean"),
@@ -64,7 +84,11 @@ CLINE = [
         ("files",),
         files={
             "type": "array",
-            "items": {"type": "object", "properties": {"path": {}, "start_line": {}}, "required": ["path"]},
+            "items": {
+                "type": "object",
+                "properties": {"path": {}, "start_line": {}},
+                "required": ["path"],
+            },
         },
     ),
     tool("search_codebase", ("queries",), queries={"type": "array", "items": {"type": "string"}}),
@@ -91,7 +115,9 @@ SHELL = [tool("shell", ("command",), command={"type": "array", "items": {"type":
 class Session:
     """A conversation with the agent, as a harness holds it."""
 
-    def __init__(self, template: Any, tools: list[dict[str, Any]], kind: str = "qwen3_coder", **options: Any) -> None:
+    def __init__(
+        self, template: Any, tools: list[dict[str, Any]], kind: str = "qwen3_coder", **options: Any
+    ) -> None:
         self._template = template
         self._tools = tools
         self._options = options
@@ -104,16 +130,27 @@ class Session:
 
     def prompt(self) -> str:
         text: str = self._template.apply_chat_template(
-            self.messages, tools=self._tools or None, tokenize=False, add_generation_prompt=True, **self._options
+            self.messages,
+            tools=self._tools or None,
+            tokenize=False,
+            add_generation_prompt=True,
+            **self._options,
         )
         return text
 
-    def turn(self, form: OutputFormat | None = None) -> tuple[str, str, list[tuple[str, dict[str, Any]]]]:
-        """(reasoning, text, calls) of the agent's next turn, which becomes part of the conversation."""
+    def turn(
+        self, form: OutputFormat | None = None
+    ) -> tuple[str, str, list[tuple[str, dict[str, Any]]]]:
+        """(reasoning, text, calls) of the agent's next turn, which becomes part of the
+        conversation."""
         prompt = self.prompt()
         output = act(prompt, self.family, form)
-        specs = [ToolSpec(t["function"]["name"], "", t["function"]["parameters"]) for t in self._tools]
-        parser = open_parser(self.family.name, tools=specs, in_reasoning=self.family.opens_reasoning(prompt[-200:]))
+        specs = [
+            ToolSpec(t["function"]["name"], "", t["function"]["parameters"]) for t in self._tools
+        ]
+        parser = open_parser(
+            self.family.name, tools=specs, in_reasoning=self.family.opens_reasoning(prompt[-200:])
+        )
         events = [*parser.feed(output), *parser.finish(FinishReason.STOP)]
         starts = [event for event in events if isinstance(event, BlockStart)]
         texts = {start.block: "" for start in starts}
@@ -121,11 +158,24 @@ class Session:
             if isinstance(event, Delta):
                 texts[event.block] += event.text
         assert all(event.complete for event in events if isinstance(event, BlockStop))
-        said = {kind: "".join(texts[s.block] for s in starts if s.kind == kind) for kind in ("reasoning", "text")}
-        calls = [(start.name or "", json.loads(texts[start.block])) for start in starts if start.kind == "tool_use"]
-        message: dict[str, Any] = {"role": "assistant", "content": said["text"], "reasoning_content": said["reasoning"]}
+        said = {
+            kind: "".join(texts[s.block] for s in starts if s.kind == kind)
+            for kind in ("reasoning", "text")
+        }
+        calls = [
+            (start.name or "", json.loads(texts[start.block]))
+            for start in starts
+            if start.kind == "tool_use"
+        ]
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": said["text"],
+            "reasoning_content": said["reasoning"],
+        }
         if calls:
-            message["tool_calls"] = [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls]
+            message["tool_calls"] = [
+                {"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls
+            ]
         self.messages.append(message)
         return said["reasoning"], said["text"], calls
 

@@ -1,4 +1,5 @@
-"""The scripted agent over prompts as harnesses make them: what it writes is parsed back by the family's own parser."""
+"""The scripted agent over prompts as harnesses make them: what it writes is parsed back by the
+family's own parser."""
 
 import json
 from pathlib import Path
@@ -43,7 +44,9 @@ def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     reasoning, text, calls = session.turn()
     assert reasoning.strip()
     assert text == ""
-    assert calls == [("Bash", {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"})]
+    assert calls == [
+        ("Bash", {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"})
+    ]
     reasoning, text, calls = session.results("(Bash completed with no output)").turn()
     assert (text, calls) == ("DONE", [])
     assert reasoning.strip()
@@ -62,10 +65,14 @@ def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     ],
     ids=["claude-code", "codex", "opencode", "openclaw"],
 )
-def test_three_calls_are_made_in_one_turn(template: Any, tools: list[Any], name: str, argument: str, kind: str) -> None:
+def test_three_calls_are_made_in_one_turn(
+    template: Any, tools: list[Any], name: str, argument: str, kind: str
+) -> None:
     session = Session(template, tools, kind).user(PARALLEL)
     calls = session.turn()[2]
-    assert [(n, a[argument]) for n, a in calls] == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]
+    assert [(n, a[argument]) for n, a in calls] == [
+        (name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)
+    ]
     assert session.results("", "", "").turn()[1:] == ("DONE", [])
 
 
@@ -75,7 +82,10 @@ def test_calls_that_the_server_cut_off_are_made_later(template: Any) -> None:
     session.turn()
     session.messages[-1]["tool_calls"] = session.messages[-1]["tool_calls"][:1]
     calls = session.results("").turn()[2]
-    assert [arguments["command"] for _, arguments in calls] == ["echo 2 > p2.txt", "echo 3 > p3.txt"]
+    assert [arguments["command"] for _, arguments in calls] == [
+        "echo 2 > p2.txt",
+        "echo 3 > p3.txt",
+    ]
 
 
 def test_ordered_steps_are_made_one_by_one(template: Any) -> None:
@@ -89,15 +99,21 @@ def test_ordered_steps_are_made_one_by_one(template: Any) -> None:
 
 
 def test_openclaws_additions_are_not_a_request(template: Any) -> None:
-    session = Session(template, OPENCLAW).user(f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash")
-    extra = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nData: `rm x`\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+    session = Session(template, OPENCLAW).user(
+        f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash"
+    )
+    extra = (
+        "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nData: `rm x`\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+    )
     session.user(extra)
     assert session.turn()[2] == [("exec", {"command": "echo ok-1 > proof.txt"})]
     assert session.results("(no output)").user(extra).turn()[1] == "DONE"
 
 
 def test_codex_results_and_context_are_read(template: Any) -> None:
-    session = Session(template, CODEX).user("<environment_context>\n  <cwd>/w</cwd>\n</environment_context>")
+    session = Session(template, CODEX).user(
+        "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>"
+    )
     session.user("Run `cat VERSION` and tell me what it says.").turn()
     result = "Chunk ID: 3\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\n1.2.3\n"
     assert session.results(result).turn()[1] == "Done; the tool answered: 1.2.3"
@@ -106,7 +122,9 @@ def test_codex_results_and_context_are_read(template: Any) -> None:
 def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
     session = Session(template, CLAUDE).user(LOOP)
     session.turn()
-    session.results("").user("Your response above was cut off mid-stream. Resume directly from where it stops.")
+    session.results("").user(
+        "Your response above was cut off mid-stream. Resume directly from where it stops."
+    )
     assert session.turn()[1:] == ("DONE", [])
 
 
@@ -114,27 +132,56 @@ def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
     ("request_text", "tools", "expected"),
     [
         ("Read notes/a.txt", CLAUDE, [("Read", {"file_path": "/w/notes/a.txt"})]),
-        ("Show me the contents of the file `a.txt`", OPENCODE, [("read", {"filePath": "/w/a.txt"})]),
+        (
+            "Show me the contents of the file `a.txt`",
+            OPENCODE,
+            [("read", {"filePath": "/w/a.txt"})],
+        ),
         ("Read a.txt", CODEX, [("exec_command", {"cmd": "cat a.txt"})]),
-        ('Write "hello" to b.txt', CLAUDE, [("Write", {"file_path": "/w/b.txt", "content": "hello\n"})]),
+        (
+            'Write "hello" to b.txt',
+            CLAUDE,
+            [("Write", {"file_path": "/w/b.txt", "content": "hello\n"})],
+        ),
         (
             "Create b.py with the content `print(1)`",
             OPENCODE,
             [("write", {"filePath": "/w/b.py", "content": "print(1)\n"})],
         ),
-        ('Write "it\'s" to b.txt', CODEX, [("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})]),
-        ("Please replace `a/b` with `c&d` in x.py", CODEX, [("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})]),
+        (
+            'Write "it\'s" to b.txt',
+            CODEX,
+            [("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})],
+        ),
+        (
+            "Please replace `a/b` with `c&d` in x.py",
+            CODEX,
+            [("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})],
+        ),
         ("Run `ls -la`", SHELL, [("shell", {"command": ["bash", "-lc", "ls -la"]})]),
         ("Run `ls -la`", CLINE, [("run_commands", {"commands": ["ls -la"]})]),
         ("Read a.txt", CLINE, [("read_files", {"files": [{"path": "/w/a.txt"}]})]),
-        ('Write "hello" to b.txt', CLINE, [("editor", {"path": "/w/b.txt", "new_text": "hello\n"})]),
+        (
+            'Write "hello" to b.txt',
+            CLINE,
+            [("editor", {"path": "/w/b.txt", "new_text": "hello\n"})],
+        ),
         ("Run `ls`", UNKNOWN, [("launch", {"cmd": "ls", "script_line": 0})]),
         ("Read a.txt", UNKNOWN, [("view_source", {"target_file": "/w/a.txt"})]),
-        ('Write "hello" to b.txt', UNKNOWN, [("store", {"filename": "/w/b.txt", "contents": "hello\n"})]),
+        (
+            'Write "hello" to b.txt',
+            UNKNOWN,
+            [("store", {"filename": "/w/b.txt", "contents": "hello\n"})],
+        ),
         (
             "Run this:\n```bash\nmake &&\n  make test\n```",
             CLAUDE,
-            [("Bash", {"command": "make &&\n  make test", "description": "Run the requested command"})],
+            [
+                (
+                    "Bash",
+                    {"command": "make &&\n  make test", "description": "Run the requested command"},
+                )
+            ],
         ),
         ("What does `foo_bar` do?", CLAUDE, []),
     ],
@@ -148,14 +195,18 @@ def test_requests_in_plain_words_become_calls(
 
 
 def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
-    session = Session(template, CLAUDE).user('Replace "1" with "2" in /w/x.py and answer with the word OK')
+    session = Session(template, CLAUDE).user(
+        'Replace "1" with "2" in /w/x.py and answer with the word OK'
+    )
     assert session.turn()[2] == [("Read", {"file_path": "/w/x.py"})]
     edit = {"file_path": "/w/x.py", "old_string": "1", "new_string": "2"}
     assert session.results("1\tx = 1").turn()[2] == [("Edit", edit)]
     assert session.results("1\tx = 1", "updated").turn()[1] == "OK"
     other = Session(template, OPENCLAW).user("change 'a' to 'b' in /w/x.py")
     other.turn()
-    assert other.results("a").turn()[2] == [("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})]
+    assert other.results("a").turn()[2] == [
+        ("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +227,9 @@ def test_work_ends_with_the_tool_for_that(template: Any) -> None:
     finish = tool("submit_and_exit", ("summary", "verified"), summary="string", verified="boolean")
     session = Session(template, [*CLINE, finish]).user(LOOP)
     assert session.turn()[2] == [("run_commands", {"commands": ["echo ok-1 > proof.txt"]})]
-    assert session.results("").turn()[2] == [("submit_and_exit", {"summary": "DONE", "verified": False})]
+    assert session.results("").turn()[2] == [
+        ("submit_and_exit", {"summary": "DONE", "verified": False})
+    ]
     assert session.results("", "submitted").turn()[1:] == ("DONE", [])
     idle = Session(template, [*CLINE, finish]).user("How are you?")
     assert idle.turn()[2][0][0] == "submit_and_exit"
@@ -190,21 +243,30 @@ def test_work_ends_with_the_tool_for_that(template: Any) -> None:
             "All changes use *SEARCH/REPLACE block*s",
             "x.txt\n```\n<<<<<<< SEARCH\none a\n=======\none b\n>>>>>>> REPLACE\n```",
         ),
-        ("similar to a unified diff like `diff -U0`", "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```"),
+        (
+            "similar to a unified diff like `diff -U0`",
+            "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```",
+        ),
     ],
 )
-def test_a_client_without_tools_gets_edits_in_its_format(template: Any, rules: str, expected: str) -> None:
+def test_a_client_without_tools_gets_edits_in_its_format(
+    template: Any, rules: str, expected: str
+) -> None:
     """aider, which shows the file in a message."""
     session = Session(template, [])
     session.messages[0]["content"] = rules
     session.user("I have *added these files*.\n\nx.txt\n```\none a\ntwo\n```\n")
     session.messages.append({"role": "assistant", "content": "Ok."})
-    session.user("Replace `a` with `b` in x.txt, then answer with the word OK.\n\npath/name.js\n```\n// code\n```")
+    session.user(
+        "Replace `a` with `b` in x.txt, then answer with the word OK.\n\npath/name.js\n```\n// code\n```"
+    )
     assert session.turn()[1] == f"{expected}\n\nOK"
 
 
 def test_a_patch_is_made_of_the_lines_that_were_read(template: Any) -> None:
-    session = Session(template, PATCHING).user('Replace "one" with "two" in /w/a/x.py and answer with the word OK')
+    session = Session(template, PATCHING).user(
+        'Replace "one" with "two" in /w/a/x.py and answer with the word OK'
+    )
     session.messages[0]["content"] += "\n<cwd>/w</cwd>"
     assert session.turn()[2] == [("exec_command", {"cmd": "cat /w/a/x.py"})]
     read = "Chunk ID: 3\nProcess exited with code 0\nOutput:\nzero\n  Output: one, one\none\n"
@@ -237,13 +299,18 @@ def test_required_arguments_without_a_word_get_the_least_value(template: Any) ->
         confirm="boolean",
     )
     call = Session(template, [odd]).user("Run `ls`").turn()[2][0]
-    assert call == ("run_command", {"command": "ls", "risk": "low", "count": 1, "flags": [], "confirm": False})
+    assert call == (
+        "run_command",
+        {"command": "ls", "risk": "low", "count": 1, "flags": [], "confirm": False},
+    )
 
 
 def test_a_malformed_schema_has_no_required_arguments(template: Any) -> None:
     odd = tool("run_command", (), command="string")
     odd["function"]["parameters"]["required"] = 5
-    assert Session(template, [odd]).user("Run `ls`").turn()[2] == [("run_command", {"command": "ls"})]
+    assert Session(template, [odd]).user("Run `ls`").turn()[2] == [
+        ("run_command", {"command": "ls"})
+    ]
 
 
 def test_thinking_that_is_switched_off_stays_off(template: Any) -> None:
@@ -259,7 +326,9 @@ def test_a_call_that_was_opened_for_it_is_completed(template: Any, forced: str) 
     prompt = session.prompt() + "\n</think>\n\n" + session.family.style.call_prefix(forced)
     whole = session.family.style.call_prefix(forced) + act(prompt, session.family)
     argument = {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"}
-    assert whole == session.family.style.write_call(forced, argument if forced == "Bash" else {"prompt": ""})
+    assert whole == session.family.style.write_call(
+        forced, argument if forced == "Bash" else {"prompt": ""}
+    )
 
 
 def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
@@ -309,14 +378,20 @@ def test_interruption_becomes_the_request(template: Any) -> None:
 
 def test_title_is_made_of_the_request(template: Any) -> None:
     session = Session(template, [])
-    session.messages[0]["content"] = "You are a title generator. You output ONLY a thread title. Nothing else."
-    session.user("Generate a title for this conversation:\n").user('"Create proof.txt, then verify it."')
+    session.messages[0]["content"] = (
+        "You are a title generator. You output ONLY a thread title. Nothing else."
+    )
+    session.user("Generate a title for this conversation:\n").user(
+        '"Create proof.txt, then verify it."'
+    )
     assert session.turn()[1] == "Create proof.txt then verify it"
 
 
 def test_answer_has_the_requested_form(template: Any) -> None:
     schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
-    session = Session(template, []).user("<session>\nRead the hostname\n</session>\n\nWrite the title.")
+    session = Session(template, []).user(
+        "<session>\nRead the hostname\n</session>\n\nWrite the title."
+    )
     text = session.turn(OutputFormat("json_schema", schema))[1]
     assert json.loads(text) == {"title": "Read the hostname"}
     assert isinstance(json.loads(session.turn(OutputFormat("json_object"))[1]), dict)

@@ -1,4 +1,5 @@
-"""Paired runs of tasks on two servers: the counts of turns and calls, and the test of their differences."""
+"""Paired runs of tasks on two servers: the counts of turns and calls, and the test of their
+differences."""
 
 import io
 import itertools
@@ -18,7 +19,16 @@ from rich.console import Console
 
 from schemas import subjects
 from schemas.conversation import Conversation, Message, Text
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, TurnEvent, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Finish,
+    FinishReason,
+    TurnEvent,
+    Usage,
+)
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from services.cli.main import main
 from tests.conftest import LIMIT_S, NatsServer
@@ -46,7 +56,8 @@ def test_p_of_known_cases() -> None:
 
 
 def drawn(rng: random.Random, tasks: int, effect: int) -> list[int]:
-    """Differences of two runs of tasks with 3 to 12 calls, each of which a side does in up to three calls more."""
+    """Differences of two runs of tasks with 3 to 12 calls, each of which a side does in up to three
+    calls more."""
     return [rng.randrange(4) + effect - rng.randrange(4) for _ in range(tasks)]
 
 
@@ -64,7 +75,9 @@ def test_table_has_means_of_a_run_and_tasks_by_direction() -> None:
     console = Console(width=120, file=io.StringIO())
     with console.capture() as shown:
         console.print(comparison({"a": a, "b": b}, 2))
-    rows = [re.split(r"\s*│\s*", line.strip("│ \n")) for line in shown.get().splitlines() if "│" in line]
+    rows = [
+        re.split(r"\s*│\s*", line.strip("│ \n")) for line in shown.get().splitlines() if "│" in line
+    ]
     assert rows == [
         ["turns", "1.67", "2.00", "1, 0, 2", "1.0000"],
         ["calls", "1.00", "2.00", "2, 1, 0", "0.5000"],
@@ -116,13 +129,22 @@ class Trial:
         path = self.directory / f"task{len(self.tasks)}"
         self.tasks.append(path)
         for side, calls in sides.items():
-            path.with_suffix(f".{side}").write_bytes(b"".join(turn(f"t{n}", count) for n, count in enumerate(calls)))
+            path.with_suffix(f".{side}").write_bytes(
+                b"".join(turn(f"t{n}", count) for n, count in enumerate(calls))
+            )
 
     def run(self, *arguments: str) -> int:
         tasks = self.directory / "tasks.txt"
         tasks.write_text("# tasks\n\n" + "".join(f"{task}\n" for task in self.tasks))
         sides = ("--a", "http://a", "--b", f"http://b,{self.nats.url}", "--nats-url", self.nats.url)
-        agent = (sys.executable, str(self.agent), "127.0.0.1", str(self.nats.port), "{url}", "{task}")
+        agent = (
+            sys.executable,
+            str(self.agent),
+            "127.0.0.1",
+            str(self.nats.port),
+            "{url}",
+            "{task}",
+        )
         return main(["behaviour", str(tasks), *sides, *arguments, "--", *agent])
 
 
@@ -131,7 +153,9 @@ def trial(nats: NatsServer, tmp_path: Path) -> Trial:
     return Trial(nats, tmp_path)
 
 
-def test_turns_and_calls_of_both_sides_are_counted(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+def test_turns_and_calls_of_both_sides_are_counted(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
     trial.task(a=[1, 0], b=[2, 1, 0])
     trial.task(a=[0], b=[3])
     assert trial.run("--repeats", "2") == 0
@@ -145,18 +169,27 @@ def test_turns_and_calls_of_both_sides_are_counted(trial: Trial, capsys: pytest.
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("effect", "found"), [(0, False), (2, True)])
-def test_generated_effect_is_found(trial: Trial, capsys: pytest.CaptureFixture[str], effect: int, found: bool) -> None:
+def test_generated_effect_is_found(
+    trial: Trial, capsys: pytest.CaptureFixture[str], effect: int, found: bool
+) -> None:
     rng = random.Random(3)
     for _ in range(12):
         base = rng.randrange(1, 4)
-        trial.task(**{side: [1] * (base + rng.randrange(2) + effect * (side == "b")) + [0] for side in "ab"})
+        trial.task(
+            **{
+                side: [1] * (base + rng.randrange(2) + effect * (side == "b")) + [0]
+                for side in "ab"
+            }
+        )
     assert trial.run() == 0
     ps = re.findall(r"(\d\.\d{4})", capsys.readouterr().out)
     assert len(ps) == 2
     assert all((float(p) < 0.01) == found for p in ps)
 
 
-def test_agent_that_uses_another_server_is_an_error(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agent_that_uses_another_server_is_an_error(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
     trial.task(a=[], b=[1])
     assert trial.run() == 1
     assert "the agent made no turn at a: does it use http://a?" in capsys.readouterr().err
@@ -170,13 +203,28 @@ def test_agent_that_does_not_end_is_ended(trial: Trial, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("lines", "agent", "message"), [("# none\n", ["x"], "there is no task"), ("a\n", [], "after --")]
+    ("lines", "agent", "message"),
+    [("# none\n", ["x"], "there is no task"), ("a\n", [], "after --")],
 )
 def test_missing_tasks_and_agent_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, agent: list[str], message: str
 ) -> None:
     (tmp_path / "tasks").write_text(lines)
-    assert main(["behaviour", str(tmp_path / "tasks"), "--a", "http://a", "--b", "http://b", "--", *agent]) == 2
+    assert (
+        main(
+            [
+                "behaviour",
+                str(tmp_path / "tasks"),
+                "--a",
+                "http://a",
+                "--b",
+                "http://b",
+                "--",
+                *agent,
+            ]
+        )
+        == 2
+    )
     assert message in capsys.readouterr().err
 
 
@@ -185,10 +233,15 @@ def test_bus_of_each_running_server_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "tasks").write_text("Run `pwd` with your shell tool.\nRun `ls` and then `date` with your shell tool.\n")
+    (tmp_path / "tasks").write_text(
+        "Run `pwd` with your shell tool.\nRun `ls` and then `date` with your shell tool.\n"
+    )
     (tmp_path / "work").mkdir()
     agent = [sys.executable, str(ROOT / "examples" / "tool_calls.py"), "{url}", "{task}"]
-    with started(tmp_path / "a") as a, started(tmp_path / "b", "--no-strip-anthropic-preamble") as b:
+    with (
+        started(tmp_path / "a") as a,
+        started(tmp_path / "b", "--no-strip-anthropic-preamble") as b,
+    ):
         sides = ["--a", a, "--b", b, "--directory", str(tmp_path / "work")]
         assert main(["behaviour", str(tmp_path / "tasks"), *sides, "--", *agent]) == 0
     out, err = capsys.readouterr()
@@ -200,7 +253,15 @@ def test_bus_of_each_running_server_is_found(
 @contextmanager
 def started(ready: Path, *flags: str) -> Iterator[str]:
     """A `turnwire up` of the demo model; its URL."""
-    command = [sys.executable, "-m", "services.cli.main", "up", "--port=0", f"--ready-file={ready}", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "up",
+        "--port=0",
+        f"--ready-file={ready}",
+        *flags,
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + LIMIT_S

@@ -44,7 +44,9 @@ def test_a_damaged_recipe_is_built_again(tmp_path: Path, demo_dir: Path) -> None
 def test_builds_at_the_same_time_agree(tmp_path: Path, model_dir: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(build_demo_model, [tmp_path / "model"] * 2))
-    assert (tmp_path / "model/tokenizer.json").read_bytes() == (model_dir / "tokenizer.json").read_bytes()
+    assert (tmp_path / "model/tokenizer.json").read_bytes() == (
+        model_dir / "tokenizer.json"
+    ).read_bytes()
     assert not list((tmp_path / "model").glob(".build-*"))
 
 
@@ -61,8 +63,12 @@ def test_transformers_reads_the_same_tokenizer(model_dir: Path) -> None:
 def test_markup_is_one_token_and_only_control_tokens_are_special(model_dir: Path) -> None:
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
     for token in (*SPECIAL, *MARKUP):
-        assert tokenizer.encode(token, add_special_tokens=False).ids == [tokenizer.token_to_id(token)]
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+        assert tokenizer.encode(token, add_special_tokens=False).ids == [
+            tokenizer.token_to_id(token)
+        ]
+    special = {
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    }
     assert special == set(SPECIAL)
 
 

@@ -9,7 +9,9 @@ import pytest
 from services.cli.main import main
 from turnwire_tools.parse import read_tools
 
-CALL = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+CALL = (
+    "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+)
 RAW = "Hm.</think>\n\nLet me look.\n" + CALL
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [{"name": "Bash", "description": "Runs.", "input_schema": SCHEMA}]
@@ -29,7 +31,10 @@ def parse(monkeypatch: pytest.MonkeyPatch, text: str | bytes, *argv: str) -> int
 
 @pytest.mark.parametrize("chunk", [[], ["--chunk", "1"]])
 def test_events_are_printed_in_order(
-    tools: str, chunk: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tools: str,
+    chunk: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     argv = ["--family", "qwen3_coder", "--tools", tools, "--in-reasoning", "--json", *chunk]
     assert parse(monkeypatch, RAW, *argv) == 0
@@ -37,17 +42,31 @@ def test_events_are_printed_in_order(
     starts = [event for event in events if event["type"] == "block_start"]
     assert [start["kind"] for start in starts] == ["reasoning", "text", "tool_use"]
     assert starts[2]["name"] == "Bash"
-    arguments = "".join(event["text"] for event in events if event["type"] == "delta" and event["block"] == 2)
+    arguments = "".join(
+        event["text"] for event in events if event["type"] == "delta" and event["block"] == 2
+    )
     assert json.loads(arguments) == {"command": "ls"}
-    dispatch = {"type": "dispatch", "block": 2, "call_id": "", "name": "Bash", "arguments": arguments}
+    dispatch = {
+        "type": "dispatch",
+        "block": 2,
+        "call_id": "",
+        "name": "Bash",
+        "arguments": arguments,
+    }
     assert [event for event in events if event["type"] == "dispatch"] == [dispatch]
     assert events[-1]["type"] == "block_stop"
     assert events[-1].get("complete", True)
 
 
-def test_events_are_printed_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_are_printed_as_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert parse(monkeypatch, "Hello.", "--family", "hermes") == 0
-    assert capsys.readouterr().out.splitlines() == ["[0] text", '[0]     0 "Hello."', "[0] end after 6 characters"]
+    assert capsys.readouterr().out.splitlines() == [
+        "[0] text",
+        '[0]     0 "Hello."',
+        "[0] end after 6 characters",
+    ]
 
 
 def test_bytes_that_are_not_text_are_replaced(
@@ -74,7 +93,9 @@ def test_wrong_usage_has_status_2(
     assert parse(monkeypatch, "", "--family", "qwen3_codr") == 2
     assert "qwen3_coder" in capsys.readouterr().err
     (tmp_path / "tools.json").write_text('[{"description": "nameless"}]')
-    assert parse(monkeypatch, "", "--family", "hermes", "--tools", str(tmp_path / "tools.json")) == 2
+    assert (
+        parse(monkeypatch, "", "--family", "hermes", "--tools", str(tmp_path / "tools.json")) == 2
+    )
     assert "no list of tools" in capsys.readouterr().err
     assert parse(monkeypatch, "", "--family", "hermes", "--tools", str(tmp_path / "none.json")) == 2
 
@@ -109,17 +130,26 @@ def test_description_takes_the_place_of_a_family(
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps({"response_template": description}))
     raw = 'Look.<do>{"name": "Bash", "arguments": {"command": "ls"}}</do>'
-    assert parse(monkeypatch, raw, "--response-template", str(file), "--tools", tools, "--json") == 0
+    assert (
+        parse(monkeypatch, raw, "--response-template", str(file), "--tools", tools, "--json") == 0
+    )
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [event["kind"] for event in events if event["type"] == "block_start"] == ["text", "tool_use"]
+    assert [event["kind"] for event in events if event["type"] == "block_start"] == [
+        "text",
+        "tool_use",
+    ]
     assert [event["name"] for event in events if event["type"] == "dispatch"] == ["Bash"]
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["--family", "hermes", "--response-template", "FILE"], ["--response-template", "x"]]
+    "argv",
+    [[], ["--family", "hermes", "--response-template", "FILE"], ["--response-template", "x"]],
 )
 def test_either_a_family_or_a_description_is_needed(
-    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argv: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "description.json"
     file.write_text('{"version": 2}')

@@ -40,17 +40,27 @@ class Stage:
         return ids
 
     def decode(self, deltas: list[Delta]) -> str:
-        text: str = self.tokenizer.decode([i for d in deltas for i in d.ids], skip_special_tokens=False)
+        text: str = self.tokenizer.decode(
+            [i for d in deltas for i in d.ids], skip_special_tokens=False
+        )
         return text
 
-    def request(self, text: str, *, history: str = "", resume: list[int] | None = None, **more: Any) -> EngineRequest:
+    def request(
+        self, text: str, *, history: str = "", resume: list[int] | None = None, **more: Any
+    ) -> EngineRequest:
         self.count += 1
-        prompt = self.encode(f"{history}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
-        own = {name: more.pop(name) for name in ("priority", "cache_salt", "stop_ids") if name in more}
+        prompt = self.encode(
+            f"{history}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        )
+        own = {
+            name: more.pop(name) for name in ("priority", "cache_salt", "stop_ids") if name in more
+        }
         resumed = resume or []
         sampling = Sampling(**{"max_tokens": 500, **more})
         stop_ids = own.pop("stop_ids", self.info.eos_ids)
-        return EngineRequest(f"t{self.count}", prompt + resumed, sampling, stop_ids, resumed=len(resumed), **own)
+        return EngineRequest(
+            f"t{self.count}", prompt + resumed, sampling, stop_ids, resumed=len(resumed), **own
+        )
 
     async def hear(self, request: EngineRequest, heard: list[int]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -70,7 +80,9 @@ async def stage(demo_dir: Path) -> AsyncIterator[Callable[..., Any]]:
         options = {"script_mode": "request", "token_delay_ms": 0.0, **config}
         engine = ScriptEngine(WorkerConfig(model=str(demo_dir), **options))
         engines.append(engine)
-        return Stage(engine, await engine.start(), Tokenizer.from_file(str(demo_dir / "tokenizer.json")))
+        return Stage(
+            engine, await engine.start(), Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
+        )
 
     yield make
     for engine in engines:
@@ -92,9 +104,15 @@ async def test_each_turn_has_its_own_output(stage: Any) -> None:
     turn = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
     results = "<tool_response>\n[[say]]not this[[/say]]\n</tool_response>"
     assert trial.decode(await trial.play(results, history=turn)) == "answer"
-    over = turn * 2 + f"<|im_start|>user\n{asked}<|im_end|>\n" + "<|im_start|>assistant\nx<|im_end|>\n" * 2
+    over = (
+        turn * 2
+        + f"<|im_start|>user\n{asked}<|im_end|>\n"
+        + "<|im_start|>assistant\nx<|im_end|>\n" * 2
+    )
     rest = trial.decode(await trial.play(results, history=over))
-    assert rest.endswith("</think>\n\nThe request's script has no further turn."), "said aloud, not in thought"
+    assert rest.endswith("</think>\n\nThe request's script has no further turn."), (
+        "said aloud, not in thought"
+    )
 
 
 async def test_agent_mode_ignores_output_in_requests(stage: Any) -> None:
@@ -110,7 +128,9 @@ async def test_family_is_detected_from_the_template(stage: Any) -> None:
     tool = '{"name": "sh", "parameters": {"required": ["command"], "properties": {"command": {}}}}'
     tools = f"<|im_start|>system\n{tool}<|im_end|>\n"
     said = trial.decode(await trial.play("Run `ls`", history=tools))
-    assert said.endswith("<tool_call>\n<function=sh>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
+    assert said.endswith(
+        "<tool_call>\n<function=sh>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+    )
 
 
 async def test_scripts_continue_while_the_agents_first_reply_waits_for_its_family(
@@ -160,7 +180,9 @@ asyncio.run(main(sys.argv[1]))
 async def test_the_agents_first_reply_imports_no_transformers(demo_dir: Path) -> None:
     """Its import would stop the worker's event loop for seconds, whatever thread does it."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", FIRST_REPLY, str(demo_dir)), stdout=asyncio.subprocess.PIPE, cwd=REPOSITORY
+        *(sys.executable, "-c", FIRST_REPLY, str(demo_dir)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=REPOSITORY,
     )
     async with asyncio.timeout(WAIT_S * 2):
         output, _ = await process.communicate()
@@ -168,7 +190,9 @@ async def test_the_agents_first_reply_imports_no_transformers(demo_dir: Path) ->
     assert output.split() == []
 
 
-async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(stage: Any, tmp_path: Path) -> None:
+async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(
+    stage: Any, tmp_path: Path
+) -> None:
     (tmp_path / "hello.txt").write_text("Hello there.")
     (tmp_path / "some.json").write_text(json.dumps({"long": ["Start ", {"fill": "n"}]}))
     trial = await stage(script_dir=str(tmp_path), script_mode="agent", family="qwen3_coder")
@@ -181,15 +205,20 @@ async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(stage: 
     assert "scripted demo engine" in trial.decode(await trial.play("no directive"))
 
 
-async def test_a_script_plays_once_wherever_the_client_puts_its_name(stage: Any, tmp_path: Path) -> None:
-    """Claude Code puts a long message after the user's. A script with a call is not played again for the result."""
+async def test_a_script_plays_once_wherever_the_client_puts_its_name(
+    stage: Any, tmp_path: Path
+) -> None:
+    """Claude Code puts a long message after the user's. A script with a call is not played again
+    for the result."""
     (tmp_path / "hello.txt").write_text("Hello there.")
     trial = await stage(script_dir=str(tmp_path), script_mode="agent", family="qwen3_coder")
     wrapped = "[[play hello]]<|im_end|>\n<|im_start|>system\n" + "Environment. " * 300
     assert trial.decode(await trial.play(wrapped)) == "Hello there."
     turn = "<|im_start|>user\n[[play hello]]<|im_end|>\n<|im_start|>assistant\ncall<|im_end|>\n"
     result = "<tool_response>\nseen\n</tool_response>"
-    assert trial.decode(await trial.play(result, history=turn)).endswith("Done; the tool answered: seen")
+    assert trial.decode(await trial.play(result, history=turn)).endswith(
+        "Done; the tool answered: seen"
+    )
 
 
 async def test_a_broken_script_file_is_refused_at_the_start(stage: Any, tmp_path: Path) -> None:
@@ -201,7 +230,9 @@ async def test_a_broken_script_file_is_refused_at_the_start(stage: Any, tmp_path
 async def test_marks_are_written_when_the_next_token_goes_out(stage: Any, tmp_path: Path) -> None:
     scripts, marks = tmp_path / "scripts", tmp_path / "marks"
     scripts.mkdir()
-    (scripts / "m.json").write_text(json.dumps(["one", {"mark": "middle"}, " two", {"mark": "end"}]))
+    (scripts / "m.json").write_text(
+        json.dumps(["one", {"mark": "middle"}, " two", {"mark": "end"}])
+    )
     trial = await stage(script_dir=str(scripts), engine_args={"marks": str(marks)})
     before = time.monotonic_ns()
     await trial.play("[[play m id=r7]]")
@@ -263,7 +294,10 @@ async def test_prompts_are_prefilled_one_after_the_other(stage: Any) -> None:
     texts = [f"{i} " + "word " * 1000 + "[[say]]yes[[/say]]" for i in range(3)]
     started = time.monotonic()
     await asyncio.gather(*(trial.play(text) for text in texts))
-    assert time.monotonic() - started >= sum(len(trial.request(text).token_ids) for text in texts) / 20_000 * 0.95
+    assert (
+        time.monotonic() - started
+        >= sum(len(trial.request(text).token_ids) for text in texts) / 20_000 * 0.95
+    )
 
 
 async def test_cancelling_in_prefill_leaves_nothing_cached(stage: Any) -> None:

@@ -31,9 +31,11 @@ class Stage:
         self._eos = eos
         self.images: list[EngineImage] = []
 
-    async def say(self, *messages: tuple[str | bytes, ...] | str, cut: int | None = None, **more: Any) -> str:
-        """The answer to messages of the user, each of texts and images; a message that is one text is in the prompt
-        as it is. `cut`: the bytes that are left of each image."""
+    async def say(
+        self, *messages: tuple[str | bytes, ...] | str, cut: int | None = None, **more: Any
+    ) -> str:
+        """The answer to messages of the user, each of texts and images; a message that is one text
+        is in the prompt as it is. `cut`: the bytes that are left of each image."""
         ids, self.images = list[int](), []
         for message in messages:
             if isinstance(message, str):
@@ -43,7 +45,9 @@ class Stage:
             self.images += [msgspec.structs.replace(each, at=each.at + len(ids)) for each in images]
             ids += one
         self.images = [msgspec.structs.replace(one, data=one.data[:cut]) for one in self.images]
-        request = EngineRequest("t", ids, Sampling(max_tokens=500), self._eos, images=self.images, **more)
+        request = EngineRequest(
+            "t", ids, Sampling(max_tokens=500), self._eos, images=self.images, **more
+        )
         found = [token async for delta in listen(self._engine, request) for token in delta.ids]
         text: str = self._tokenizer.decode(found, skip_special_tokens=False)
         return text.rpartition("</think>\n\n")[2]
@@ -58,7 +62,9 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     model = build_vision_model(tmp_path / "model")
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "hello.txt").write_text("Hello there.")
-    config = WorkerConfig(model=str(model), token_delay_ms=0.0, script_dir=str(tmp_path / "scripts"))
+    config = WorkerConfig(
+        model=str(model), token_delay_ms=0.0, script_dir=str(tmp_path / "scripts")
+    )
     engine = ScriptEngine(config)
     info = await engine.start()
     yield Stage(engine, model, info.eos_ids)
@@ -79,8 +85,12 @@ async def test_agent_says_nothing_of_images_before_its_last_answer(stage: Stage)
 
 
 async def test_agent_sees_images_in_results(stage: Stage) -> None:
-    call = "<|im_start|>assistant\n<tool_call>\n<function=shot>\n</function>\n</tool_call><|im_end|>\n"
-    text = await stage.say(("Make a screenshot.",), call, ("<tool_response>\n", RED, "\n</tool_response>"))
+    call = (
+        "<|im_start|>assistant\n<tool_call>\n<function=shot>\n</function>\n</tool_call><|im_end|>\n"
+    )
+    text = await stage.say(
+        ("Make a screenshot.",), call, ("<tool_response>\n", RED, "\n</tool_response>")
+    )
     assert text == f"{stage.line(0, '640 x 480')}\n\nDone; the tool answered: (no output)"
 
 

@@ -29,9 +29,16 @@ def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
-def play(script: Playback, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0, **sampling: Any) -> Playback:
+def play(
+    script: Playback, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0, **sampling: Any
+) -> Playback:
     return perform(
-        script, Sampling(**{"max_tokens": 50, **sampling}), stop_ids, [EOS, OTHER_EOS], PROSE, resumed=resumed
+        script,
+        Sampling(**{"max_tokens": 50, **sampling}),
+        stop_ids,
+        [EOS, OTHER_EOS],
+        PROSE,
+        resumed=resumed,
     )
 
 
@@ -47,9 +54,19 @@ def test_the_last_directive_counts() -> None:
 def test_raw_and_json_files_are_read() -> None:
     assert parse_file("hello.txt", '<think>\n"x"') == {"hello": ['<think>\n"x"']}
     parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}, {"delay_ms": 2}]
-    script = ["a", Fill(3), Fill(), Action("pause", 20.0), Action("mark", text="m"), Action("delay", 2.0)]
+    script = [
+        "a",
+        Fill(3),
+        Fill(),
+        Action("pause", 20.0),
+        Action("mark", text="m"),
+        Action("delay", 2.0),
+    ]
     assert parse_file("one.json", json.dumps(parts)) == {"one": script}
-    assert parse_file("many.json", json.dumps({"_about": "x", "a": ["1"], "b": ["2"]})) == {"a": ["1"], "b": ["2"]}
+    assert parse_file("many.json", json.dumps({"_about": "x", "a": ["1"], "b": ["2"]})) == {
+        "a": ["1"],
+        "b": ["2"],
+    }
 
 
 @pytest.mark.parametrize("text", ["{", '[{"fill": 1, "mark": "x"}]', '[{"blink": 1}]', "[1]", "3"])
@@ -80,7 +97,9 @@ def test_directives_in_a_request_become_actions() -> None:
 
 def test_actions_are_placed_between_tokens() -> None:
     compiled = compile_script(["ab", Action("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
-    assert compiled == Playback([97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))])
+    assert compiled == Playback(
+        [97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))]
+    )
 
 
 def test_the_script_ends_with_an_end_token() -> None:
@@ -124,7 +143,11 @@ def test_resumed_script_continues_after_the_tokens_that_were_sent() -> None:
     assert play(script).actions == cues
     resumed = play(script, resumed=2)
     assert resumed.ids == [9, 10]
-    assert resumed.actions == [(0, Action("delay", 3.0)), (1, Action("mark", text="m")), (2, Action("fail"))]
+    assert resumed.actions == [
+        (0, Action("delay", 3.0)),
+        (1, Action("mark", text="m")),
+        (2, Action("fail")),
+    ]
 
 
 def test_actions_after_the_limit_are_dropped() -> None:
@@ -143,5 +166,7 @@ def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:
     ):
         place = place_after(encode(output), script, ())
         assert "".join(map(chr, script[place:])) == rest, output
-    assert place_after(encode("abX"), [*encode("ab"), EOS, 65, 66], [EOS]) == 3, "prose in place of an early end"
+    assert place_after(encode("abX"), [*encode("ab"), EOS, 65, 66], [EOS]) == 3, (
+        "prose in place of an early end"
+    )
     assert place_after(encode("abcdef"), encode("abc"), ()) == 6

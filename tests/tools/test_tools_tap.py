@@ -51,13 +51,17 @@ EVENTS = EventFrame(
     1,
     [
         EventEntry("turn-aaaa", 1, [BlockStart(0, "text")]),
-        EventEntry("turn-bbbb", 1, [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]),
+        EventEntry(
+            "turn-bbbb", 1, [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]
+        ),
     ],
 )
 BEAT = Heartbeat("parser", "p1")
 
 
-async def test_events_are_shown_and_upkeep_is_not(nats: NatsServer, publish: Callable[..., bool]) -> None:
+async def test_events_are_shown_and_upkeep_is_not(
+    nats: NatsServer, publish: Callable[..., bool]
+) -> None:
     async with tap(nats.url) as process:
         publish(subjects.heartbeat("parser", "p1"), BEAT)
         publish(subjects.events("f"), EVENTS)
@@ -90,7 +94,9 @@ async def test_one_turn_is_shown(nats: NatsServer, publish: Callable[..., bool])
     ]
 
 
-async def test_whole_messages_are_printed_as_json(nats: NatsServer, publish: Callable[..., bool]) -> None:
+async def test_whole_messages_are_printed_as_json(
+    nats: NatsServer, publish: Callable[..., bool]
+) -> None:
     async with tap(nats.url, "--json") as process:
         publish(subjects.events("f"), EVENTS)
         shown = msgspec.json.decode(await line(process), type=MessageLine)
@@ -101,7 +107,12 @@ async def test_whole_messages_are_printed_as_json(nats: NatsServer, publish: Cal
 
 def answer_frame(turn: str, text: str) -> EventFrame:
     finish = Finish(FinishReason.STOP, 1, Usage(7, 0, 2))
-    events: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, length=len(text)), finish]
+    events: list[TurnEvent] = [
+        BlockStart(0, "text"),
+        Delta(0, 0, text),
+        BlockStop(0, length=len(text)),
+        finish,
+    ]
     return EventFrame("p1", 0, [EventEntry(turn, 1, events)])
 
 
@@ -138,9 +149,14 @@ async def test_an_unreadable_message_is_reported_and_the_tap_continues(
 
 async def test_no_bus_is_one_line_and_status_1() -> None:
     command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", "nats://127.0.0.1:1"]
-    process = await asyncio.create_subprocess_exec(*command, "--connect-timeout-s", "0.3", stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *command, "--connect-timeout-s", "0.3", stdout=PIPE, stderr=PIPE
+    )
     _, err = await process.communicate()
-    assert (process.returncode, err.decode()) == (1, "turnwire tap: no NATS server at nats://127.0.0.1:1\n")
+    assert (process.returncode, err.decode()) == (
+        1,
+        "turnwire tap: no NATS server at nats://127.0.0.1:1\n",
+    )
 
 
 @pytest.mark.parametrize(

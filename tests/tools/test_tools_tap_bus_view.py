@@ -5,7 +5,16 @@ import pytest
 from msgspec import Raw, Struct
 
 from schemas import subjects
-from schemas.control import Cancel, Credit, Heartbeat, KvUpdate, Load, ModelCard, Replay, StreamPosition
+from schemas.control import (
+    Cancel,
+    Credit,
+    Heartbeat,
+    KvUpdate,
+    Load,
+    ModelCard,
+    Replay,
+    StreamPosition,
+)
 from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import (
@@ -58,11 +67,26 @@ def lines_of(subject: str, message: Struct) -> list[Line]:
         (
             subjects.turn("acme/m", "pre"),
             TurnRequest("t1", "f1", CONVERSATION, attempt=2, resume=pack_ids([1, 2])),
-            Line("turn", "acme/m pre", "t1", "attempt 2: 1 messages, 1 tools, resumes after 2 tokens, from f1"),
+            Line(
+                "turn",
+                "acme/m pre",
+                "t1",
+                "attempt 2: 1 messages, 1 tools, resumes after 2 tokens, from f1",
+            ),
         ),
         (
             subjects.generate("acme/m", "w.1"),
-            GenerateRequest("t1", 1, "acme/m", pack_ids(PROMPT), "p1", "f1", Sampling(max_tokens=9), [2], Raw(b"{}")),
+            GenerateRequest(
+                "t1",
+                1,
+                "acme/m",
+                pack_ids(PROMPT),
+                "p1",
+                "f1",
+                Sampling(max_tokens=9),
+                [2],
+                Raw(b"{}"),
+            ),
             Line(
                 "gen",
                 "acme/m w.1",
@@ -79,9 +103,18 @@ def lines_of(subject: str, message: Struct) -> list[Line]:
                 held_for="t1",
                 images=[PromptImage("a" * 40, 0, 1)] * 2,
             ),
-            Line("gen", "m w", "t2", "prompt [7] with 2 images, max_tokens 9, tokens to p1, held 0.250 s for t1"),
+            Line(
+                "gen",
+                "m w",
+                "t2",
+                "prompt [7] with 2 images, max_tokens 9, tokens to p1, held 0.250 s for t1",
+            ),
         ),
-        (subjects.count("m", "pre"), CountRequest(CONVERSATION), Line("count", "m pre", "", "count 1 messages")),
+        (
+            subjects.count("m", "pre"),
+            CountRequest(CONVERSATION),
+            Line("count", "m pre", "", "count 1 messages"),
+        ),
         (
             subjects.tokenize("m", "pre"),
             TokenizeRequest(text="four"),
@@ -170,8 +203,18 @@ def test_event_is_described(event: TurnEvent, text: str) -> None:
 def test_a_replay_names_the_position_in_each_stream() -> None:
     replay = Replay("f1", [StreamPosition("t1", 1, 3, 2), StreamPosition("t2", 1)], all=True)
     assert lines_of(subjects.replay("parser", "p1"), replay) == [
-        Line("replay", "parser p1", "t1", "f1 is at attempt 1, block 2, offset 3 and all others from 0"),
-        Line("replay", "parser p1", "t2", "f1 is at attempt 1, block 0, offset 0 and all others from 0"),
+        Line(
+            "replay",
+            "parser p1",
+            "t1",
+            "f1 is at attempt 1, block 2, offset 3 and all others from 0",
+        ),
+        Line(
+            "replay",
+            "parser p1",
+            "t2",
+            "f1 is at attempt 1, block 0, offset 0 and all others from 0",
+        ),
     ]
 
 
@@ -188,7 +231,9 @@ def test_kv_updates_and_ledger_entries_are_described() -> None:
         Line("kv", "m w1", "", "#3 of w1: 16 bytes of keys stored, 8 removed")
     ]
     entry = LedgerEntry("m", b"k", LedgerContext(b"s", 0, b"h"), pack_ids([1, 2, 3]), closed=False)
-    assert lines_of(subjects.ledger("m"), entry) == [Line("ledger", "m", "", "a turn of 3 tokens, cut off")]
+    assert lines_of(subjects.ledger("m"), entry) == [
+        Line("ledger", "m", "", "a turn of 3 tokens, cut off")
+    ]
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
@@ -199,7 +244,9 @@ def test_bytes_that_do_not_fit_are_refused(data: bytes) -> None:
 
 def test_every_subject_word_is_decoded() -> None:
     words = {
-        messages.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
+        messages.kind_of(line.split()[0])
+        for line in (subjects.__doc__ or "").splitlines()
+        if line.startswith("tw.")
     }
     assert words - set(messages.TYPES) == {"kvall", "resp"}, "those two are shown as they are"
 

@@ -10,7 +10,9 @@ from turnwire_tools.script import ticker
 from turnwire_tools.script.ticker import NOW, Ticker, aligned
 
 
-@pytest.mark.parametrize(("after", "period", "expected"), [(0, 10, 10), (9, 10, 10), (10, 10, 20), (37, 0, 37)])
+@pytest.mark.parametrize(
+    ("after", "period", "expected"), [(0, 10, 10), (9, 10, 10), (10, 10, 20), (37, 0, 37)]
+)
 def test_streams_of_one_pace_are_aligned(after: int, period: int, expected: int) -> None:
     assert aligned(after, period) == expected
 
@@ -44,9 +46,16 @@ async def test_items_due_together_are_stepped_together(monkeypatch: pytest.Monke
         return asyncio.Handle(call, (at,), asyncio.get_running_loop())
 
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
-    for item, at in (("late", now + 9_000), ("one", now + 2_000), ("two", now + 2_000), ("soon", now + 1_000)):
+    for item, at in (
+        ("late", now + 9_000),
+        ("one", now + 2_000),
+        ("two", now + 2_000),
+        ("soon", now + 1_000),
+    ):
         clock.add(item, at)
-    for (delay, tick, at), expected in zip(sorted(timers), (["soon"], ["one", "two"], ["late"]), strict=True):
+    for (delay, tick, at), expected in zip(
+        sorted(timers), (["soon"], ["one", "two"], ["late"]), strict=True
+    ):
         now = 1_000_000 + round(delay * 1e6)
         tick(at)
         assert ticks[-1] == expected

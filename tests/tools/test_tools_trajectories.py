@@ -11,7 +11,17 @@ from msgspec import json as codec
 from schemas.control import Cancel
 from schemas.conversation import Call, Client, Conversation, Message, Part, Result, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, FinishReason, TurnEvent, Usage
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    TurnEvent,
+    Usage,
+)
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -33,7 +43,11 @@ CONTEXT = codec.encode(ParseContext("m", "qwen3_coder", "f", 3))
 
 
 def followed(
-    name: str, conversation: Conversation, prompt: list[int], output: list[int], written: Sequence[Text | Call]
+    name: str,
+    conversation: Conversation,
+    prompt: list[int],
+    output: list[int],
+    written: Sequence[Text | Call],
 ) -> FollowedTurn:
     """A turn that has ended."""
     turn = FollowedTurn(name, 0.0, conversation, placed=RecordedPrompt(0.0, pack_ids(prompt)))
@@ -42,7 +56,10 @@ def followed(
     for block, part in enumerate(written):
         text = part.text if isinstance(part, Text) else part.arguments
         call = (part.name, part.call_id) if isinstance(part, Call) else (None, None)
-        events += [BlockStart(block, "tool_use" if isinstance(part, Call) else "text", *call), Delta(block, 0, text)]
+        events += [
+            BlockStart(block, "tool_use" if isinstance(part, Call) else "text", *call),
+            Delta(block, 0, text),
+        ]
         events += [Dispatch(block, part.call_id, part.name, text)] if isinstance(part, Call) else []
         events.append(BlockStop(block, True, len(text)))
     events.append(Finish(FinishReason.STOP, len(written), Usage(output=len(output))))
@@ -68,13 +85,19 @@ class Rollout:
         opening: str = "",
         now: float = 0.0,
     ) -> str:
-        """`history`: texts of the user and the model in turn; the last is the user's. The turn writes `text N`."""
+        """`history`: texts of the user and the model in turn; the last is the user's. The turn
+        writes `text N`."""
         self.count += 1
-        turns = [Message("assistant" if n % 2 else "user", [Text(text)]) for n, text in enumerate(history or ("Q",))]
+        turns = [
+            Message("assistant" if n % 2 else "user", [Text(text)])
+            for n, text in enumerate(history or ("Q",))
+        ]
         conversation = Conversation("m", turns, client=Client(session))
         name = f"t{self.count}"
         turn = followed(name, conversation, prompt, output, [Text(f"text {self.count}"), *calls])
-        turn.context = ParseContext("m", "qwen3_coder", "f", 3, ledger=LedgerContext(b"", 0, b"", opening))
+        turn.context = ParseContext(
+            "m", "qwen3_coder", "f", 3, ledger=LedgerContext(b"", 0, b"", opening)
+        )
         self.sampler.add(turn, None, now)
         return name
 
@@ -83,7 +106,10 @@ class Rollout:
 
     def causes(self) -> list[tuple[str, str | None] | None]:
         """Cause of each sample, and the turn from which it departs."""
-        return [None if one.departs is None else (one.departs.cause, one.departs.turn) for one in self.samples()]
+        return [
+            None if one.departs is None else (one.departs.cause, one.departs.turn)
+            for one in self.samples()
+        ]
 
 
 def test_prompts_that_extend_are_one_sample() -> None:
@@ -123,7 +149,10 @@ def test_a_sub_agent_is_a_conversation_of_its_own() -> None:
     rollout.turn([1, 2], [3], session="a")
     rollout.turn([7, 8], [9], ("Task",), session="a")
     rollout.turn([1, 2, 3, 4], [5], ("Q", "text 1", "Q2"), session="a")
-    assert [(len(sample.turns), sample.departs) for sample in rollout.samples()] == [(2, None), (1, None)]
+    assert [(len(sample.turns), sample.departs) for sample in rollout.samples()] == [
+        (2, None),
+        (1, None),
+    ]
 
 
 def test_retry_and_fork_are_distinguished() -> None:
@@ -158,20 +187,29 @@ def test_changes_by_client_and_template_are_distinguished(sent: str, cause: str)
     samples = rollout.samples()
     assert [sample.loss_mask for sample in samples] == [[0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1]]
     assert samples[1].departs is not None
-    assert (samples[1].departs.cause, samples[1].departs.at, samples[1].departs.turn) == (cause, 3, "t1")
+    assert (samples[1].departs.cause, samples[1].departs.at, samples[1].departs.turn) == (
+        cause,
+        3,
+        "t1",
+    )
 
 
 def test_calls_are_compared_by_value() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3], calls=(Call("c", "ls", '{"a": 1.0, "b": 2}'),))
     parts: list[Part] = [Text("text 1"), Call("c", "ls", '{"b":2,"a":1}')]
-    turns = [Message("user", [Text("Q")]), Message("assistant", parts), Message("tool", [Result("c")])]
+    turns = [
+        Message("user", [Text("Q")]),
+        Message("assistant", parts),
+        Message("tool", [Result("c")]),
+    ]
     rollout.sampler.add(followed("t2", Conversation("m", turns), [1, 2, 9], [4], []), None, 0.0)
     assert rollout.causes() == [None, ("template", "t1")]
 
 
 def test_reasoning_that_the_template_drops_is_found_before_its_opening() -> None:
-    """The prompt ends in `<think>`, which the history does not have: the difference is in the first prompt."""
+    """The prompt ends in `<think>`, which the history does not have: the difference is in the first
+    prompt."""
     rollout = Rollout()
     rollout.turn([1, 2, 50, 51], [3, 4], opening="<think>\n")
     rollout.turn([1, 2, 4, 6], [7], ("Q", "text 1", "Q2"))
@@ -194,29 +232,42 @@ def test_quiet_sessions_are_closed() -> None:
     assert [sample.id for sample in rollout.samples()] == ["t2"]
 
 
-# -- turns -------------------------------------------------------------------------------------------------------------
+# -- turns
+# -------------------------------------------------------------------------------------------------------------
 
 
 def request(attempt: int = 1) -> TurnRequest:
     return TurnRequest("t", "f", Conversation("m", [Message("user", [Text("Q")])]), attempt)
 
 
-def generate(attempt: int = 1, prompt: tuple[int, ...] = (1, 2), resume: tuple[int, ...] = ()) -> GenerateRequest:
+def generate(
+    attempt: int = 1, prompt: tuple[int, ...] = (1, 2), resume: tuple[int, ...] = ()
+) -> GenerateRequest:
     packed, resumed = pack_ids(prompt), pack_ids(resume)
-    return GenerateRequest("t", attempt, "m", packed, "p", "f", Sampling(), [9], Raw(CONTEXT), resumed)
+    return GenerateRequest(
+        "t", attempt, "m", packed, "p", "f", Sampling(), [9], Raw(CONTEXT), resumed
+    )
 
 
-def tokens(at: int, *ids: int, attempt: int = 1, stop: int | None = None, logprob: float | None = None) -> TokenFrame:
+def tokens(
+    at: int, *ids: int, attempt: int = 1, stop: int | None = None, logprob: float | None = None
+) -> TokenFrame:
     logprobs = None if logprob is None else [[(token, logprob)] for token in ids]
     end = None
     if stop is not None:
-        end = TokenFinish(FinishReason.STOP, stop, logprobs=None if logprob is None else [(stop, -9.0)])
-    return TokenFrame("w", 1, [TokenEntry("t", attempt, at, list(ids), logprobs=logprobs, finish=end)])
+        end = TokenFinish(
+            FinishReason.STOP, stop, logprobs=None if logprob is None else [(stop, -9.0)]
+        )
+    return TokenFrame(
+        "w", 1, [TokenEntry("t", attempt, at, list(ids), logprobs=logprobs, finish=end)]
+    )
 
 
 def finish(count: int, attempt: int = 1, reason: FinishReason = FinishReason.STOP) -> EventFrame:
     blocks: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "hi"), BlockStop(0, True, 2)]
-    return EventFrame("p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])])
+    return EventFrame(
+        "p", 1, [EventEntry("t", attempt, [*blocks, Finish(reason, 1, Usage(output=count))])]
+    )
 
 
 def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
@@ -229,37 +280,68 @@ def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
 
 def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     (turn,), _, _ = follow(
-        request(), generate(), tokens(0, 3, 4), tokens(1, 4, 5), tokens(0, 3), tokens(3, stop=9), finish(4)
+        request(),
+        generate(),
+        tokens(0, 3, 4),
+        tokens(1, 4, 5),
+        tokens(0, 3),
+        tokens(3, stop=9),
+        finish(4),
     )
-    assert (list(turn.prompt), list(turn.output), turn.stop_id, turn.logprobs) == ([1, 2], [3, 4, 5, 9], 9, [])
+    assert (list(turn.prompt), list(turn.output), turn.stop_id, turn.logprobs) == (
+        [1, 2],
+        [3, 4, 5, 9],
+        9,
+        [],
+    )
     assert (turn.written, turn.time) == ([Text("hi")], 5.0)
 
 
 def test_tokens_after_a_cut_are_left_out() -> None:
     (turn,), _, _ = follow(
-        request(), generate(), tokens(0, 3, 4, 5, stop=9), finish(2, reason=FinishReason.STOP_STRING)
+        request(),
+        generate(),
+        tokens(0, 3, 4, 5, stop=9),
+        finish(2, reason=FinishReason.STOP_STRING),
     )
     assert (list(turn.output), turn.stop_id) == ([3, 4], None)
 
 
 def test_tokens_that_come_after_the_end_are_waited_for() -> None:
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9))
+    (turn,), _, _ = follow(
+        request(), generate(), tokens(0, 3), finish(3), tokens(1, 4), tokens(2, stop=9)
+    )
     assert list(turn.output) == [3, 4, 9]
 
 
 def test_log_probabilities_are_written() -> None:
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
+    (turn,), _, _ = follow(
+        request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3)
+    )
     assert turn.logprobs == [None, -0.5, -9.0]
 
 
 def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     again = tokens(0, 3, 4, 5, attempt=2, stop=9)
     (turn,), _, _ = follow(
-        request(), generate(), tokens(0, 3, 4), request(2), generate(2, resume=(3, 4)), again, finish(4, 2)
+        request(),
+        generate(),
+        tokens(0, 3, 4),
+        request(2),
+        generate(2, resume=(3, 4)),
+        again,
+        finish(4, 2),
     )
     assert list(turn.output) == [3, 4, 5, 9]
     (turn,), _, _ = follow(
-        request(), generate(), tokens(0, 7), request(2), generate(2), tokens(0, 8, attempt=1), again, finish(4, 2)
+        request(),
+        generate(),
+        tokens(0, 7),
+        request(2),
+        generate(2),
+        tokens(0, 8, attempt=1),
+        again,
+        finish(4, 2),
     )
     assert list(turn.output) == [3, 4, 5, 9]
 
@@ -270,7 +352,9 @@ def test_every_call_is_written() -> None:
         parts += [BlockStart(block, "tool_use", name, f"c{block}"), Delta(block, 0, "{}")]
         parts += [Dispatch(block, f"c{block}", name, "{}"), BlockStop(block, True, 2)]
     events = [*parts, Finish(FinishReason.STOP, 2, Usage(output=1))]
-    (turn,), _, _ = follow(request(), generate(), tokens(0, 3), EventFrame("p", 1, [EventEntry("t", 1, events)]))
+    (turn,), _, _ = follow(
+        request(), generate(), tokens(0, 3), EventFrame("p", 1, [EventEntry("t", 1, events)])
+    )
     assert turn.written == [Call("c0", "ls", "{}"), Call("c1", "pwd", "{}")]
 
 
@@ -280,7 +364,14 @@ def test_turns_that_are_not_one_sequence_are_left_out() -> None:
         (request(), generate(), tokens(0, 3), failed),
         (request(), generate(), tokens(0, 3), Cancel("t", 1, "hangup")),
         (request(), generate(), finish(0)),
-        (request(), generate(), tokens(0, 3), generate(2, (1, 5), (3,)), tokens(0, 3, 4, attempt=2), finish(2, 2)),
+        (
+            request(),
+            generate(),
+            tokens(0, 3),
+            generate(2, (1, 5), (3,)),
+            tokens(0, 3, 4, attempt=2),
+            finish(2, 2),
+        ),
     ):
         assert follow(*messages) == ([], 1, 0)
     assert follow(request(), generate(), tokens(1, 4), finish(2)) == ([], 0, 1)
@@ -288,7 +379,12 @@ def test_turns_that_are_not_one_sequence_are_left_out() -> None:
 
 def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tap.jsonl"
-    messages = {"turn.m.p": request(), "gen.m.w": generate(), "tok.p": tokens(0, 3, stop=9), "evt.f": finish(2)}
+    messages = {
+        "turn.m.p": request(),
+        "gen.m.w": generate(),
+        "tok.p": tokens(0, 3, stop=9),
+        "evt.f": finish(2),
+    }
     lines = [
         {"time": 1.5, "subject": f"tw.v2.{name}", "payload": json.loads(codec.encode(one))}
         for name, one in messages.items()
@@ -297,17 +393,27 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path.write_text(
         "".join(
             json.dumps(line) + "\n"
-            for line in [other, *lines, {**lines[0], "payload": lines[0]["payload"] | {"turn": "u"}}]
+            for line in [
+                other,
+                *lines,
+                {**lines[0], "payload": lines[0]["payload"] | {"turn": "u"}},
+            ]
         )
     )
     assert main(["trajectories", str(path)]) == 0
     out, err = capsys.readouterr()
     (sample,) = map(json.loads, out.splitlines())
-    assert (sample["ids"], sample["loss_mask"], sample["turns"][0]["blocks"]) == ([1, 2, 3, 9], [0, 0, 1, 1], None)
+    assert (sample["ids"], sample["loss_mask"], sample["turns"][0]["blocks"]) == (
+        [1, 2, 3, 9],
+        [0, 0, 1, 1],
+        None,
+    )
     assert "1 have not ended" in err
 
 
-def test_a_recording_of_another_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_of_another_release_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "tap.jsonl"
     path.write_text('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}\n')
     assert main(["trajectories", str(path)]) == 2

@@ -1,6 +1,7 @@
 """What every engine must do, whatever it is: the contract of `services.worker.engine` as tests.
 
-A subclass gives a `bench` fixture: a started engine and how to make it do things. Token ids are those of the bench.
+A subclass gives a `bench` fixture: a started engine and how to make it do things. Token ids are
+those of the bench.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ class Bench:
     resume: Callable[[], None] = lambda: None
     slots: int = 4
     unit: int | None = None
-    """The tokens that are found in the cache come in multiples of this number; default: of the engine's blocks."""
+    """The tokens that are found in the cache come in multiples of this number; default: of the
+    engine's blocks."""
     requests: int = field(default=0)
 
     def request(
@@ -87,7 +89,9 @@ class Bench:
 
     async def idle(self) -> None:
         """Returns when nothing is open."""
-        await eventually(lambda: not self.engine.load().running and not self.engine.load().waiting, WAIT_S)
+        await eventually(
+            lambda: not self.engine.load().running and not self.engine.load().waiting, WAIT_S
+        )
 
 
 def output(deltas: list[Delta]) -> list[int]:
@@ -103,7 +107,9 @@ class Conformance:
 
     async def test_one_terminal_delta_at_the_end(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request(max_tokens=24))
-        assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+        assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [
+            True
+        ]
         assert deltas[-1].finish is FinishReason.LENGTH
         assert deltas[-1].stop_id is None
         assert len(output(deltas)) == 24
@@ -131,14 +137,19 @@ class Conformance:
             pytest.skip("no prefix sharing")
         ids = await bench.ids(bench.request(max_tokens=64))
         whole = len(bench.endless) + len(ids)
-        again = await bench.run(bench.request(bench.endless + ids + bench.endless[:10], max_tokens=4))
+        again = await bench.run(
+            bench.request(bench.endless + ids + bench.endless[:10], max_tokens=4)
+        )
         found = cached(again)
         assert found is not None
         # The last output token has not been through the model when the turn ends.
         assert (whole - 1) // bench.info.block_tokens * bench.info.block_tokens <= found <= whole
 
-    async def test_stopped_turn_goes_on_from_its_tokens_and_computes_few_again(self, bench: Bench) -> None:
-        """As a thought is ended at its budget: the turn is stopped, and continued with tokens that it did not choose."""
+    async def test_stopped_turn_goes_on_from_its_tokens_and_computes_few_again(
+        self, bench: Bench
+    ) -> None:
+        """As a thought is ended at its budget: the turn is stopped, and continued with tokens that
+        it did not choose."""
         request, taken = bench.request(max_tokens=400), list[int]()
         stream = listen(bench.engine, request)
         async for delta in stream:
@@ -155,17 +166,25 @@ class Conformance:
     async def test_thought_ends_at_its_budget_and_the_turn_goes_on(self, bench: Bench) -> None:
         """500 tokens of a thought, and a budget of 64."""
         free = await bench.ids(bench.request(max_tokens=500))
-        closer, other = [token for token in range(8, bench.info.vocab_size or 400) if token not in free][:2]
+        closer, other = [
+            token for token in range(8, bench.info.vocab_size or 400) if token not in free
+        ][:2]
         end = pack_ids([other, closer])
-        budget = ThoughtBudget(64, {">": pack_ids([closer])}, ["<"], [">"], [">"], end, end, in_reasoning=True)
+        budget = ThoughtBudget(
+            64, {">": pack_ids([closer])}, ["<"], [">"], [">"], end, end, in_reasoning=True
+        )
         request = bench.request(max_tokens=500)
-        stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
+        stream = TokenStream(
+            turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[]
+        )
         ended = asyncio.Event()
         outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
         decoding = Decoding(stream, outbox.schedule, lambda _: None, lambda _: ended.set())
 
         def go_on(turn: BudgetedTurn) -> None:
-            made = bench.request([*request.token_ids, *stream.ids], max_tokens=500 - len(stream.ids))
+            made = bench.request(
+                [*request.token_ids, *stream.ids], max_tokens=500 - len(stream.ids)
+            )
             made = msgspec.structs.replace(made, resumed=len(stream.ids))
             decoding.handle = bench.engine.open(made, turn)
 
@@ -217,7 +236,9 @@ class Conformance:
         assert deltas[-1].finish is FinishReason.LENGTH
 
     @pytest.mark.parametrize("ending", ["no token", "one token", "stop at the first token"])
-    async def test_short_turn_leaves_its_whole_prompt_in_the_cache(self, bench: Bench, ending: str) -> None:
+    async def test_short_turn_leaves_its_whole_prompt_in_the_cache(
+        self, bench: Bench, ending: str
+    ) -> None:
         block, vocabulary = bench.info.block_tokens, bench.info.vocab_size
         if block is None:
             pytest.skip("no prefix sharing")
@@ -338,7 +359,9 @@ class Conformance:
 
     async def test_sixty_four_turns_decode_at_once(self, bench: Bench) -> None:
         alone = await bench.ids(bench.request(max_tokens=16))
-        all_ids = await asyncio.gather(*(bench.ids(bench.request(max_tokens=16)) for _ in range(64)))
+        all_ids = await asyncio.gather(
+            *(bench.ids(bench.request(max_tokens=16)) for _ in range(64))
+        )
         assert all(ids == alone for ids in all_ids)
         assert bench.engine.load().running == 0
 
@@ -374,7 +397,11 @@ class Conformance:
             "sampling": {"temperature": 0.7, "top_p": 0.9, "top_k": 20},
             "seed": {"temperature": 1.0, "seed": 7},
             "min_p": {"temperature": 1.0, "min_p": 0.1},
-            "penalties": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+            "penalties": {
+                "presence_penalty": 0.5,
+                "frequency_penalty": 0.5,
+                "repetition_penalty": 1.1,
+            },
             "min_tokens": {"min_tokens": 4},
             "logit_bias": {"logit_bias": {1: -100.0, 2: 1.5}},
             "logprobs": {"logprobs": 0},
@@ -406,10 +433,14 @@ class Conformance:
             pytest.skip("no log probabilities")
         free = await bench.ids(bench.request(max_tokens=24))
         for logprobs in (None, 0):
-            (*_, last) = await bench.run(bench.request(max_tokens=24, stop_ids=[free[2]], logprobs=logprobs))
+            (*_, last) = await bench.run(
+                bench.request(max_tokens=24, stop_ids=[free[2]], logprobs=logprobs)
+            )
             assert last.stop_id == free[2]
             found = last.stop_logprobs
-            assert found is None or (logprobs is not None and found[0][0] == free[2] and found[0][1] <= 0.0)
+            assert found is None or (
+                logprobs is not None and found[0][0] == free[2] and found[0][1] <= 0.0
+            )
 
     async def test_alternatives_come_with_the_token_likeliest_first(self, bench: Bench) -> None:
         if "top_logprobs" not in bench.info.features:
@@ -443,7 +474,9 @@ class Conformance:
 
     async def test_load_counts_running_and_waiting_turns(self, bench: Bench) -> None:
         assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
-        open_turns = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
+        open_turns = [
+            listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)
+        ]
         readers = [asyncio.create_task(anext(deltas)) for deltas in open_turns]
         await eventually(lambda: bench.engine.load().waiting == 2, WAIT_S)
         load = bench.engine.load()

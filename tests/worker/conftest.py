@@ -38,7 +38,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tie_word_embeddings=False,
     )
     transformers.Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(path)
-    gc.freeze()  # transformers collects garbage at the end of each engine: imported modules are none
+    # transformers collects garbage at the end of each engine: imported modules are none
+    gc.freeze()
     return path
 
 
@@ -65,8 +66,8 @@ def vision(vision_model: Path, vision_scheme: Scheme) -> Any:
 
 @pytest.fixture
 def fake_trtllm(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The package `tensorrt_llm` of the version `request.param`; no LLM is left running, and nothing that the release
-    ignores was sent to it."""
+    """The package `tensorrt_llm` of the version `request.param`; no LLM is left running, and
+    nothing that the release ignores was sent to it."""
     from tests.worker.fake_tensorrt_llm import Package
 
     package = Package(request.param)

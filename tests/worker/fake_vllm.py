@@ -1,7 +1,7 @@
 """A small `vllm`, and the `zmq` that it needs, as strict as the real one (0.32) in what it takes.
 
-`modules()` gives what to put into `sys.modules`; `AsyncLLM.last` is the engine that was built. The model's next token
-depends on its position alone.
+`modules()` gives what to put into `sys.modules`; `AsyncLLM.last` is the engine that was built. The
+model's next token depends on its position alone.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ class VLLMValidationError(VLLMClientError):
 
 class EngineDeadError(Exception):
     def __init__(self) -> None:
-        super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        super().__init__(
+            "EngineCore encountered an issue. See stack trace (above) for the root cause."
+        )
 
 
 class EngineGenerateError(Exception):
@@ -86,13 +88,24 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     logit_bias: dict[int, float] | None = None
 
     def __post_init__(self) -> None:
-        _check(0.0 <= self.temperature <= 2.0, f"temperature must be in [0, 2], got {self.temperature}.")
+        _check(
+            0.0 <= self.temperature <= 2.0,
+            f"temperature must be in [0, 2], got {self.temperature}.",
+        )
         _check(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], got {self.top_p}.")
         _check(self.top_k >= -1, "top_k must be 0 (disable), or at least 1")
-        _check(self.max_tokens is not None and self.max_tokens >= 1, "max_tokens must be at least 1")
-        _check(self.min_tokens <= (self.max_tokens or 0), "min_tokens must be less than or equal to max_tokens")
+        _check(
+            self.max_tokens is not None and self.max_tokens >= 1, "max_tokens must be at least 1"
+        )
+        _check(
+            self.min_tokens <= (self.max_tokens or 0),
+            "min_tokens must be less than or equal to max_tokens",
+        )
         _check(self.seed is None or 0 <= self.seed < 2**63, "the sampler overflows, or has no seed")
-        _check(self.logit_bias is None or len(self.logit_bias) > 0, "an empty bias costs a logits processor")
+        _check(
+            self.logit_bias is None or len(self.logit_bias) > 0,
+            "an empty bias costs a logits processor",
+        )
 
 
 @dataclass(kw_only=True)
@@ -122,7 +135,9 @@ class KVEventsConfig:
     endpoint: str = "tcp://*:5557"
 
 
-def tokens_input(prompt_token_ids: list[int], *, prompt: str | None = None, cache_salt: str | None = None) -> Any:
+def tokens_input(
+    prompt_token_ids: list[int], *, prompt: str | None = None, cache_salt: str | None = None
+) -> Any:
     assert type(prompt_token_ids) is list
     assert all(type(token) is int for token in prompt_token_ids)
     return {"type": "token", "prompt_token_ids": prompt_token_ids, "cache_salt": cache_salt}
@@ -139,7 +154,8 @@ class PlaceholderRange:
 
 
 class Renderer:
-    """Replaces one placeholder by the tokens of each image, in order, and keeps which images it has processed."""
+    """Replaces one placeholder by the tokens of each image, in order, and keeps which images it has
+    processed."""
 
     def __init__(self, model: str) -> None:
         from transformers import AutoTokenizer
@@ -238,7 +254,9 @@ class AsyncLLM:
         type(self).last = self
 
     @classmethod
-    def from_engine_args(cls, engine_args: AsyncEngineArgs, *, stat_loggers: list[Any]) -> "AsyncLLM":
+    def from_engine_args(
+        cls, engine_args: AsyncEngineArgs, *, stat_loggers: list[Any]
+    ) -> "AsyncLLM":
         return cls(engine_args, stat_loggers)
 
     @cached_property
@@ -270,13 +288,22 @@ class AsyncLLM:
         ids = prompt["prompt_token_ids"]
         assert not sampling_params.detokenize
         assert sampling_params.output_kind is RequestOutputKind.DELTA
-        _check(0 < len(ids) < self.vllm_config.model_config.max_model_len, "longer than the maximum model length")
+        _check(
+            0 < len(ids) < self.vllm_config.model_config.max_model_len,
+            "longer than the maximum model length",
+        )
         if prompt["type"] == "multimodal":
-            for image, digest in zip(prompt["mm_kwargs"]["image"], prompt["mm_hashes"]["image"], strict=True):
+            for image, digest in zip(
+                prompt["mm_kwargs"]["image"], prompt["mm_hashes"]["image"], strict=True
+            ):
                 if image is None and digest not in self.received:
                     self.renderer.processed.discard(digest)
                     yield types.SimpleNamespace(
-                        outputs=[types.SimpleNamespace(token_ids=[], logprobs=None, finish_reason="error")],
+                        outputs=[
+                            types.SimpleNamespace(
+                                token_ids=[], logprobs=None, finish_reason="error"
+                            )
+                        ],
                         num_cached_tokens=0,
                         finished=True,
                     )
@@ -314,7 +341,12 @@ class AsyncLLM:
                 if len(self.running) < self.args.max_num_seqs:
                     self.running.append(request)
             for logger in self.loggers:
-                logger.record(types.SimpleNamespace(kv_cache_usage=0.5), None, mm_cache_stats=None, engine_idx=0)
+                logger.record(
+                    types.SimpleNamespace(kv_cache_usage=0.5),
+                    None,
+                    mm_cache_stats=None,
+                    engine_idx=0,
+                )
             for request in list(self.running):
                 request.outputs.put_nowait(self._decoded(request))
         self._stepping = None
@@ -337,12 +369,19 @@ class AsyncLLM:
             self.running.remove(request)
         logprobs = None
         if sampling.logprobs is not None:
-            likeliest = {3 + n: types.SimpleNamespace(logprob=-0.5 - n) for n in range(sampling.logprobs)}
+            likeliest = {
+                3 + n: types.SimpleNamespace(logprob=-0.5 - n) for n in range(sampling.logprobs)
+            }
             logprobs = [likeliest | {token: types.SimpleNamespace(logprob=-0.25)}]
-        out = types.SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason=reason, stop_reason=None)
+        out = types.SimpleNamespace(
+            token_ids=[token], logprobs=logprobs, finish_reason=reason, stop_reason=None
+        )
         stats = types.SimpleNamespace(queued_ts=1.0, scheduled_ts=1.25)
         return types.SimpleNamespace(
-            outputs=[out], num_cached_tokens=request.cached, finished=reason is not None, metrics=stats
+            outputs=[out],
+            num_cached_tokens=request.cached,
+            finished=reason is not None,
+            metrics=stats,
         )
 
     def _found(self, request: _Request) -> int:
@@ -360,7 +399,11 @@ class AsyncLLM:
             if key not in self.cache:
                 self.cache.add(key)
                 parent = hash((salt, tuple(ids[: end - BLOCK]))) if end > BLOCK else None
-                events.append(stored(hash(key), parent, ids[end - BLOCK : end], salt if end == BLOCK else None))
+                events.append(
+                    stored(
+                        hash(key), parent, ids[end - BLOCK : end], salt if end == BLOCK else None
+                    )
+                )
         if events and self.args.kv_events_config is not None:
             self.publish(events)
 

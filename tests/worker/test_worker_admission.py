@@ -13,7 +13,8 @@ from services.worker.admission import check
 from services.worker.engine import SAMPLING_FIELDS, EngineInfo, EngineRequest
 
 ALL = frozenset(
-    {field.feature for field in SAMPLING_FIELDS.values()} | {"top_logprobs", "guided", "prefix_cache", "salt"}
+    {field.feature for field in SAMPLING_FIELDS.values()}
+    | {"top_logprobs", "guided", "prefix_cache", "salt"}
 )
 
 
@@ -32,7 +33,9 @@ def info(**changes: Any) -> EngineInfo:
     return EngineInfo(**{**values, **changes})
 
 
-def request(token_ids: Any = None, *, guided: Any = None, salt: str | None = None, **sampling: Any) -> EngineRequest:
+def request(
+    token_ids: Any = None, *, guided: Any = None, salt: str | None = None, **sampling: Any
+) -> EngineRequest:
     return EngineRequest(
         "t",
         [1, 2, 3] if token_ids is None else token_ids,
@@ -68,10 +71,14 @@ def test_ids_that_would_kill_an_engine_are_refused(ids: list[Any], words: str) -
 
 @given(
     st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 300_000), min_size=1, max_size=40),
-    st.sampled_from([1, 200, 255, 256, 257, 512, 16_404, 65_535, 65_536, 65_537, 151_936, 200_064, 2**24, 2**31]),
+    st.sampled_from(
+        [1, 200, 255, 256, 257, 512, 16_404, 65_535, 65_536, 65_537, 151_936, 200_064, 2**24, 2**31]
+    ),
     st.integers(0, 400),
 )
-def test_an_id_outside_the_vocabulary_is_found_wherever_it_is(ids: list[int], vocab: int, plain: int) -> None:
+def test_an_id_outside_the_vocabulary_is_found_wherever_it_is(
+    ids: list[int], vocab: int, plain: int
+) -> None:
     """Also among many that are not looked at one by one."""
     ids = [token % vocab if at % 3 else token for at, token in enumerate(ids)] + [0] * plain
     room = info(vocab_size=vocab, max_model_len=4096)
@@ -93,7 +100,9 @@ def test_an_overflow_has_the_words_by_which_clients_compact() -> None:
     assert caught.value.info.message == "prompt is too long: 101 tokens > 100 maximum"
     with pytest.raises(ContextOverflow) as caught:
         check(request([1] * 95), info())
-    assert caught.value.info.message.startswith("input length and `max_tokens` exceed context limit: 95 + 10 > 100")
+    assert caught.value.info.message.startswith(
+        "input length and `max_tokens` exceed context limit: 95 + 10 > 100"
+    )
 
 
 def test_the_kv_cache_may_be_smaller_than_the_window() -> None:
@@ -144,7 +153,9 @@ def test_values_out_of_range_are_refused(field: str, value: Any) -> None:
         ("salt", "cache_salt", {"salt": "tenant"}),
     ],
 )
-def test_a_missing_feature_is_refused_by_name(feature: str, field: str, options: dict[str, Any]) -> None:
+def test_a_missing_feature_is_refused_by_name(
+    feature: str, field: str, options: dict[str, Any]
+) -> None:
     check(request(**options), info())
     with pytest.raises(Invalid, match=f"{field} is not supported by the trial engine") as caught:
         check(request(**options), info(features=ALL - {feature}))
@@ -171,5 +182,12 @@ def test_salts_matter_only_where_a_cache_is_shared() -> None:
 
 def test_every_sampling_field_has_its_place() -> None:
     """One that is in neither would be ignored by engines without it, instead of refused."""
-    elsewhere = {"max_tokens", "stop", "include_stop", "ignore_eos", "stop_token_ids", "return_token_ids"}
+    elsewhere = {
+        "max_tokens",
+        "stop",
+        "include_stop",
+        "ignore_eos",
+        "stop_token_ids",
+        "return_token_ids",
+    }
     assert {*SAMPLING_FIELDS, *elsewhere} == set(Sampling.__struct_fields__)

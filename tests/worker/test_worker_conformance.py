@@ -35,7 +35,9 @@ class HoldableTicker(Ticker[Any]):
 
 class TestScript(Conformance):
     @pytest.fixture
-    async def bench(self, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    async def bench(
+        self, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[Bench]:
         from tokenizers import Tokenizer
 
         tickers: list[HoldableTicker] = []
@@ -45,13 +47,21 @@ class TestScript(Conformance):
             return tickers[-1]
 
         monkeypatch.setattr("turnwire_tools.script.engine.Ticker", make_ticker)
-        config = WorkerConfig(model=str(demo_model), slots=SLOTS, script_mode="request", token_delay_ms=0.1)
+        config = WorkerConfig(
+            model=str(demo_model), slots=SLOTS, script_mode="request", token_delay_ms=0.1
+        )
         engine: Any = open_engine("script", config)
         info = await engine.start()
         tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
-        text = "<|im_start|>user\n[[say]][[fill 4000]][[/say]]" + "x " * 40 + "<|im_end|>\n<|im_start|>assistant\n"
+        text = (
+            "<|im_start|>user\n[[say]][[fill 4000]][[/say]]"
+            + "x " * 40
+            + "<|im_end|>\n<|im_start|>assistant\n"
+        )
         prompt = tokenizer.encode(text, add_special_tokens=False).ids
-        death = tokenizer.encode("<|im_start|>user\n[[say]][[die]][[/say]]<|im_end|>\n", add_special_tokens=False).ids
+        death = tokenizer.encode(
+            "<|im_start|>user\n[[say]][[die]][[/say]]<|im_end|>\n", add_special_tokens=False
+        ).ids
 
         def kill() -> None:
             listener = Listener()
@@ -83,7 +93,10 @@ class TransformersBench:
     @pytest.fixture
     async def bench(self, tiny_model: Path, mode: str, managers: list[Any]) -> AsyncIterator[Bench]:
         config = WorkerConfig(
-            model=str(tiny_model), slots=SLOTS, kv_tokens=16_384, engine_args={"mode": mode, "threads": 1}
+            model=str(tiny_model),
+            slots=SLOTS,
+            kv_tokens=16_384,
+            engine_args={"mode": mode, "threads": 1},
         )
         engine: Any = open_engine("transformers", config)
         info = await engine.start()
@@ -110,7 +123,9 @@ class TransformersBench:
         await engine.stop(5.0)
 
 
-with_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+with_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
 
 
 @with_torch
@@ -119,14 +134,20 @@ class TestTransformersCore(TransformersBench):
     """What the quick tests run of the suite: each case starts an engine."""
 
     test_one_terminal_delta_at_the_end = Conformance.test_one_terminal_delta_at_the_end
-    test_a_second_turn_finds_the_first_in_the_cache = Conformance.test_a_second_turn_finds_the_first_in_the_cache
+    test_a_second_turn_finds_the_first_in_the_cache = (
+        Conformance.test_a_second_turn_finds_the_first_in_the_cache
+    )
     test_a_stop_id_ends_the_turn = Conformance.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids
-    test_closing_while_it_decodes_stops_the_decoding = Conformance.test_closing_while_it_decodes_stops_the_decoding
+    test_closing_while_it_decodes_stops_the_decoding = (
+        Conformance.test_closing_while_it_decodes_stops_the_decoding
+    )
     test_every_declared_feature_is_taken = Conformance.test_every_declared_feature_is_taken
     test_short_turn_leaves_its_whole_prompt_in_the_cache = (
         Conformance.test_short_turn_leaves_its_whole_prompt_in_the_cache
     )
-    test_death_ends_every_open_turn_and_is_permanent = Conformance.test_death_ends_every_open_turn_and_is_permanent
+    test_death_ends_every_open_turn_and_is_permanent = (
+        Conformance.test_death_ends_every_open_turn_and_is_permanent
+    )
 
 
 @with_torch
@@ -142,7 +163,9 @@ class TestTransformersVision(VisionConformance):
     @pytest.fixture
     async def bench(self, vision_model: Path) -> AsyncIterator[Bench]:
         arguments = {"load_format": "dummy", "seed": 0, "threads": 1}
-        config = WorkerConfig(model=str(vision_model), slots=SLOTS, kv_tokens=16_384, engine_args=arguments)
+        config = WorkerConfig(
+            model=str(vision_model), slots=SLOTS, kv_tokens=16_384, engine_args=arguments
+        )
         engine: Any = open_engine("transformers", config)
         yield Bench(engine, await engine.start(), [], lambda: None, slots=SLOTS)
         await engine.stop(5.0)

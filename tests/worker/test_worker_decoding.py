@@ -19,7 +19,9 @@ class Trial:
         self.closed = 0
 
     def open(self, turn: str, parser: str = "p") -> Decoding:
-        stream = TokenStream(turn=turn, attempt=1, parser=parser, frontend="f", context=Raw(b"{}"), ids=[])
+        stream = TokenStream(
+            turn=turn, attempt=1, parser=parser, frontend="f", context=Raw(b"{}"), ids=[]
+        )
         decoding = Decoding(
             stream,
             schedule=self.outbox.schedule,
@@ -50,7 +52,10 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     assert trial.steps == ["a", "c"]
     frame = trial.outbox.fill("p", 2)
     assert frame is not None
-    assert [(entry.turn, entry.at, entry.ids) for entry in frame.entries] == [("a", 1, [2, 2]), ("b", 1, [2, 2])]
+    assert [(entry.turn, entry.at, entry.ids) for entry in frame.entries] == [
+        ("a", 1, [2, 2]),
+        ("b", 1, [2, 2]),
+    ]
 
 
 def test_log_probabilities_stay_with_their_tokens() -> None:
@@ -91,7 +96,11 @@ def test_the_death_of_the_engine_has_its_own_code() -> None:
     one, other = trial.open("a"), trial.open("b")
     one.fail(EngineDied("gone"))
     other.fail(EngineFailed("bad request"))
-    codes = [turn.stream.finish.error.code for turn in (one, other) if turn.stream.finish and turn.stream.finish.error]
+    codes = [
+        turn.stream.finish.error.code
+        for turn in (one, other)
+        if turn.stream.finish and turn.stream.finish.error
+    ]
     assert codes == [ENGINE_DIED, EngineFailed("").info.code]
     assert trial.ends == ["a", "b"]
 

@@ -20,7 +20,9 @@ def test_a_form_becomes_one_argument() -> None:
 
 def test_a_grammar_is_of_whole_turns_only() -> None:
     assert guided_arguments(request(grammar='start: "x"')) == {"grammar": 'start: "x"'}
-    assert guided_arguments(request(grammar='start: "x"', resumed=1)) is None, "it would start again"
+    assert guided_arguments(request(grammar='start: "x"', resumed=1)) is None, (
+        "it would start again"
+    )
     rest = request(grammar='start: "x"', rest_grammar='start: "y"', resumed=1)
     assert guided_arguments(rest) == {"grammar": 'start: "y"'}, "it begins where this request does"
 

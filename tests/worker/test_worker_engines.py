@@ -9,7 +9,13 @@ import pytest
 
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
-from services.worker.engines.registry import BUILT_IN, GROUP, SEPARATE, installed_engines, open_engine
+from services.worker.engines.registry import (
+    BUILT_IN,
+    GROUP,
+    SEPARATE,
+    installed_engines,
+    open_engine,
+)
 from tests.worker.conformance import Bench, Conformance
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -65,7 +71,9 @@ def install(directory: Path, entry_points: str) -> None:
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entry_points}\n")
 
 
-async def test_an_installed_package_brings_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_installed_package_brings_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "counting = counting_engine:CountingEngine")
     monkeypatch.syspath_prepend(tmp_path)
     assert set(installed_engines()) >= {"counting", "script", "transformers", "trtllm", "vllm"}
@@ -76,7 +84,9 @@ async def test_an_installed_package_brings_an_engine(tmp_path: Path, monkeypatch
     await engine.stop(1.0)
 
 
-def test_no_package_replaces_a_built_in_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_package_replaces_a_built_in_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "script = counting_engine:CountingEngine")
     monkeypatch.syspath_prepend(tmp_path)
     assert installed_engines()["script"].value == BUILT_IN["script"]
@@ -90,7 +100,9 @@ def test_an_unknown_name_is_one_clear_error_with_all_names() -> None:
     assert problem.endswith("script, transformers, trtllm, vllm")
 
 
-def test_engine_of_a_package_that_is_not_installed_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_of_a_package_that_is_not_installed_names_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("services.worker.engines.registry.entry_points", lambda group: ())
     for name, command in SEPARATE.items():
         with pytest.raises(ConfigError) as caught:
@@ -98,11 +110,15 @@ def test_engine_of_a_package_that_is_not_installed_names_the_package(monkeypatch
         (problem,) = caught.value.problems
         assert command in problem
         assert "\n" not in problem
-        project = tomllib.loads((PYPROJECT.parent / command.split()[-1] / "pyproject.toml").read_text())["project"]
+        project = tomllib.loads(
+            (PYPROJECT.parent / command.split()[-1] / "pyproject.toml").read_text()
+        )["project"]
         assert list(project["entry-points"][GROUP]) == [name]
 
 
-def test_a_package_that_cannot_be_imported_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_cannot_be_imported_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "broken = counting_engine:Missing")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Exception, match=r"the broken engine cannot be imported: .*Missing"):

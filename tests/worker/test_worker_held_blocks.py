@@ -42,7 +42,9 @@ _paths = st.lists(st.integers(0, 2), max_size=9)
 
 
 @given(st.lists(st.tuples(_paths, st.booleans()), max_size=30), st.integers(1, 14))
-def test_held_blocks_are_those_of_a_plain_list(uses: list[tuple[list[int], bool]], capacity: int) -> None:
+def test_held_blocks_are_those_of_a_plain_list(
+    uses: list[tuple[list[int], bool]], capacity: int
+) -> None:
     blocks, plain = HeldBlocks(capacity), Plain(capacity)
     for path, known_only in uses:
         keys = chain(path)

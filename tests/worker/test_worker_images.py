@@ -13,7 +13,14 @@ from schemas import subjects
 from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Unavailable
-from schemas.frames import GenerateReply, GenerateRequest, PromptImage, ThoughtBudget, TokenFrame, pack_ids
+from schemas.frames import (
+    GenerateReply,
+    GenerateRequest,
+    PromptImage,
+    ThoughtBudget,
+    TokenFrame,
+    pack_ids,
+)
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
 from services.runtime.config import ImageStoreConfig, WorkerConfig
@@ -29,9 +36,12 @@ TEXT = "There is some text before the image, more than a block of it. " * 6
 
 
 class Trial:
-    """A worker with the script engine, a frontend's store of images, and a parser shard's collected tokens."""
+    """A worker with the script engine, a frontend's store of images, and a parser shard's collected
+    tokens."""
 
-    def __init__(self, worker: Process, service: Worker, shard: Process, store: ImageStore, model: Path) -> None:
+    def __init__(
+        self, worker: Process, service: Worker, shard: Process, store: ImageStore, model: Path
+    ) -> None:
         self.worker = worker
         self.service = service
         self.shard = shard
@@ -55,7 +65,9 @@ class Trial:
             if entry.finish is not None:
                 self.ended.add(entry.turn)
 
-    def request(self, turn: str, ids: list[int], images: list[PromptImage], **more: Any) -> GenerateRequest:
+    def request(
+        self, turn: str, ids: list[int], images: list[PromptImage], **more: Any
+    ) -> GenerateRequest:
         fields: dict[str, Any] = {"parser": self.shard.id, "frontend": "f", "attempt": 1, **more}
         return GenerateRequest(
             turn=turn,
@@ -82,19 +94,28 @@ class Trial:
 
 @pytest.fixture
 async def trial(
-    make_process: MakeProcess, own_nats: NatsServer, vision_model: Path, request: pytest.FixtureRequest
+    make_process: MakeProcess,
+    own_nats: NatsServer,
+    vision_model: Path,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Trial]:
     url = own_nats.url
-    shard, process = await make_process("parser", "p", url=url), await make_process("worker", "w", url=url)
+    shard, process = (
+        await make_process("parser", "p", url=url),
+        await make_process("worker", "w", url=url),
+    )
     await create_bucket(shard.bus, image_bucket(ImageStoreConfig()))
     engine = open_engine("script", WorkerConfig(model=str(vision_model)))
     info = await engine.start()
     if getattr(request, "param", None) is not None:
         info = msgspec.structs.replace(info, features=info.features - {request.param})
     worker = Worker(process, engine, info, "m", 9)
-    made = Trial(process, worker, shard, ImageStore(shard.bus, ImageStoreConfig(), shard.log), vision_model)
+    made = Trial(
+        process, worker, shard, ImageStore(shard.bus, ImageStoreConfig(), shard.log), vision_model
+    )
     await shard.subscribe(
-        subjects.tokens(shard.id), lambda delivery: made.take(msgspec.json.decode(delivery.data, type=TokenFrame))
+        subjects.tokens(shard.id),
+        lambda delivery: made.take(msgspec.json.decode(delivery.data, type=TokenFrame)),
     )
     await shard.bus.flush()
     await worker.start()
@@ -144,7 +165,9 @@ async def test_engine_gets_the_image_and_the_second_request_reads_nothing(
     assert len(reads) == 2
 
 
-async def test_equal_text_with_another_image_is_held_up_to_the_image(trial: Trial, vision: VisionPrompts) -> None:
+async def test_equal_text_with_another_image_is_held_up_to_the_image(
+    trial: Trial, vision: VisionPrompts
+) -> None:
     for color in ("red", "blue"):
         data = image(color)
         await trial.store.put(image_hash(data, None), data)
@@ -156,13 +179,17 @@ async def test_equal_text_with_another_image_is_held_up_to_the_image(trial: Tria
         assert trial.cached[turn] == reply.held
 
 
-async def test_image_that_is_not_stored_is_named_by_its_code(trial: Trial, vision: VisionPrompts) -> None:
+async def test_image_that_is_not_stored_is_named_by_its_code(
+    trial: Trial, vision: VisionPrompts
+) -> None:
     ids, images = placed(vision, image("red"), image("blue"))
     await trial.store.put(images[0].hash, image("red"))
     error = error_of(await trial.send(trial.request("t", ids, images)))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, MEDIA_MISSING)
     await trial.store.put(images[1].hash, image("blue"))
-    assert (await trial.send(trial.request("t", ids, images))).error is None, "the next attempt finds it"
+    assert (await trial.send(trial.request("t", ids, images))).error is None, (
+        "the next attempt finds it"
+    )
     await trial.answer("t")
 
 
@@ -171,7 +198,9 @@ async def test_image_that_is_not_stored_is_named_by_its_code(trial: Trial, visio
     [(-1, 4), (0, 0), (10, -4), (0, 1 << 40), (1 << 40, 4)],
     ids=["before", "none", "few", "most", "far"],
 )
-async def test_place_outside_the_prompt_is_refused(trial: Trial, vision: VisionPrompts, at: int, tokens: int) -> None:
+async def test_place_outside_the_prompt_is_refused(
+    trial: Trial, vision: VisionPrompts, at: int, tokens: int
+) -> None:
     ids, (one,) = placed(vision, image())
     wrong = PromptImage(one.hash, at, tokens)
     error = error_of(await trial.send(trial.request("t", ids, [wrong])))
@@ -179,13 +208,19 @@ async def test_place_outside_the_prompt_is_refused(trial: Trial, vision: VisionP
     assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
 
 
-async def test_places_that_overlap_or_are_not_in_order_are_refused(trial: Trial, vision: VisionPrompts) -> None:
+async def test_places_that_overlap_or_are_not_in_order_are_refused(
+    trial: Trial, vision: VisionPrompts
+) -> None:
     ids, images = placed(vision, image("red"), image("blue"))
     for data in (image("red"), image("blue")):
         await trial.store.put(image_hash(data, None), data)
     longer = msgspec.structs.replace(images[0], tokens=images[1].at - images[0].at + 1)
     output = pack_ids(ids[images[1].at :])
-    for wrong, more in ((images[::-1], {}), ([longer, images[1]], {}), (images, {"resume": output})):
+    for wrong, more in (
+        (images[::-1], {}),
+        ([longer, images[1]], {}),
+        (images, {"resume": output}),
+    ):
         short = ids[: images[1].at] if more else ids
         error = error_of(await trial.send(trial.request("t", short, wrong, **more)))
         assert error.kind is ErrorKind.INVALID
@@ -210,7 +245,9 @@ async def test_resumed_turn_keeps_its_images(trial: Trial, vision: VisionPrompts
     assert await trial.answer("u") == whole
 
 
-async def test_turn_keeps_its_images_after_an_ended_thought(trial: Trial, vision: VisionPrompts) -> None:
+async def test_turn_keeps_its_images_after_an_ended_thought(
+    trial: Trial, vision: VisionPrompts
+) -> None:
     await trial.store.put(image_hash(image(), None), image())
     ids, images = placed(vision, image())
     spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
@@ -269,7 +306,9 @@ async def test_deadline_passes_while_an_image_is_fetched(
 ) -> None:
     slow = SlowStore(monkeypatch)
     await trial.store.put(image_hash(image(), None), image())
-    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()), timeout_s=0.05)))
+    sent = asyncio.create_task(
+        trial.send(trial.request("t", *placed(vision, image()), timeout_s=0.05))
+    )
     await eventually(lambda: slow.waiting == 1)
     await asyncio.sleep(0.1)
     slow.release.set()
@@ -303,7 +342,9 @@ async def test_store_that_does_not_answer_is_an_error_in_time(
     assert error.retry_after_s is not None
 
 
-async def test_requests_that_wait_for_an_image_read_it_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_that_wait_for_an_image_read_it_once(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.worker.images.CONCURRENT", 1)
     slow, one = SlowStore(monkeypatch), PromptImage(image_hash(image(), None), 0, 4)
     await trial.store.put(one.hash, image())
@@ -315,7 +356,9 @@ async def test_requests_that_wait_for_an_image_read_it_once(trial: Trial, monkey
     assert slow.waiting == 1
 
 
-async def test_missing_image_ends_the_reads_of_the_others(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_image_ends_the_reads_of_the_others(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading = set[str]()
 
     async def get(_: ImageStore, name: str) -> bytes:

@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schemas.frames import PromptImage, pack_ids, unpack_ids
-from services.tokenization.block_keys import KeyMemo, PromptKeys, block_keys, image_word, with_images
+from services.tokenization.block_keys import (
+    KeyMemo,
+    PromptKeys,
+    block_keys,
+    image_word,
+    with_images,
+)
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from services.worker.kv.blocks import KvBlockIndex
 
@@ -23,7 +29,9 @@ def book(*events: KvEvent, capacity: int | None = None) -> KvBlockIndex:
     return made
 
 
-def stored(parent: int | str | None, *blocks: tuple[int | str, list[int]], rank: int = 0) -> BlocksStored:
+def stored(
+    parent: int | str | None, *blocks: tuple[int | str, list[int]], rank: int = 0
+) -> BlocksStored:
     return BlocksStored(parent, list(blocks), rank=rank)
 
 
@@ -45,14 +53,18 @@ def test_removed_blocks_are_gone() -> None:
 
 
 def test_a_block_goes_when_the_last_rank_drops_it() -> None:
-    told = book(stored(None, ("a", A), rank=0), stored(None, ("a", A), rank=1), BlocksRemoved(["a"], rank=0))
+    told = book(
+        stored(None, ("a", A), rank=0), stored(None, ("a", A), rank=1), BlocksRemoved(["a"], rank=0)
+    )
     assert told.keys() == keys(*A)
     told.event(BlocksRemoved(["a"], rank=1))
     assert told.keys() == []
 
 
 def test_one_rank_may_lose_its_cache_alone() -> None:
-    told = book(stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1), CacheCleared(1))
+    told = book(
+        stored(None, ("a", A), rank=0), stored(None, ("a", A), ("b", B), rank=1), CacheCleared(1)
+    )
     assert told.keys() == keys(*A)
 
 
@@ -107,7 +119,9 @@ _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)
 
 
 @given(_runs, st.integers(1, 6), st.sets(st.integers(0, 11)))
-def test_a_follower_of_the_changes_has_the_whole_index(runs: list[list[int]], blocks: int, looks: set[int]) -> None:
+def test_a_follower_of_the_changes_has_the_whole_index(
+    runs: list[list[int]], blocks: int, looks: set[int]
+) -> None:
     told, known = book(capacity=blocks * SIZE), set[int]()
     for number, run in enumerate([*runs, []]):
         told.used(list(block_keys(pack_ids(run), SIZE)))
@@ -134,18 +148,23 @@ def _prompts_with_images(draw: st.DrawFn) -> tuple[list[int], list[PromptImage]]
 def test_prompts_with_another_image_share_the_blocks_before_it_and_no_other(
     prompt: tuple[list[int], list[PromptImage]], data: st.DataObject
 ) -> None:
-    """Wherever keys are made: of whole prompts, on demand, and of an engine's events, which have the words of
-    images in their ids."""
+    """Wherever keys are made: of whole prompts, on demand, and of an engine's events, which have
+    the words of images in their ids."""
     ids, images = prompt
     packed, changed = pack_ids(ids), data.draw(st.integers(0, len(images) - 1))
-    other = [replace(one, hash=f"{index == changed:x}" + one.hash[1:]) for index, one in enumerate(images)]
+    other = [
+        replace(one, hash=f"{index == changed:x}" + one.hash[1:])
+        for index, one in enumerate(images)
+    ]
     memo, found = KeyMemo(SIZE), list[list[int]]()
     for variant in (images, list(images), other):
         keyed = with_images(packed, variant)
         keys = list(block_keys(keyed, SIZE))
         words = unpack_ids(keyed)
         assert [at for at, one in enumerate(words) if one != 7] == [one.at for one in variant]
-        assert [pack_ids([words[one.at]]) for one in variant] == [image_word(one.hash) for one in variant]
+        assert [pack_ids([words[one.at]]) for one in variant] == [
+            image_word(one.hash) for one in variant
+        ]
         blocks = [words[start : start + SIZE] for start in range(0, len(keys) * SIZE, SIZE)]
         assert book(stored(None, *enumerate(blocks))).keys() == keys
         assert list(memo.keys(keyed)) == list(PromptKeys(memo, keyed)) == keys

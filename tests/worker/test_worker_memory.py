@@ -24,12 +24,19 @@ def meminfo(available: int, free: int) -> str:
 
 def group(version: int, path: str, limit: object, used: int, cache: int) -> dict[str, object]:
     if version == 1:
-        folder, names = f"sys/fs/cgroup/memory{path}", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        folder, names = (
+            f"sys/fs/cgroup/memory{path}",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        )
         stat = f"cache 1\ntotal_inactive_file {cache}"
     else:
         folder, names = f"sys/fs/cgroup{path}", ("memory.max", "memory.current")
         stat = f"anon 1\ninactive_file {cache}"
-    return {f"{folder}/{names[0]}": limit, f"{folder}/{names[1]}": used, f"{folder}/memory.stat": stat}
+    return {
+        f"{folder}/{names[0]}": limit,
+        f"{folder}/{names[1]}": used,
+        f"{folder}/memory.stat": stat,
+    }
 
 
 def line(version: int, path: str) -> str:
@@ -62,8 +69,13 @@ def test_smallest_limit_of_the_groups_counts(tmp_path: Path, version: int, seed:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_limit_of_a_container_counts_where_its_group_has_the_path_of_the_host(tmp_path: Path, version: int) -> None:
-    files = {"proc/meminfo": meminfo(20 * GIB, GIB), "proc/self/cgroup": line(version, "/docker/0123/init")}
+def test_limit_of_a_container_counts_where_its_group_has_the_path_of_the_host(
+    tmp_path: Path, version: int
+) -> None:
+    files = {
+        "proc/meminfo": meminfo(20 * GIB, GIB),
+        "proc/self/cgroup": line(version, "/docker/0123/init"),
+    }
     assert available_bytes(write(tmp_path, files | group(version, "", 4 * GIB, GIB, 0))) == 3 * GIB
 
 
@@ -95,7 +107,9 @@ def test_cache_stays_within_an_eighth_of_the_memory() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_reduced_window_has_the_reason_that_reduces_it(seed: int) -> None:
     rng = random.Random(seed)
-    size, window, available = (int(2 ** rng.uniform(*span)) for span in ((8, 22), (10, 21), (20, 40)))
+    size, window, available = (
+        int(2 ** rng.uniform(*span)) for span in ((8, 22), (10, 21), (20, 40))
+    )
     tokens, reason = cpu_kv_tokens(size, window, available)
     if tokens < window:
         more, _ = cpu_kv_tokens(size, window, 2 * available + 2 * LEAST_TOKENS * size * 8)

@@ -36,7 +36,9 @@ class Measured:
     def step(self, name: str) -> tuple[float | None, float | None]:
         """Observations of a step, and their sum."""
         name = f"turnwire_request_{name}_time_seconds"
-        return self.registry.get_sample_value(f"{name}_count"), self.registry.get_sample_value(f"{name}_sum")
+        return self.registry.get_sample_value(f"{name}_count"), self.registry.get_sample_value(
+            f"{name}_sum"
+        )
 
     def tokens(self, name: str) -> float | None:
         return self.registry.get_sample_value(f"turnwire_kv_{name}_tokens_total")
@@ -68,7 +70,11 @@ def test_tokens_of_an_earlier_attempt_are_not_part_of_the_prompt() -> None:
     turn.stream.add(Delta([1], cached=128))
     turn.stream.first_at = 13.0
     turn.ends(14.0)
-    assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (100, 100, 100)
+    assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (
+        100,
+        100,
+        100,
+    )
 
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.ERROR])

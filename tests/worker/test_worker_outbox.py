@@ -1,4 +1,5 @@
-"""The worker's outbox: what is ready goes out, what was lost goes out again, what is done is let go."""
+"""The worker's outbox: what is ready goes out, what was lost goes out again, what is done is let
+go."""
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ FRAME_TOKENS = 1000
 
 
 def stream(turn: str = "t1", parser: str = "p1", resume: list[int] | None = None) -> TokenStream:
-    return TokenStream(turn=turn, attempt=1, parser=parser, frontend="f1", context=CONTEXT, ids=resume or [])
+    return TokenStream(
+        turn=turn, attempt=1, parser=parser, frontend="f1", context=CONTEXT, ids=resume or []
+    )
 
 
 def outbox() -> Outbox:
@@ -196,7 +199,9 @@ def test_finished_turns_are_dropped_after_a_while() -> None:
         ended(box, f"t{n}", n + 1, float(n))
     box.credited("p1", 3)
     box.expire(11.5)
-    assert [s.turn for s in box.streams()] == ["t2", "t3"], "the others arrived, and have lingered for ten seconds"
+    assert [s.turn for s in box.streams()] == ["t2", "t3"], (
+        "the others arrived, and have lingered for ten seconds"
+    )
     box.expire(12.5)
     assert [s.turn for s in box.streams()] == ["t3"], "it did not arrive"
     box.expire(100.0)
@@ -213,7 +218,9 @@ def test_streams_linger_again_after_the_process_was_cut_off() -> None:
     box.expire(515.0)
     frame = box.fill("p1", 1)
     assert frame is not None
-    assert [(entry.turn, entry.ids) for entry in frame.entries] == [("t1", [1])], "it could not be sent before"
+    assert [(entry.turn, entry.ids) for entry in frame.entries] == [("t1", [1])], (
+        "it could not be sent before"
+    )
 
 
 def test_a_turn_that_is_dropped_before_its_shard_has_it_is_ended_there() -> None:
@@ -238,7 +245,9 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
     box = Outbox("w1", frame_bytes=10_000, linger_s=10.0)
     context = Raw(b'"' + b"x" * 6000 + b'"')
     for n in range(5):
-        s = TokenStream(turn=f"t{n}", attempt=1, parser="p1", frontend="f1", context=context, ids=[])
+        s = TokenStream(
+            turn=f"t{n}", attempt=1, parser="p1", frontend="f1", context=context, ids=[]
+        )
         box.open(s)
         s.add(Delta([1, 2]))
         box.schedule(s)
@@ -256,7 +265,12 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
 
 def test_steps_without_log_probabilities_keep_their_places() -> None:
     s = stream(resume=[5])
-    for delta in (Delta([6]), Delta([7], logprobs=[[(7, -0.5)]]), Delta([8]), Delta([9], logprobs=[[(9, -0.1)]])):
+    for delta in (
+        Delta([6]),
+        Delta([7], logprobs=[[(7, -0.5)]]),
+        Delta([8]),
+        Delta([9], logprobs=[[(9, -0.1)]]),
+    ):
         s.add(delta)
     assert s.logprobs == [[], [], [(7, -0.5)], [], [(9, -0.1)]]
 
@@ -298,7 +312,9 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
 def test_infinite_log_probabilities_are_sent_as_the_lowest() -> None:
     s = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
     s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
-    assert s.logprobs == [[(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]]
+    assert s.logprobs == [
+        [(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]
+    ]
 
 
 def test_a_missing_stream_is_ended_where_it_is_requested() -> None:
@@ -320,9 +336,16 @@ def test_streams_are_sent_before_the_ends_of_missing_ones() -> None:
     box.open(live)
     live.add(Delta([1, 2]))
     box.schedule(live)
-    box.replay(Replay(live.parser, [StreamPosition("gone", 1, 0), StreamPosition(live.turn, live.attempt, 0)]))
+    box.replay(
+        Replay(
+            live.parser, [StreamPosition("gone", 1, 0), StreamPosition(live.turn, live.attempt, 0)]
+        )
+    )
     frames = [box.fill(live.parser, seq) for seq in (1, 2, 3)]
-    assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
+    assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [
+        [live.turn],
+        ["gone"],
+    ]
 
 
 def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
@@ -351,7 +374,11 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
         "b": (2, []),
         "c": (2, [3]),
     }
-    assert [entry.finish and entry.finish.error for entry in again.entries] == [None, UNSENDABLE, None]
+    assert [entry.finish and entry.finish.error for entry in again.entries] == [
+        None,
+        UNSENDABLE,
+        None,
+    ]
     assert box.fill("p1", 3) is None
     assert not box.take_back("p1", again), "nothing was to blame"
     assert box.fill("p1", 3) is not None
@@ -369,5 +396,12 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
         box.fill("p1", 1)
     frame = box.fill("p1", 1)
     assert frame is not None
-    told = {entry.turn: (entry.ids, entry.context, entry.finish and entry.finish.error) for entry in frame.entries}
-    assert told == {"a": ([1], CONTEXT, None), "b": ([], CONTEXT, UNSENDABLE), "c": ([1], CONTEXT, None)}
+    told = {
+        entry.turn: (entry.ids, entry.context, entry.finish and entry.finish.error)
+        for entry in frame.entries
+    }
+    assert told == {
+        "a": ([1], CONTEXT, None),
+        "b": ([], CONTEXT, UNSENDABLE),
+        "c": ([1], CONTEXT, None),
+    }

@@ -50,7 +50,9 @@ def test_steps_that_are_far_apart_leave_at_once(monkeypatch: pytest.MonkeyPatch)
     assert trial.timers == []
 
 
-def test_quick_steps_share_a_frame_and_the_last_of_them_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_steps_share_a_frame_and_the_last_of_them_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trial = Trial(monkeypatch)
     for step in range(25):
         trial.tick(step * 0.0001)

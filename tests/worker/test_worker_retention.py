@@ -14,7 +14,18 @@ LIMIT = TENANT_SHARE * CAPACITY
 
 def asked(tenant: str, session: str, retain_s: int, turn: str = "t") -> GenerateRequest:
     return GenerateRequest(
-        turn, 1, "m", b"", "p", "f", Sampling(), [], Raw(b"{}"), retain_s=retain_s, tenant=tenant, session=session
+        turn,
+        1,
+        "m",
+        b"",
+        "p",
+        "f",
+        Sampling(),
+        [],
+        Raw(b"{}"),
+        retain_s=retain_s,
+        tenant=tenant,
+        session=session,
     )
 
 
@@ -33,7 +44,8 @@ TURNS = st.tuples(
 def test_neither_a_tenant_nor_all_together_retain_more_than_their_share(
     turns: list[tuple[str, str, int, int, int, float]],
 ) -> None:
-    """`computed` are tokens of prompts that were not in the cache: each is retained until its own time, at least."""
+    """`computed` are tokens of prompts that were not in the cache: each is retained until its own
+    time, at least."""
     quota, now = RetentionQuota(CAPACITY), 0.0
     computed: list[tuple[str, float, int]] = []
     for number, (tenant, session, retain_s, tokens, pause, share) in enumerate(turns):
@@ -42,13 +54,18 @@ def test_neither_a_tenant_nor_all_together_retain_more_than_their_share(
         assert seconds in (0, retain_s)
         if seconds:
             computed.append((tenant, now + seconds, tokens - held))
-        for tenants, limit in ((TENANTS, TOTAL_SHARE * CAPACITY), *((one, LIMIT) for one in TENANTS)):
+        for tenants, limit in (
+            (TENANTS, TOTAL_SHARE * CAPACITY),
+            *((one, LIMIT) for one in TENANTS),
+        ):
             living = [count for who, until, count in computed if who in tenants and until > now]
             assert sum(living) <= limit + SLACK * len(living)
 
 
 @given(st.lists(TURNS, max_size=30), st.integers(0, 20_000))
-def test_tenants_do_not_take_from_each_other(turns: list[tuple[str, str, int, int, int, float]], tokens: int) -> None:
+def test_tenants_do_not_take_from_each_other(
+    turns: list[tuple[str, str, int, int, int, float]], tokens: int
+) -> None:
     quota = RetentionQuota(CAPACITY)
     for _, session, retain_s, count, _, share in turns:
         quota.seconds(asked("a", session, retain_s), count, int(count * share), 0.0)
@@ -72,7 +89,9 @@ def test_a_session_that_grows_counts_once() -> None:
 
 def test_other_prompts_of_one_session_count_too() -> None:
     quota = RetentionQuota(CAPACITY)
-    seconds = [quota.seconds(asked("", "s", 300, f"t{number}"), 10_000, 0, 0.0) for number in range(4)]
+    seconds = [
+        quota.seconds(asked("", "s", 300, f"t{number}"), 10_000, 0, 0.0) for number in range(4)
+    ]
     assert seconds == [300, 300, 0, 0]
 
 
@@ -82,7 +101,9 @@ def test_agents_with_one_id_count_with_what_they_add() -> None:
         for agent, longest in enumerate((10_000, 5000)):
             tokens = longest + 100 * turn
             request = asked("", "s", 300, f"t{turn}{agent}")
-            assert quota.seconds(request, tokens, tokens - 100 if turn else 0, 10.0 * turn) == 300, (turn, agent)
+            assert (
+                quota.seconds(request, tokens, tokens - 100 if turn else 0, 10.0 * turn) == 300
+            ), (turn, agent)
 
 
 def test_a_cache_of_unknown_size_retains_nothing() -> None:

@@ -59,7 +59,12 @@ class HeldEngine:
         return turn
 
     def load(self) -> Load:
-        return Load(running=min(1, len(self.turns)), waiting=max(0, len(self.turns) - 1), slots=1, queue_limit=9)
+        return Load(
+            running=min(1, len(self.turns)),
+            waiting=max(0, len(self.turns) - 1),
+            slots=1,
+            queue_limit=9,
+        )
 
     def healthy(self) -> bool:
         return True
@@ -96,23 +101,33 @@ class Trial:
         return msgspec.json.decode(reply, type=GenerateReply)
 
     async def end_of(self, turn: str) -> TokenEntry:
-        await eventually(lambda: any(e.turn == turn and e.finish is not None for e in self.entries), 60.0)
+        await eventually(
+            lambda: any(e.turn == turn and e.finish is not None for e in self.entries), 60.0
+        )
         return next(e for e in self.entries if e.turn == turn and e.finish is not None)
 
 
 @pytest.fixture
 async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> AsyncIterator[Trial]:
     name = request.node.name
-    shard, process = await make_process("parser", f"{name}-p"), await make_process("worker", f"{name}-w")
+    shard, process = (
+        await make_process("parser", f"{name}-p"),
+        await make_process("worker", f"{name}-w"),
+    )
     engine = HeldEngine()
     engine.features |= getattr(request, "param", frozenset())
     made = Trial(process, shard, engine)
     await shard.subscribe(
-        NOTICES, lambda delivery: made.notices.append(msgspec.json.decode(delivery.data, type=PrefillNotice))
+        NOTICES,
+        lambda delivery: made.notices.append(
+            msgspec.json.decode(delivery.data, type=PrefillNotice)
+        ),
     )
     await shard.subscribe(
         subjects.tokens(shard.id),
-        lambda delivery: made.entries.extend(msgspec.json.decode(delivery.data, type=TokenFrame).entries),
+        lambda delivery: made.entries.extend(
+            msgspec.json.decode(delivery.data, type=TokenFrame).entries
+        ),
     )
     await shard.bus.flush()
     worker = Worker(process, engine, await engine.start(), "m", 9)
@@ -126,7 +141,10 @@ async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> As
 async def test_work_after_its_deadline_is_refused(trial: Trial) -> None:
     reply = await trial.generate("late", -1.0)
     assert reply.error is not None
-    assert (reply.error.kind, reply.error.message) == (ErrorKind.TIMED_OUT, "the request's deadline has passed")
+    assert (reply.error.kind, reply.error.message) == (
+        ErrorKind.TIMED_OUT,
+        "the request's deadline has passed",
+    )
     assert not trial.engine.open_turns
     for turn, timeout_s in (("soon", 600.0), ("none", None)):
         assert (await trial.generate(turn, timeout_s)).error is None
@@ -134,12 +152,15 @@ async def test_work_after_its_deadline_is_refused(trial: Trial) -> None:
 
 
 async def test_stop_id_that_the_engine_lacks_is_left_out(trial: Trial) -> None:
-    """A tokenizer may have more ids than the weights have rows. Engines use stop ids as indexes of a token's scores."""
+    """A tokenizer may have more ids than the weights have rows. Engines use stop ids as indexes of
+    a token's scores."""
     assert (await trial.generate("t", None, stop_ids=[2, VOCABULARY - 1, VOCABULARY])).error is None
     assert [request.stop_ids for request in trial.engine.requests] == [[2, VOCABULARY - 1]]
 
 
-async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes_is_not(trial: Trial) -> None:
+async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes_is_not(
+    trial: Trial,
+) -> None:
     assert (await trial.generate("decodes", 0.3)).error is None
     trial.engine.open_turns["decodes.1"].put(Delta([7], cached=0))
     assert (await trial.generate("waits", 0.3)).error is None
@@ -187,7 +208,9 @@ async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial, ho
 
 
 @with_cache
-async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_token(trial: Trial) -> None:
+async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_token(
+    trial: Trial,
+) -> None:
     await trial.generate("t", None, resume=pack_ids([7, 8]), notice=NOTICES, notice_tokens=1)
     await eventually(lambda: any(entry.ids == [7, 8] for entry in trial.entries))
     assert not trial.notices
@@ -223,12 +246,15 @@ async def test_window_that_the_cache_reduces_is_logged_with_both_figures_and_the
     capture = structlog.testing.LogCapture()
     process.log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
     engine = HeldEngine()
-    info = msgspec.structs.replace(await engine.start(), full_len=full, kv_tokens=1000, limit="memory is short")
+    info = msgspec.structs.replace(
+        await engine.start(), full_len=full, kv_tokens=1000, limit="memory is short"
+    )
     await Worker(process, engine, info, "m", 9).start()
     lines = [entry for entry in capture.entries if entry["event"] == "worker.window_reduced"]
-    assert [(line["log_level"], line["max_model_len"], line["full_len"], line["reason"]) for line in lines] == (
-        [("warning", 1000, 8192, "memory is short")] if warned else []
-    )
+    assert [
+        (line["log_level"], line["max_model_len"], line["full_len"], line["reason"])
+        for line in lines
+    ] == ([("warning", 1000, 8192, "memory is short")] if warned else [])
 
 
 async def test_prompts_are_retained_within_their_tenants_share(
@@ -248,7 +274,9 @@ async def test_prompts_are_retained_within_their_tenants_share(
     for number, (tenant, session, retain_s) in enumerate(
         [("a", "s", 300), ("a", "r", 300), ("b", "s", 300), ("a", "s", 3600), ("c", "s", 0)]
     ):
-        reply = await trial.generate(f"t{number}", None, tenant=tenant, session=session, retain_s=retain_s)
+        reply = await trial.generate(
+            f"t{number}", None, tenant=tenant, session=session, retain_s=retain_s
+        )
         assert reply.error is None
     assert [one.retain_s for one in engine.requests] == [300, 0, 300, 3600, 0]
     assert [one.session for one in engine.requests] == ["s", "r", "s", "s", "s"]
@@ -260,13 +288,17 @@ SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}
 def budget_of(tokens: int, grammar: str = "") -> ThoughtBudget:
     """A budget of a turn that begins in a thought; 60 ends it."""
     end = pack_ids([61, 60])
-    return ThoughtBudget(tokens, SPELLING, ["<"], [">"], [">"], end, end, in_reasoning=True, grammar=grammar)
+    return ThoughtBudget(
+        tokens, SPELLING, ["<"], [">"], [">"], end, end, in_reasoning=True, grammar=grammar
+    )
 
 
 async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial) -> None:
     budget = budget_of(3, "rest")
     sampling = Sampling(max_tokens=10, min_tokens=4, seed=1)
-    await trial.generate("t", None, thoughts=budget, sampling=sampling, priority=2.0, cache_salt="s", stop_ids=[2, 9])
+    await trial.generate(
+        "t", None, thoughts=budget, sampling=sampling, priority=2.0, cache_salt="s", stop_ids=[2, 9]
+    )
     first = trial.engine.open_turns["t.1"]
     first.put(Delta([11], cached=0))
     first.put(Delta([12, 13, 14]))
@@ -285,11 +317,15 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     await trial.end_of("t")
     entries = [entry for entry in trial.entries if entry.turn == "t"]
     assert [token for entry in entries for token in entry.ids] == [11, 12, 13, 61, 60, 21, 22]
-    assert {entry.cached for entry in entries} <= {None, 0}, "the cached part of the prompt, not of the turn so far"
+    assert {entry.cached for entry in entries} <= {None, 0}, (
+        "the cached part of the prompt, not of the turn so far"
+    )
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), EngineFailed("no room")])
-async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(trial: Trial, error: TurnwireError) -> None:
+async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(
+    trial: Trial, error: TurnwireError
+) -> None:
     await trial.generate("t", None, thoughts=budget_of(1))
     trial.engine.refuses = error
     trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
@@ -320,6 +356,8 @@ async def test_resumed_turn_gets_the_rest_of_the_end_of_its_thought(trial: Trial
 
 
 async def test_resumed_turn_with_a_spent_budget_opens_no_thought(trial: Trial) -> None:
-    await trial.generate("t", None, thoughts=budget_of(3), resume=pack_ids([11, 12, 13, 61, 60, 21]))
+    await trial.generate(
+        "t", None, thoughts=budget_of(3), resume=pack_ids([11, 12, 13, 61, 60, 21])
+    )
     await trial.generate("u", None, thoughts=budget_of(4), resume=pack_ids([11, 12, 13, 60, 21]))
     assert [request.sampling.logit_bias for request in trial.engine.requests] == [{50: -100.0}, {}]

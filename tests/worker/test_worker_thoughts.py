@@ -1,4 +1,5 @@
-"""Budgets of reasoning tokens: what the worker's stream becomes, read by the real parser, for every family."""
+"""Budgets of reasoning tokens: what the worker's stream becomes, read by the real parser, for every
+family."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -67,8 +68,16 @@ def tokenizer_of(demo_dir: Path) -> Tokenizers:
     def load(single: bool) -> PromptTokenizer:
         loaded = AutoTokenizer.from_pretrained(demo_dir)
         if single:
-            tags = {tag for family in families().values() for tag in (*family.markers, *(family.think or ()))}
-            loaded.add_tokens(sorted(tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2))
+            tags = {
+                tag
+                for family in families().values()
+                for tag in (*family.markers, *(family.think or ()))
+            }
+            loaded.add_tokens(
+                sorted(
+                    tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2
+                )
+            )
         return PromptTokenizer(loaded)
 
     return lambda name, single: load(single)
@@ -85,7 +94,8 @@ def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
 
 
 class Turn:
-    """A turn with a budget whose engine plays `ids`, and after each ended thought the next of `more`."""
+    """A turn with a budget whose engine plays `ids`, and after each ended thought the next of
+    `more`."""
 
     def __init__(
         self,
@@ -100,9 +110,13 @@ class Turn:
     ) -> None:
         counter = ThoughtCounter(budget)
         resumed = [*resume, *counter.resume(resume)][:max_tokens]
-        self.stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=resumed)
+        self.stream = TokenStream(
+            turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=resumed
+        )
         outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
-        self.decoding = Decoding(self.stream, schedule=outbox.schedule, on_step=lambda _: None, on_end=lambda _: None)
+        self.decoding = Decoding(
+            self.stream, schedule=outbox.schedule, on_step=lambda _: None, on_end=lambda _: None
+        )
         self.closed = self.continued = 0
         self.ends: list[int] = []
         """The number of ids at which the engine continues after the end of a thought."""
@@ -124,9 +138,15 @@ class Turn:
             part = ids[at : at + size]
             at += size
             self.computed += size
-            finish = FinishReason.LENGTH if at == left else FinishReason.STOP if at == len(ids) else None
+            finish = (
+                FinishReason.LENGTH if at == left else FinishReason.STOP if at == len(ids) else None
+            )
             scores = [[(token, -0.5)] for token in part] if logprobs else None
-            self.sink.put(EngineDelta(part, scores, cached, finish, stop_id=2 if finish is FinishReason.STOP else None))
+            self.sink.put(
+                EngineDelta(
+                    part, scores, cached, finish, stop_id=2 if finish is FinishReason.STOP else None
+                )
+            )
             cached = None
             if finish is not None and not self.decoding.ended and self.open:
                 raise AssertionError("an end was lost")
@@ -144,7 +164,9 @@ class Turn:
         self.closed += 1
 
 
-def read(name: str, tokenizer: PromptTokenizer, stream: TokenStream, in_reasoning: bool) -> tuple[list[Any], Finish]:
+def read(
+    name: str, tokenizer: PromptTokenizer, stream: TokenStream, in_reasoning: bool
+) -> tuple[list[Any], Finish]:
     """The blocks and the end of a stream, by the parser stage."""
     context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
     parse = TurnParse("t", 1, context, "w")
@@ -174,7 +196,9 @@ def thought(family: Family, text: str, in_reasoning: bool) -> str:
     return written.removeprefix(opener)
 
 
-def budget_of(name: str, tokenizer: PromptTokenizer, tokens: int, in_reasoning: bool) -> ThoughtBudget:
+def budget_of(
+    name: str, tokenizer: PromptTokenizer, tokens: int, in_reasoning: bool
+) -> ThoughtBudget:
     thoughts = thoughts_of(tokenizer, name)
     assert thoughts is not None
     return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
@@ -197,13 +221,17 @@ def test_family_reads_its_end_of_a_thought_as_the_end(name: str) -> None:
 
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("name", THINKING)
-def test_budget_holds_and_an_answer_follows(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
+def test_budget_holds_and_an_answer_follows(
+    name: str, single: bool, tokenizer_of: Tokenizers
+) -> None:
     tokenizer, family = tokenizer_of(name, single), families()[name]
     chance = random.Random(f"{name}{single}")
     for in_reasoning in (True, False):
         budget = budget_of(name, tokenizer, LIMIT, in_reasoning)
         text = " ".join(chance.choice(WORDS) for _ in range(500))
-        ids = tokenizer.encode(thought(family, text, in_reasoning) + family.style.write_text("Never."))
+        ids = tokenizer.encode(
+            thought(family, text, in_reasoning) + family.style.write_text("Never.")
+        )
         answer = tokenizer.encode(family.style.write_text("All done."))
         turn = Turn(budget, ids, [answer], step=lambda: chance.choice((1, 1, 1, 2, 5, 40)))
         blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
@@ -219,7 +247,9 @@ def test_budget_holds_and_an_answer_follows(name: str, single: bool, tokenizer_o
 
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("name", THINKING)
-def test_thought_within_its_budget_is_untouched(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
+def test_thought_within_its_budget_is_untouched(
+    name: str, single: bool, tokenizer_of: Tokenizers
+) -> None:
     """Also one of exactly the budget; whatever follows it, calls and more thoughts included."""
     tokenizer, family = tokenizer_of(name, single), families()[name]
     chance = random.Random(f"{name}{single}")
@@ -236,7 +266,11 @@ def test_thought_within_its_budget_is_untouched(name: str, single: bool, tokeniz
         for token in ids:
             counter.take(token)
         for tokens in (counter.used, counter.used + 1, 1000):
-            turn = Turn(budget_of(name, tokenizer, tokens, in_reasoning), ids, step=lambda: chance.choice((1, 3, 9)))
+            turn = Turn(
+                budget_of(name, tokenizer, tokens, in_reasoning),
+                ids,
+                step=lambda: chance.choice((1, 3, 9)),
+            )
             assert turn.stream.ids == ids
             assert turn.continued == 0
         before = Turn(budget_of(name, tokenizer, counter.used - 1, in_reasoning), ids)
@@ -245,16 +279,24 @@ def test_thought_within_its_budget_is_untouched(name: str, single: bool, tokeniz
 
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("name", THINKING)
-def test_usage_counts_a_thought_and_its_own_markers_at_most(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
-    """Not the marker of a call or the header of a message, whether the thought is closed or these end it."""
+def test_usage_counts_a_thought_and_its_own_markers_at_most(
+    name: str, single: bool, tokenizer_of: Tokenizers
+) -> None:
+    """Not the marker of a call or the header of a message, whether the thought is closed or these
+    end it."""
     tokenizer, style = tokenizer_of(name, single), families()[name].style
     chance, vocabulary = random.Random(f"{name}{single}"), vocabulary_of(tokenizer)
-    answers = [style.write_text("All is done, and more."), style.write_call("run", {"cmd": "ls"}) if style.call else ""]
+    answers = [
+        style.write_text("All is done, and more."),
+        style.write_call("run", {"cmd": "ls"}) if style.call else "",
+    ]
     for trial in range(8):
         in_reasoning, answer = bool(trial & 1), answers[trial // 2 % 2] or answers[0]
         text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 30))) + " on."
         begun = thought(families()[name], text, in_reasoning)
-        closed = not (trial & 4 and answer == answers[1])  # a call ends a thought that is open, and so does a header
+        closed = not (
+            trial & 4 and answer == answers[1]
+        )  # a call ends a thought that is open, and so does a header
         if not closed:
             begun = begun[: begun.index(text) + len(text)]
         start, end = begun.index(text), len(begun)
@@ -263,11 +305,18 @@ def test_usage_counts_a_thought_and_its_own_markers_at_most(name: str, single: b
         head, whole = len(begun[:start].encode()), len(begun.encode())
         inner = len(begun[: start + len(text)].encode())
         most = sum(before < whole for before in [0, *ends[:-1]])
-        least = sum(at <= inner and before >= head for before, at in zip([0, *ends], ends, strict=False))
-        stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=ids)
+        least = sum(
+            at <= inner and before >= head for before, at in zip([0, *ends], ends, strict=False)
+        )
+        stream = TokenStream(
+            turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=ids
+        )
         blocks, finish = read(name, tokenizer, stream, in_reasoning)
         assert blocks[0][0] == "reasoning", blocks
-        assert least - (not closed) <= finish.usage.reasoning <= most, (begun + style.joint + answer, end)
+        assert least - (not closed) <= finish.usage.reasoning <= most, (
+            begun + style.joint + answer,
+            end,
+        )
 
 
 Case = tuple[PromptTokenizer, Callable[[int, bool], ThoughtBudget]]
@@ -276,7 +325,9 @@ Case = tuple[PromptTokenizer, Callable[[int, bool], ThoughtBudget]]
 @pytest.fixture
 def hermes(tokenizer_of: Tokenizers) -> Case:
     tokenizer = tokenizer_of("hermes", True)
-    return tokenizer, lambda tokens, in_reasoning: budget_of("hermes", tokenizer, tokens, in_reasoning)
+    return tokenizer, lambda tokens, in_reasoning: budget_of(
+        "hermes", tokenizer, tokens, in_reasoning
+    )
 
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
@@ -286,7 +337,16 @@ LONG = " and more of it" * 40
 def test_thoughts_of_a_turn_share_the_budget(hermes: Case) -> None:
     tokenizer, budget = hermes
     first, second = " one two three" * 10, " four five six" * 10
-    for between in (CALL + "\n", "Text.\n", "Text.\n\n  ", CALL + "\n" + CALL, "Text", "Text. ", "So!", f"12{CALL}"):
+    for between in (
+        CALL + "\n",
+        "Text.\n",
+        "Text.\n\n  ",
+        CALL + "\n" + CALL,
+        "Text",
+        "Text. ",
+        "So!",
+        f"12{CALL}",
+    ):
         written = f"{first}\n</think>\n\n{between}<think>\n{second}\n</think>\n\nSo."
         ids = tokenizer.encode(written)
         turn = Turn(budget(40, True), ids, [tokenizer.encode("Done.")])
@@ -297,10 +357,14 @@ def test_thoughts_of_a_turn_share_the_budget(hermes: Case) -> None:
         assert turn.stream.ids[:kept] == ids[:kept]
 
 
-@pytest.mark.parametrize("mention", ["the <tool_call> tag", "<tool_call>s", "a <think> tag", "</tool_call> ends it"])
+@pytest.mark.parametrize(
+    "mention", ["the <tool_call> tag", "<tool_call>s", "a <think> tag", "</tool_call> ends it"]
+)
 def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Case, mention: str) -> None:
     tokenizer, budget = hermes
-    turn = Turn(budget(LIMIT, True), tokenizer.encode(f"Of {mention}.{LONG}"), [tokenizer.encode("Done.")])
+    turn = Turn(
+        budget(LIMIT, True), tokenizer.encode(f"Of {mention}.{LONG}"), [tokenizer.encode("Done.")]
+    )
     blocks, end = read("hermes", tokenizer, turn.stream, True)
     assert [kind for kind, _ in blocks] == ["reasoning", "text"]
     assert end.usage.reasoning <= LIMIT + 3
@@ -338,13 +402,18 @@ def test_max_tokens_keeps_its_meaning(hermes: Case) -> None:
     """At every limit around the end of the thought, also where that does not fit."""
     tokenizer, budget = hermes
     end = tokenizer.encode("\n</think>\n\n")
-    ids, answer = tokenizer.encode("Look" + LONG), tokenizer.encode("Done, and so on and on and on.")
+    ids, answer = (
+        tokenizer.encode("Look" + LONG),
+        tokenizer.encode("Done, and so on and on and on."),
+    )
     whole = ids[:20] + end + answer
     for limit in range(15, 32):
         turn = Turn(budget(20, True), ids, [answer], max_tokens=limit, step=lambda: 3)
         assert turn.stream.ids == whole[:limit]
         assert turn.stream.finish is not None
-        assert turn.stream.finish.reason is (FinishReason.LENGTH if limit <= len(whole) else FinishReason.STOP)
+        assert turn.stream.finish.reason is (
+            FinishReason.LENGTH if limit <= len(whole) else FinishReason.STOP
+        )
 
 
 def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: Case) -> None:
@@ -367,23 +436,41 @@ def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lo
     tokenizer, family = tokenizer_of(name, single), families()[name]
     joint, short = family.style.joint, LONG[:40]
     opening = "\n" + family.style.write_reasoning(short)
-    texts = [thought(family, short, True), opening, opening, family.style.write_text("Done.").removeprefix(joint)]
+    texts = [
+        thought(family, short, True),
+        opening,
+        opening,
+        family.style.write_text("Done.").removeprefix(joint),
+    ]
     played = [tokenizer.encode(text) for text in texts]
     budget = budget_of(name, tokenizer, 4, True)
     whole = Turn(budget, played[0], played[1:])
-    output, ids, starts, ends = whole.stream.ids, [*played, *[[]] * len(whole.ends)], [0, *whole.ends], whole.ends
+    output, ids, starts, ends = (
+        whole.stream.ids,
+        [*played, *[[]] * len(whole.ends)],
+        [0, *whole.ends],
+        whole.ends,
+    )
     for at in range(len(output) + 1):
         segment = sum(start <= at for start in starts) - 1
-        if segment < len(ends) and at > ends[segment] - len(unpack_ids(budget.answer if segment else budget.end)):
+        if segment < len(ends) and at > ends[segment] - len(
+            unpack_ids(budget.answer if segment else budget.end)
+        ):
             rest = ids[segment + 1 :]  # in the end of the thought
         else:
             rest = [ids[segment][at - starts[segment] :], *ids[segment + 1 :]]
         turn = Turn(budget, rest[0], rest[1:], resume=output[:at], step=lambda: 1 + at % 3)  # noqa: B023
-        assert turn.stream.ids == output, (at, tokenizer.decode(output[:at]), tokenizer.decode(turn.stream.ids))
+        assert turn.stream.ids == output, (
+            at,
+            tokenizer.decode(output[:at]),
+            tokenizer.decode(turn.stream.ids),
+        )
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
-def test_later_thought_of_a_resumed_turn_is_ended_at_its_first_token(hermes: Case, step: int) -> None:
+def test_later_thought_of_a_resumed_turn_is_ended_at_its_first_token(
+    hermes: Case, step: int
+) -> None:
     tokenizer, budget = hermes
     end, more = tokenizer.encode("\n</think>\n\n"), tokenizer.encode("So!\n<think>")
     answer, spent = tokenizer.encode("Done."), tokenizer.encode("Look" + LONG)[:20] + end
@@ -407,14 +494,26 @@ def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: C
         turn = Turn(budget(20, True), ids, [answer], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
         chosen = turn.stream.logprobs
         assert chosen is not None
-        assert [pairs[0][0] if pairs else None for pairs in chosen] == [*ids[:20], None, None, None, *answer]
-    for size in (1, 4, 50):  # tokens that wait for their meaning keep theirs, also at the turn's end
+        assert [pairs[0][0] if pairs else None for pairs in chosen] == [
+            *ids[:20],
+            None,
+            None,
+            None,
+            *answer,
+        ]
+    for size in (
+        1,
+        4,
+        50,
+    ):  # tokens that wait for their meaning keep theirs, also at the turn's end
         for ids in (tokenizer.encode("One two</think>So."), tokenizer.encode("One two three")):
             turn = Turn(budget(2, True), ids[:4], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
             chosen = turn.stream.logprobs
             assert chosen is not None
             assert len(chosen) == len(turn.stream.ids)
-            assert [pairs[0][0] for pairs in chosen if pairs] == [i for i in turn.stream.ids if i in ids[:4]]
+            assert [pairs[0][0] for pairs in chosen if pairs] == [
+                i for i in turn.stream.ids if i in ids[:4]
+            ]
 
 
 def test_budget_of_nothing_ends_the_thought_before_its_first_token(hermes: Case) -> None:
@@ -423,7 +522,9 @@ def test_budget_of_nothing_ends_the_thought_before_its_first_token(hermes: Case)
     assert tokenizer.decode(turn.stream.ids) == "\n</think>\n\nDone."
 
 
-def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(tokenizer_of: Tokenizers) -> None:
+def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(
+    tokenizer_of: Tokenizers,
+) -> None:
     tokenizer = tokenizer_of("gpt_oss", True)
     again = "<|channel|>analysis<|message|>More" + LONG
     ids = tokenizer.encode("<|channel|>analysis<|message|>Look" + LONG)
@@ -442,14 +543,22 @@ def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: 
         tokenizer = tokenizer_of(name, single)
         if name not in THINKING:
             continue
-        counter = ThoughtCounter(budget_of(name, tokenizer, 10**6, case["prompt_ends_in_reasoning"]))
+        counter = ThoughtCounter(
+            budget_of(name, tokenizer, 10**6, case["prompt_ends_in_reasoning"])
+        )
         parser, detokenizer = opened(case), vocabulary_of(tokenizer).open(frozenset())
         wrong = missed = 0
         kind = ""
         for token in tokenizer.encode(case["raw"]):
             counter.take(token)
             for event in parser.feed(detokenizer.step(token)):
-                kind = event.kind if isinstance(event, BlockStart) else "" if isinstance(event, BlockStop) else kind
+                kind = (
+                    event.kind
+                    if isinstance(event, BlockStart)
+                    else ""
+                    if isinstance(event, BlockStop)
+                    else kind
+                )
             wrong += counter.thinks and kind in ("text", "tool_use")
             missed += kind == "reasoning" and not counter.thinks
         assert wrong <= 12, case

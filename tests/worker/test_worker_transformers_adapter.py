@@ -19,11 +19,20 @@ from services.worker.engines.transformers.adapter import (
     row_arguments,
 )
 
-FIELDS_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash", "scheduler_type", "max_queue_size"}
+FIELDS_523 = {
+    "page_size",
+    "num_blocks",
+    "max_batch_tokens",
+    "auto_switch_to_flash",
+    "scheduler_type",
+    "max_queue_size",
+}
 FIELDS_517 = (FIELDS_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
 
 
-def request(max_tokens: int = 10, stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineRequest:
+def request(
+    max_tokens: int = 10, stop_ids: tuple[int, ...] = (5, 7), **sampling: Any
+) -> EngineRequest:
     return EngineRequest("t", [1, 2], Sampling(max_tokens=max_tokens, **sampling), list(stop_ids))
 
 
@@ -81,14 +90,23 @@ def test_logprobs_go_with_their_ids() -> None:
         (Sampling(temperature=0.7, seed=-1), {"temperature": 0.7, "pick": 2**31 - 1}),
     ],
 )
-def test_a_row_has_the_arguments_of_its_sampling(sampling: Sampling, expected: dict[str, Any]) -> None:
+def test_a_row_has_the_arguments_of_its_sampling(
+    sampling: Sampling, expected: dict[str, Any]
+) -> None:
     found = row_arguments(sampling)
     assert found == expected
     # The library refuses an int where it wants a float.
-    assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in expected.items()}
+    assert {name: type(value) for name, value in found.items()} == {
+        n: type(v) for n, v in expected.items()
+    }
 
 
-def options(args: EngineArgs = EngineArgs(), *, on_cpu: bool = True, fields: Any = FIELDS_523) -> dict[str, Any]:  # noqa: B008 - frozen
+def options(
+    args: EngineArgs = EngineArgs(),  # noqa: B008 - frozen
+    *,
+    on_cpu: bool = True,
+    fields: Any = FIELDS_523,
+) -> dict[str, Any]:
     return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, fields=fields)
 
 
@@ -145,7 +163,11 @@ def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str |
 
 def test_a_lacking_feature_has_a_reason() -> None:
     args = parse_args(None)
-    assert set(lacking(args, graphs=False, guided=True, blind=None)) == {"kv_events", "priority", "salt"}
+    assert set(lacking(args, graphs=False, guided=True, blind=None)) == {
+        "kv_events",
+        "priority",
+        "salt",
+    }
     assert "use_cuda_graph" in lacking(args, graphs=True, guided=True, blind=None)["logprobs"]
     assert "llguidance" in lacking(args, graphs=False, guided=False, blind=None)["guided"]
     assert lacking(args, graphs=False, guided=True, blind="text only")["vision"] == "text only"

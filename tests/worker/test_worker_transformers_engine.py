@@ -1,4 +1,5 @@
-"""The transformers engine with a tiny random model on the CPU: the same tokens as `generate`, and every pitfall."""
+"""The transformers engine with a tiny random model on the CPU: the same tokens as `generate`, and
+every pitfall."""
 
 import asyncio
 import random
@@ -29,7 +30,9 @@ PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
 
 def config(model: Path, **changes: Any) -> WorkerConfig:
     args = {"threads": 1, **changes.pop("engine_args", {})}
-    return WorkerConfig(model=str(model), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args)
+    return WorkerConfig(
+        model=str(model), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args
+    )
 
 
 @pytest.fixture
@@ -40,8 +43,12 @@ async def engine(tiny_model: Path, managers: list[Any]) -> AsyncIterator[Transfo
     await made.stop(5.0)
 
 
-def request(turn: str, ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), **sampling: Any) -> EngineRequest:
-    return EngineRequest(turn, ids or PROMPT, Sampling(**{"max_tokens": 32, **sampling}), list(stop_ids))
+def request(
+    turn: str, ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), **sampling: Any
+) -> EngineRequest:
+    return EngineRequest(
+        turn, ids or PROMPT, Sampling(**{"max_tokens": 32, **sampling}), list(stop_ids)
+    )
 
 
 async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
@@ -57,23 +64,33 @@ async def ids_of(engine: TransformersEngine, asked: EngineRequest) -> list[int]:
 async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, mode: str) -> None:
     model = transformers.Qwen3ForCausalLM.from_pretrained(tiny_model)
     rng = random.Random(2)
-    prompts = [[rng.randrange(8, 512) for _ in range(length)] for length in (1, 31, 32, 33, 200, 700)]
+    prompts = [
+        [rng.randrange(8, 512) for _ in range(length)] for length in (1, 31, 32, 33, 200, 700)
+    ]
     prompts.append(prompts[4] + [9, 9, 9])
     engine = TransformersEngine(config(tiny_model, engine_args={"mode": mode}))
     await engine.start()
     try:
-        made = await asyncio.gather(*(ids_of(engine, request(str(i), ids, (5, 7))) for i, ids in enumerate(prompts)))
-        again = [await ids_of(engine, request(str(i), ids, (5, 7))) for i, ids in enumerate(prompts)]
+        made = await asyncio.gather(
+            *(ids_of(engine, request(str(i), ids, (5, 7))) for i, ids in enumerate(prompts))
+        )
+        again = [
+            await ids_of(engine, request(str(i), ids, (5, 7))) for i, ids in enumerate(prompts)
+        ]
     finally:
         await engine.stop(5.0)
     for ids, mine, hit in zip(prompts, made, again, strict=True):
-        expected = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=32, eos_token_id=[5, 7])
+        expected = model.generate(
+            torch.tensor([ids]), do_sample=False, max_new_tokens=32, eos_token_id=[5, 7]
+        )
         tokens = [token for token in expected[0, len(ids) :].tolist() if token not in (5, 7)]
         assert mine == tokens
         assert hit == tokens
 
 
-@pytest.mark.skipif("paged|sdpa" in transformers.AttentionInterface(), reason="a release with another name in steps")
+@pytest.mark.skipif(
+    "paged|sdpa" in transformers.AttentionInterface(), reason="a release with another name in steps"
+)
 async def test_a_request_of_a_step_costs_only_its_own_keys_on_a_cpu(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +105,9 @@ async def test_a_request_of_a_step_costs_only_its_own_keys_on_a_cpu(
     await engine.start()
     prompts = [[8 + n, *PROMPT] for n in range(6)]
     try:
-        await asyncio.gather(*(ids_of(engine, request(str(n), ids, max_tokens=40)) for n, ids in enumerate(prompts)))
+        await asyncio.gather(
+            *(ids_of(engine, request(str(n), ids, max_tokens=40)) for n, ids in enumerate(prompts))
+        )
     finally:
         await engine.stop(5.0)
     assert len(PROMPT) < max(keys) <= len(PROMPT) + 41
@@ -142,7 +161,9 @@ async def test_cancelled_requests_leave_no_handler_and_no_blocks(
 
 
 @pytest.mark.slow
-async def test_a_turn_can_be_cancelled_in_a_long_prefill(engine: TransformersEngine, managers: list[Any]) -> None:
+async def test_a_turn_can_be_cancelled_in_a_long_prefill(
+    engine: TransformersEngine, managers: list[Any]
+) -> None:
     long = [(7 * i) % 500 + 8 for i in range(4000)]
     task = asyncio.create_task(run(engine, request("long", long, max_tokens=4)))
     scheduler = managers[-1].batch_processor.scheduler
@@ -162,7 +183,9 @@ async def test_an_id_may_come_again_at_once(engine: TransformersEngine) -> None:
     assert len(await ids_of(engine, request("same", max_tokens=40))) == 40
 
 
-async def test_a_request_that_the_library_refuses_fails_alone(engine: TransformersEngine, monkeypatch: Any) -> None:
+async def test_a_request_that_the_library_refuses_fails_alone(
+    engine: TransformersEngine, monkeypatch: Any
+) -> None:
     from services.worker.engines.transformers import engine as module
 
     other = listen(engine, request("other", max_tokens=200))
@@ -176,7 +199,9 @@ async def test_a_request_that_the_library_refuses_fails_alone(engine: Transforme
     assert engine.healthy()
 
 
-async def test_a_dead_thread_is_noticed_while_nothing_is_open(engine: TransformersEngine, managers: list[Any]) -> None:
+async def test_a_dead_thread_is_noticed_while_nothing_is_open(
+    engine: TransformersEngine, managers: list[Any]
+) -> None:
     def broken() -> None:
         raise RuntimeError("no such device")
 
@@ -207,7 +232,9 @@ async def test_a_model_without_weights_gets_random_ones(tiny_model: Path, tmp_pa
     (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
     outputs = []
     for _ in range(2):
-        engine = TransformersEngine(config(tmp_path, engine_args={"load_format": "dummy", "seed": 1}))
+        engine = TransformersEngine(
+            config(tmp_path, engine_args={"load_format": "dummy", "seed": 1})
+        )
         await engine.start()
         outputs.append(await ids_of(engine, request("t")))
         await engine.stop(5.0)
@@ -252,7 +279,8 @@ async def test_the_largest_request_that_is_admitted_fits(tiny_model: Path) -> No
 async def test_window_is_the_models_where_memory_is_in_the_page_cache(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Free memory says nothing: after some reading of files little is free, and nearly all of it available."""
+    """Free memory says nothing: after some reading of files little is free, and nearly all of it
+    available."""
     from services.worker.engines.transformers import loader
 
     monkeypatch.setattr("os.sysconf", lambda _name: 1)
@@ -288,5 +316,7 @@ asyncio.run(main())
 def test_a_process_that_fails_without_stopping_the_engine_ends(tiny_model: Path) -> None:
     """The library's thread is not a daemon by itself."""
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", CRASH, str(tiny_model)], cwd=root, timeout=60, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, str(tiny_model)], cwd=root, timeout=60, capture_output=True
+    )
     assert done.returncode == 7

@@ -1,4 +1,5 @@
-"""Images in the transformers engine, compared with `model.generate` and the model's own forward pass."""
+"""Images in the transformers engine, compared with `model.generate` and the model's own forward
+pass."""
 
 import asyncio
 import json
@@ -55,12 +56,19 @@ class Model:
 
     def prompt(self, *parts: Part) -> tuple[list[int], list[EngineImage]]:
         """The user's message of these parts, in ids of the library's processor."""
-        content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
+        content = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+            for part in parts
+        ]
         text = self.processor.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
         data = [part for part in parts if isinstance(part, bytes)]
-        ids = self._process(text, data)["input_ids"][0].tolist() if data else self.processor.tokenizer(text).input_ids
+        ids = (
+            self._process(text, data)["input_ids"][0].tolist()
+            if data
+            else self.processor.tokenizer(text).input_ids
+        )
         images, end = list[EngineImage](), 0
         for each in data:
             expansion = list(unpack_ids(self.expansions.expansion(*read_pixels(each).size).ids))
@@ -76,11 +84,17 @@ class Model:
             text = self.processor.image_token * len(images)
             found = self._process(text, [each.data for each in images]) | found
             if "mm_token_type_ids" in found:
-                found["mm_token_type_ids"] = (found["input_ids"] == self.own.config.image_token_id).int()
+                found["mm_token_type_ids"] = (
+                    found["input_ids"] == self.own.config.image_token_id
+                ).int()
         return found | {"attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
 
     def _process(self, text: str, data: Sequence[bytes]) -> dict[str, Any]:
-        return dict(self.processor(text=[text], images=[[read_pixels(each) for each in data]], return_tensors="pt"))
+        return dict(
+            self.processor(
+                text=[text], images=[[read_pixels(each) for each in data]], return_tensors="pt"
+            )
+        )
 
     def generate(self, ids: list[int], images: Sequence[EngineImage], tokens: int) -> list[int]:
         inputs = self.inputs(ids, images)
@@ -88,7 +102,9 @@ class Model:
         found: list[int] = out[0, len(ids) :].tolist()
         return found
 
-    def logprobs(self, ids: list[int], images: Sequence[EngineImage], output: list[int]) -> list[float]:
+    def logprobs(
+        self, ids: list[int], images: Sequence[EngineImage], output: list[int]
+    ) -> list[float]:
         with torch.no_grad():
             logits = self.own(**self.inputs([*ids, *output], images)).logits[0, len(ids) - 1 : -1]
         chosen = logits.log_softmax(dim=-1).gather(1, torch.tensor(output)[:, None])
@@ -107,7 +123,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def config(path: Path, **changes: Any) -> WorkerConfig:
     args = {"threads": 1, **changes.pop("engine_args", {})}
-    return WorkerConfig(model=str(path), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args)
+    return WorkerConfig(
+        model=str(path), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args
+    )
 
 
 @pytest.fixture
@@ -168,18 +186,25 @@ async def test_tokens_and_log_probabilities_are_those_of_the_library(
     check(model, prompt, await run(engine, request("a", prompt)))
 
 
-async def test_second_turn_computes_only_what_is_new(model: Model, engine: TransformersEngine) -> None:
+async def test_second_turn_computes_only_what_is_new(
+    model: Model, engine: TransformersEngine
+) -> None:
     ids, images = model.prompt(words(1, 40), image(1), words(2, 40))
     first = ids_of(await run(engine, request("a", (ids, images), tokens=40)))
     after, more = model.prompt("And this?", image(2))
-    moved = [EngineImage(each.hash, each.at + len(ids) + len(first), each.tokens, each.data) for each in more]
+    moved = [
+        EngineImage(each.hash, each.at + len(ids) + len(first), each.tokens, each.data)
+        for each in more
+    ]
     second = [*ids, *first, *after], [*images, *moved]
     deltas = await run(engine, request("b", second))
     assert cached(deltas) == (len(ids) + len(first) - 1) // PAGE * PAGE
     check(model, second, deltas)
 
 
-async def test_another_image_shares_no_block_from_its_first_token_on(model: Model, engine: TransformersEngine) -> None:
+async def test_another_image_shares_no_block_from_its_first_token_on(
+    model: Model, engine: TransformersEngine
+) -> None:
     one, other = (model.prompt(words(1, 100), image(seed), words(2, 100)) for seed in (1, 2))
     assert one[0] == other[0]
     first, second = await run(engine, request("a", one)), await run(engine, request("b", other))
@@ -191,7 +216,9 @@ async def test_another_image_shares_no_block_from_its_first_token_on(model: Mode
     assert ids_of(again) == ids_of(first)
 
 
-async def test_requests_with_and_without_images_share_a_batch(model: Model, engine: TransformersEngine) -> None:
+async def test_requests_with_and_without_images_share_a_batch(
+    model: Model, engine: TransformersEngine
+) -> None:
     prompts = [
         model.prompt(words(seed, 30 * seed), *([image(seed)] if seed % 3 else []), words(seed, 20))
         for seed in range(1, 7)
@@ -204,8 +231,11 @@ async def test_requests_with_and_without_images_share_a_batch(model: Model, engi
 
 
 @pytest.mark.slow
-async def test_preempted_requests_continue_with_their_images(model: Model, monkeypatch: Any) -> None:
-    """Four prompts fit the cache, and their outputs do not: the library computes some of them again."""
+async def test_preempted_requests_continue_with_their_images(
+    model: Model, monkeypatch: Any
+) -> None:
+    """Four prompts fit the cache, and their outputs do not: the library computes some of them
+    again."""
     engine = TransformersEngine(config(model.path, kv_tokens=1024, slots=4))
     await engine.start()
     preempted = list[str]()
@@ -233,7 +263,9 @@ async def test_cancelled_requests_disturb_nobody(model: Model, engine: Transform
     kept = model.prompt(words(1, 60), image(1), words(2, 60))
     running = asyncio.create_task(run(engine, request("kept", kept, tokens=200)))
     for n in range(12):
-        turn = listen(engine, request(f"gone-{n}", model.prompt(words(n, 600), image(n % 3), "?"), tokens=100))
+        turn = listen(
+            engine, request(f"gone-{n}", model.prompt(words(n, 600), image(n % 3), "?"), tokens=100)
+        )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01 * n):
                 await _drain(turn)
@@ -248,14 +280,22 @@ async def _drain(deltas: Any) -> None:
         pass
 
 
-async def test_penalties_bias_and_alternatives_see_ordinary_ids(model: Model, engine: TransformersEngine) -> None:
+async def test_penalties_bias_and_alternatives_see_ordinary_ids(
+    model: Model, engine: TransformersEngine
+) -> None:
     prompt = model.prompt("Look: ", image(1), " What is it?")
     expected = model.own.generate(
-        **model.inputs(*prompt), max_new_tokens=12, do_sample=False, eos_token_id=None, repetition_penalty=1.3
+        **model.inputs(*prompt),
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=None,
+        repetition_penalty=1.3,
     )[0, len(prompt[0]) :].tolist()
     deltas = await run(engine, request("a", prompt, repetition_penalty=1.3, logprobs=2))
     assert ids_of(deltas) == expected
-    deltas = await run(engine, request("b", prompt, logit_bias={300: 100.0}, presence_penalty=0.5, tokens=3))
+    deltas = await run(
+        engine, request("b", prompt, logit_bias={300: 100.0}, presence_penalty=0.5, tokens=3)
+    )
     assert ids_of(deltas) == [300, 300, 300]
 
 
@@ -270,14 +310,18 @@ async def test_image_that_does_not_fit_its_prompt_fails_alone(
         "size": EngineImage("cd" * 20, own.at, own.tokens, image(1, 100, 100)),
     }[fault]
     bad, good = await asyncio.gather(
-        run(engine, request("bad", (ids, [wrong]))), run(engine, request("good", (ids, [own]))), return_exceptions=True
+        run(engine, request("bad", (ids, [wrong]))),
+        run(engine, request("good", (ids, [own]))),
+        return_exceptions=True,
     )
     assert isinstance(bad, Invalid)
     assert isinstance(good, list)
     check(model, (ids, [own]), good)
 
 
-async def test_prefill_without_output_is_found_by_the_next_request(model: Model, engine: TransformersEngine) -> None:
+async def test_prefill_without_output_is_found_by_the_next_request(
+    model: Model, engine: TransformersEngine
+) -> None:
     prompt = model.prompt(words(1, 40), image(1), words(2, 40))
     (end,) = await run(engine, request("a", prompt, tokens=0))
     assert end.finish is FinishReason.LENGTH
@@ -288,7 +332,8 @@ async def test_prefill_without_output_is_found_by_the_next_request(model: Model,
 
 @pytest.mark.slow
 async def test_random_mixes_equal_the_library(model: Model) -> None:
-    """Conversations of one to three turns with zero to three images of few, in a cache that is often full."""
+    """Conversations of one to three turns with zero to three images of few, in a cache that is
+    often full."""
     arguments = {"batching": {"max_batch_tokens": 96}}  # most images are computed in parts
     engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4, engine_args=arguments))
     await engine.start()
@@ -299,16 +344,23 @@ async def test_random_mixes_equal_the_library(model: Model) -> None:
         ids, images = list[int](), list[EngineImage]()
         for turn in range(own.randint(1, 3)):
             parts: list[Part] = [words(own.randrange(4), own.choice((1, 30, 90)))]
-            parts += [image(own.randrange(4), *own.choice(((60, 60), (150, 100)))) for _ in range(own.randint(0, 2))]
+            parts += [
+                image(own.randrange(4), *own.choice(((60, 60), (150, 100))))
+                for _ in range(own.randint(0, 2))
+            ]
             own.shuffle(parts)
             after, more = model.prompt(*parts)
-            images += [EngineImage(each.hash, each.at + len(ids), each.tokens, each.data) for each in more]
+            images += [
+                EngineImage(each.hash, each.at + len(ids), each.tokens, each.data) for each in more
+            ]
             ids = [*ids, *after]
             if own.random() < 0.2:
                 stream = listen(engine, request(f"{seed}-{turn}-gone", (ids, images), tokens=50))
                 await anext(stream)
                 await stream.aclose()
-            deltas = await run(engine, request(f"{seed}-{turn}", (ids, images), tokens=own.choice((1, 8, 40))))
+            deltas = await run(
+                engine, request(f"{seed}-{turn}", (ids, images), tokens=own.choice((1, 8, 40)))
+            )
             check(model, (ids, images), deltas)
             ids += ids_of(deltas)
 
@@ -324,7 +376,10 @@ def rewrite(path: Path, file: str, **changes: Any) -> None:
 
 def save(path: Path, kind: Any, own: Any) -> None:
     """Writes a model of this class with random weights, with the end tokens that the directory has."""
-    ends = {key: json.loads((path / "config.json").read_bytes())[key] for key in ("eos_token_id", "pad_token_id")}
+    ends = {
+        key: json.loads((path / "config.json").read_bytes())[key]
+        for key in ("eos_token_id", "pad_token_id")
+    }
     kind(own).to(torch.float32).save_pretrained(path)
     rewrite(path, "config.json", **ends)
 
@@ -334,7 +389,11 @@ def deep_model(path: Path) -> Path:
     build_vision_model(path, "qwen")
     before = json.loads((path / "config.json").read_bytes())
     text = {**before["text_config"], "head_dim": 16}
-    text["rope_parameters"] = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 1e6}
+    text["rope_parameters"] = {
+        "rope_type": "default",
+        "mrope_section": [4, 2, 2],
+        "rope_theta": 1e6,
+    }
     vision: dict[str, Any] = {
         "depth": 2,
         "hidden_size": 32,
@@ -343,8 +402,14 @@ def deep_model(path: Path) -> Path:
         "out_hidden_size": 64,
     }
     vision |= {"patch_size": 14, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
-    ids = {key: value for key, value in before.items() if key.endswith("_token_id") and key.startswith(("im", "vi"))}
-    own = transformers.Qwen3VLConfig(text_config=text | {"model_type": "qwen3_vl_text"}, vision_config=vision, **ids)
+    ids = {
+        key: value
+        for key, value in before.items()
+        if key.endswith("_token_id") and key.startswith(("im", "vi"))
+    }
+    own = transformers.Qwen3VLConfig(
+        text_config=text | {"model_type": "qwen3_vl_text"}, vision_config=vision, **ids
+    )
     save(path, transformers.Qwen3VLForConditionalGeneration, own)
     rewrite(path, "preprocessor_config.json", processor_class="Qwen3VLProcessor")
     return path
@@ -353,25 +418,46 @@ def deep_model(path: Path) -> Path:
 def mutual_model(path: Path) -> Path:
     """A Gemma 3: the tokens of an image see each other both ways."""
     build_vision_model(path, "idefics")
-    tokens = {"image_token": "<image>", "boi_token": "<global-img>", "eoi_token": "<fake_token_around_image>"}
-    ids = transformers.AutoTokenizer.from_pretrained(path).convert_tokens_to_ids(list(tokens.values()))
+    tokens = {
+        "image_token": "<image>",
+        "boi_token": "<global-img>",
+        "eoi_token": "<fake_token_around_image>",
+    }
+    ids = transformers.AutoTokenizer.from_pretrained(path).convert_tokens_to_ids(
+        list(tokens.values())
+    )
     before = json.loads((path / "config.json").read_bytes())
-    text = {**before["text_config"], "head_dim": 16, "layer_types": ["full_attention"] * 2, "model_type": "gemma3_text"}
+    text = {
+        **before["text_config"],
+        "head_dim": 16,
+        "layer_types": ["full_attention"] * 2,
+        "model_type": "gemma3_text",
+    }
     names = ("image_token_id", "boi_token_index", "eoi_token_index")
     vision = {**before["vision_config"], "model_type": "siglip_vision_model"}
     own = transformers.Gemma3Config(
-        text_config=text, vision_config=vision, mm_tokens_per_image=4, **dict(zip(names, ids, strict=True))
+        text_config=text,
+        vision_config=vision,
+        mm_tokens_per_image=4,
+        **dict(zip(names, ids, strict=True)),
     )
     save(path, transformers.Gemma3ForConditionalGeneration, own)
     rewrite(path, "tokenizer_config.json", extra_special_tokens=tokens, **tokens)
     rewrite(path, "processor_config.json", processor_class="Gemma3Processor", image_seq_length=4)
-    size: dict[str, Any] = {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}}
-    (path / "preprocessor_config.json").write_text(json.dumps(size | {"processor_class": "Gemma3Processor"}))
+    size: dict[str, Any] = {
+        "image_processor_type": "Gemma3ImageProcessor",
+        "size": {"height": 56, "width": 56},
+    }
+    (path / "preprocessor_config.json").write_text(
+        json.dumps(size | {"processor_class": "Gemma3Processor"})
+    )
     return path
 
 
 @pytest.mark.parametrize("build", [deep_model, mutual_model])
-async def test_model_that_reads_more_than_rows_decodes_text_alone(tmp_path: Path, build: Any) -> None:
+async def test_model_that_reads_more_than_rows_decodes_text_alone(
+    tmp_path: Path, build: Any
+) -> None:
     path = build(tmp_path / "m")
     engine = TransformersEngine(config(path))
     info = await engine.start()
@@ -379,7 +465,9 @@ async def test_model_that_reads_more_than_rows_decodes_text_alone(tmp_path: Path
     assert "in several layers" in info.lacking["vision"]
     ids = [7 * n % 500 + 300 for n in range(100)]
     own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
-    expected = own.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0, 100:]
+    expected = own.generate(
+        torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None
+    )[0, 100:]
     assert ids_of(await run(engine, request("a", (ids, [])))) == expected.tolist()
     await engine.stop(5.0)
 

@@ -1,4 +1,5 @@
-"""Penalties, biases, least lengths and log probabilities of the transformers engine, against transformers' own."""
+"""Penalties, biases, least lengths and log probabilities of the transformers engine, against
+transformers' own."""
 
 import asyncio
 import gc
@@ -28,7 +29,10 @@ PROMPT = [(11 * i + 3) % 500 + 8 for i in range(60)]
 
 @pytest.fixture
 async def engine(tiny_model: Path) -> AsyncIterator[TransformersEngine]:
-    without_graphs = {"use_cuda_graph": False, "use_async_batching": False}  # also on a machine with a GPU
+    without_graphs = {
+        "use_cuda_graph": False,
+        "use_async_batching": False,
+    }  # also on a machine with a GPU
     arguments = {"threads": 1, "batching": without_graphs}
     config = WorkerConfig(model=str(tiny_model), slots=8, kv_tokens=8192, engine_args=arguments)
     made = TransformersEngine(config)
@@ -43,11 +47,18 @@ def model(tiny_model: Path) -> Any:
 
 
 async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[Delta]:
-    more = {name: sampling.pop(name) for name in ("resumed", "guided", "grammar") if name in sampling}
+    more = {
+        name: sampling.pop(name) for name in ("resumed", "guided", "grammar") if name in sampling
+    }
     ids, stops = sampling.pop("ids", PROMPT), sampling.pop("stop_ids", [])
     options = {"max_tokens": 24, "temperature": 0.0, **sampling}
     async with asyncio.timeout(30):
-        return [delta async for delta in listen(engine, EngineRequest(turn, ids, Sampling(**options), stops, **more))]
+        return [
+            delta
+            async for delta in listen(
+                engine, EngineRequest(turn, ids, Sampling(**options), stops, **more)
+            )
+        ]
 
 
 def ids_of(deltas: list[Delta]) -> list[int]:
@@ -65,7 +76,13 @@ def own_logprobs(model: Any, ids: list[int]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "sampling", [{}, {"temperature": 1.3, "seed": 3}, {"temperature": 1.0, "top_p": 0.9}, {"presence_penalty": 2.0}]
+    "sampling",
+    [
+        {},
+        {"temperature": 1.3, "seed": 3},
+        {"temperature": 1.0, "top_p": 0.9},
+        {"presence_penalty": 2.0},
+    ],
 )
 async def test_log_probabilities_are_the_models_own(
     engine: TransformersEngine, model: Any, sampling: dict[str, Any]
@@ -79,7 +96,9 @@ async def test_log_probabilities_are_the_models_own(
         values = row.topk(5)
         others = [i for i in values.indices.tolist() if i != token][:4]
         assert [i for i, _ in found[1:]] == others
-        assert [v for _, v in found] == pytest.approx([float(row[i]) for i in (token, *others)], abs=1e-3)
+        assert [v for _, v in found] == pytest.approx(
+            [float(row[i]) for i in (token, *others)], abs=1e-3
+        )
 
 
 async def test_neighbours_in_a_batch_are_not_touched(engine: TransformersEngine) -> None:
@@ -91,7 +110,9 @@ async def test_neighbours_in_a_batch_are_not_touched(engine: TransformersEngine)
         {"temperature": 1.0, "logprobs": 0},
         {},
     ]
-    together = await asyncio.gather(*(run(engine, f"t{n}", **options) for n, options in enumerate(shaped)))
+    together = await asyncio.gather(
+        *(run(engine, f"t{n}", **options) for n, options in enumerate(shaped))
+    )
     assert ids_of(together[4]) == ids_of(together[2]) == alone
     assert ids_of(together[0]) != alone
 
@@ -104,9 +125,15 @@ async def test_a_bias_bans_or_forces_a_token(engine: TransformersEngine) -> None
 
 
 @pytest.mark.parametrize("penalty", [1.2, 2.0, 0.7])
-async def test_repetition_is_penalised_as_by_generate(engine: TransformersEngine, model: Any, penalty: float) -> None:
+async def test_repetition_is_penalised_as_by_generate(
+    engine: TransformersEngine, model: Any, penalty: float
+) -> None:
     expected = model.generate(
-        torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, repetition_penalty=penalty, eos_token_id=None
+        torch.tensor([PROMPT]),
+        max_new_tokens=24,
+        do_sample=False,
+        repetition_penalty=penalty,
+        eos_token_id=None,
     )[0, len(PROMPT) :].tolist()
     assert ids_of(await run(engine, "r", repetition_penalty=penalty)) == expected
 
@@ -143,9 +170,14 @@ async def test_no_end_before_the_least_length(engine: TransformersEngine) -> Non
 
 
 @pytest.mark.slow
-async def test_preempted_requests_keep_their_log_probabilities(tiny_model: Path, model: Any) -> None:
-    """Four prompts fit the cache, and their outputs do not: the library computes some of them again."""
-    made = TransformersEngine(WorkerConfig(model=str(tiny_model), slots=4, kv_tokens=512, engine_args={"threads": 1}))
+async def test_preempted_requests_keep_their_log_probabilities(
+    tiny_model: Path, model: Any
+) -> None:
+    """Four prompts fit the cache, and their outputs do not: the library computes some of them
+    again."""
+    made = TransformersEngine(
+        WorkerConfig(model=str(tiny_model), slots=4, kv_tokens=512, engine_args={"threads": 1})
+    )
     await made.start()
     prompts = [[(n + 7) * 11 % 500 + 8 for n in range(start, start + 100)] for start in range(4)]
     results = await asyncio.gather(
@@ -196,7 +228,9 @@ class TestGuided:
 
     @pytest.fixture
     async def talker(self, speaking: Path) -> AsyncIterator[TransformersEngine]:
-        config = WorkerConfig(model=str(speaking), slots=4, kv_tokens=8192, engine_args={"threads": 1})
+        config = WorkerConfig(
+            model=str(speaking), slots=4, kv_tokens=8192, engine_args={"threads": 1}
+        )
         made = TransformersEngine(config)
         info = await made.start()
         assert "guided" in info.features
@@ -205,7 +239,10 @@ class TestGuided:
 
     SCHEMA = {
         "type": "object",
-        "properties": {"mood": {"enum": ["calm", "rough"]}, "waves": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "properties": {
+            "mood": {"enum": ["calm", "rough"]},
+            "waves": {"type": "integer", "minimum": 0, "maximum": 9},
+        },
         "required": ["mood", "waves"],
         "additionalProperties": False,
     }
@@ -217,7 +254,12 @@ class TestGuided:
         tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
         stop = tokenizer.eos_token_id
         form = OutputFormat("json_schema", self.SCHEMA)
-        options: dict[str, Any] = {"stop_ids": [stop], "max_tokens": 200, "temperature": temperature, "guided": form}
+        options: dict[str, Any] = {
+            "stop_ids": [stop],
+            "max_tokens": 200,
+            "temperature": temperature,
+            "guided": form,
+        }
         plain, *guided = await asyncio.gather(
             run(talker, "plain", temperature=temperature, seed=1, max_tokens=20),
             *(run(talker, f"g{n}", seed=n, logprobs=1, **options) for n in range(3)),
@@ -246,14 +288,23 @@ class TestGuided:
         )
         assert json.loads(tokenizer.decode(begun + ids_of(deltas)))["mood"] == "calm"
 
-    async def test_a_whole_turn_keeps_to_a_grammar(self, talker: TransformersEngine, speaking: Path) -> None:
+    async def test_a_whole_turn_keeps_to_a_grammar(
+        self, talker: TransformersEngine, speaking: Path
+    ) -> None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
         stop, marker = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<tool_call>")
         grammar = f'start: /[a-z ]{{0,9}}/ <[{marker}]> "(" ("yes" | "no") ")" <[{stop}]>?'
-        options: dict[str, Any] = {"stop_ids": [stop], "max_tokens": 100, "temperature": 1.0, "grammar": grammar}
+        options: dict[str, Any] = {
+            "stop_ids": [stop],
+            "max_tokens": 100,
+            "temperature": 1.0,
+            "grammar": grammar,
+        }
         for seed in range(3):
             deltas = await run(talker, f"turn{seed}", seed=seed, **options)
-            assert re.fullmatch(r"[a-z ]{0,9}<tool_call>\((yes|no)\)", tokenizer.decode(ids_of(deltas)))
+            assert re.fullmatch(
+                r"[a-z ]{0,9}<tool_call>\((yes|no)\)", tokenizer.decode(ids_of(deltas))
+            )
             assert deltas[-1].stop_id == stop
         begun = [marker, *tokenizer.encode("(n", add_special_tokens=False)]
         rest = await run(talker, "resumed", ids=PROMPT + begun, resumed=len(begun), **options)

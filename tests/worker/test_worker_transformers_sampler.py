@@ -132,7 +132,9 @@ def test_seeded_tokens_are_drawn_from_the_softmax(vary: str) -> None:
             counts += found.isfinite().sum(dim=0)
         else:
             for at in range(start, start + 2_000, 10):
-                counts += run(chain, weights.log().repeat(1, 1), [{"pick": 77}], at).isfinite().sum(dim=0)
+                counts += (
+                    run(chain, weights.log().repeat(1, 1), [{"pick": 77}], at).isfinite().sum(dim=0)
+                )
     total = counts.sum()
     expected = weights * total
     chi_square = float(((counts - expected) ** 2 / expected).sum())

@@ -51,7 +51,9 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def engine(fake_trtllm: Any, model: Path) -> AsyncIterator[TrtllmEngine]:
-    made = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, watchdog_s=30.0))
+    made = TrtllmEngine(
+        WorkerConfig(model=str(model), slots=4, max_model_len=4096, watchdog_s=30.0)
+    )
     await made.start()
     yield made
     await made.stop(5.0)
@@ -59,7 +61,9 @@ async def engine(fake_trtllm: Any, model: Path) -> AsyncIterator[TrtllmEngine]:
 
 def request(turn: str = "t", stop_ids: tuple[int, ...] = (), **more: Any) -> EngineRequest:
     own = {name: more.pop(name) for name in OWN if name in more}
-    return EngineRequest(turn, PROMPT, Sampling(**{"max_tokens": 16, **more}), list(stop_ids), **own)
+    return EngineRequest(
+        turn, PROMPT, Sampling(**{"max_tokens": 16, **more}), list(stop_ids), **own
+    )
 
 
 async def run(engine: TrtllmEngine, asked: EngineRequest) -> list[Delta]:
@@ -78,13 +82,20 @@ async def test_an_engine_describes_itself(model: Path, fake_trtllm: Any) -> None
     info = await engine.start()
     await engine.stop(5.0)
     assert (info.name, info.version) == ("trtllm", fake_trtllm.__version__)
-    assert (info.max_model_len, info.block_tokens, info.vocab_size, info.eos_ids) == (4096, 32, 512, [5, 7])
+    assert (info.max_model_len, info.block_tokens, info.vocab_size, info.eos_ids) == (
+        4096,
+        32,
+        512,
+        [5, 7],
+    )
     assert info.kv_tokens == (32768 if fake_trtllm.__version__ in VERSIONS[3:] else None)
     assert fake_trtllm.LLM.last.kwargs["max_seq_len"] == 4096
 
 
 @BOTH
-async def test_every_request_has_sampling_parameters_of_its_own(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_every_request_has_sampling_parameters_of_its_own(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     await asyncio.gather(*(run(engine, request(f"t{i}", temperature=0.5)) for i in range(6)))
     used = [output.sampling for output in fake_trtllm.LLM.last.runtime.outputs]
     assert len({id(sampling) for sampling in used}) == 6
@@ -101,7 +112,9 @@ async def open_agents(engine: TrtllmEngine, count: int) -> list[Any]:
 
 @NEW
 async def test_agents_with_large_limits_decode_at_once(model: Path, fake_trtllm: Any) -> None:
-    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=16, max_model_len=16_384, kv_tokens=16_384))
+    engine = TrtllmEngine(
+        WorkerConfig(model=str(model), slots=16, max_model_len=16_384, kv_tokens=16_384)
+    )
     await engine.start()
     open_turns = await open_agents(engine, 16)
     async with asyncio.timeout(WAIT_S):
@@ -115,7 +128,9 @@ async def test_agents_with_large_limits_decode_at_once(model: Path, fake_trtllm:
 @OLD
 async def test_older_releases_reserve_the_whole_limit(model: Path, fake_trtllm: Any) -> None:
     """They would lose more by pausing: `--max-output-tokens` bounds what is reserved."""
-    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=16, max_model_len=16_384, kv_tokens=16_384))
+    engine = TrtllmEngine(
+        WorkerConfig(model=str(model), slots=16, max_model_len=16_384, kv_tokens=16_384)
+    )
     await engine.start()
     runtime = fake_trtllm.LLM.last.runtime
     open_turns = await open_agents(engine, 3)
@@ -139,10 +154,18 @@ async def test_paused_turns_lose_and_repeat_no_token(model: Path, fake_trtllm: A
     config = WorkerConfig(model=str(model), slots=16, max_model_len=1024, kv_tokens=1024)
     engine = TrtllmEngine(config)
     await engine.start()
-    alone = [token for delta in await run(engine, request("alone", max_tokens=700)) for token in delta.ids]
-    together = await asyncio.gather(*(run(engine, request(f"t{i}", max_tokens=700)) for i in range(4)))
+    alone = [
+        token
+        for delta in await run(engine, request("alone", max_tokens=700))
+        for token in delta.ids
+    ]
+    together = await asyncio.gather(
+        *(run(engine, request(f"t{i}", max_tokens=700)) for i in range(4))
+    )
     assert fake_trtllm.LLM.last.runtime.pause_count > 0
-    assert [[token for delta in deltas for token in delta.ids] for deltas in together] == [alone] * 4
+    assert [[token for delta in deltas for token in delta.ids] for deltas in together] == [
+        alone
+    ] * 4
     await engine.stop(5.0)
 
 
@@ -154,7 +177,9 @@ async def test_requests_are_paused_only_where_that_frees_their_blocks(
 ) -> None:
     args: dict[str, Any] = {"pipeline_parallel_size": parallel}
     args |= {"scheduler_config": {"capacity_scheduler_policy": own}} if own else {}
-    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args))
+    engine = TrtllmEngine(
+        WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args)
+    )
     await engine.start()
     await engine.stop(5.0)
     pauses = fake_trtllm.__version__ in VERSIONS[3:] and parallel == 1 and own is None
@@ -164,14 +189,18 @@ async def test_requests_are_paused_only_where_that_frees_their_blocks(
 @pytest.mark.parametrize("fake_trtllm", VERSIONS[4:], indirect=True)
 async def test_a_connector_gets_the_policy_that_it_accepts(model: Path, fake_trtllm: Any) -> None:
     args = {"kv_connector_config": {"connector": "lmcache"}}
-    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args))
+    engine = TrtllmEngine(
+        WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args)
+    )
     await engine.start()
     assert await run(engine, request(max_tokens=2))
     await engine.stop(5.0)
 
 
 @BOTH
-async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_leaving_early_aborts_and_ending_does_not(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     runtime = fake_trtllm.LLM.last.runtime
     await run(engine, request())
     deltas = listen(engine, request(max_tokens=3000))
@@ -182,7 +211,9 @@ async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fa
 
 
 @BOTH
-async def test_abort_comes_also_before_the_first_token(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_abort_comes_also_before_the_first_token(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     runtime = fake_trtllm.LLM.last.runtime
     runtime.held = True
     task = asyncio.create_task(run(engine, request()))
@@ -200,15 +231,23 @@ async def test_salt_and_priority_arrive(engine: TrtllmEngine, fake_trtllm: Any) 
 
 
 @BOTH
-async def test_a_retained_prompt_is_evicted_after_others(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_a_retained_prompt_is_evicted_after_others(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     await run(engine, request())
     await run(engine, request(retain_s=300, session="s"))
-    plain, retained = (output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:])
+    plain, retained = (
+        output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:]
+    )
     assert plain == {}
     assert set(retained) == {"kv_cache_retention_config"}  # one cache: the session is of no use
     config = retained["kv_cache_retention_config"]
     for part in (*config.ranges, config.decode):
-        assert (part.token_start, part.token_end, part.duration) == (0, None, timedelta(seconds=300))
+        assert (part.token_start, part.token_end, part.duration) == (
+            0,
+            None,
+            timedelta(seconds=300),
+        )
         assert part.priority > 35  # the default
 
 
@@ -224,12 +263,16 @@ async def test_without_reuse_nothing_is_retained(fake_trtllm: Any, model: Path) 
 
 @BOTH
 async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Path) -> None:
-    config = WorkerConfig(model=str(model), max_model_len=4096, engine_args={"enable_attention_dp": True})
+    config = WorkerConfig(
+        model=str(model), max_model_len=4096, engine_args={"enable_attention_dp": True}
+    )
     engine = TrtllmEngine(config)
     await engine.start()
     await run(engine, request(session="s"))
     await run(engine, request())
-    with_session, without = (output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:])
+    with_session, without = (
+        output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:]
+    )
     known = "conversation_params" in fake_trtllm.LLM.release.generate
     assert [one.conversation_id for one in with_session.values()] == ["s"] * known
     assert without == {}
@@ -237,11 +280,15 @@ async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Pa
 
 
 @BOTH
-async def test_guided_requests_are_decoded_with_their_form(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_guided_requests_are_decoded_with_their_form(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     schema = {"type": "object"}
     await run(engine, request(guided=OutputFormat("json_schema", schema)))
     await run(engine, request(grammar='start: "x"'))
-    first, second = (output.sampling.guided_decoding for output in fake_trtllm.LLM.last.runtime.outputs)
+    first, second = (
+        output.sampling.guided_decoding for output in fake_trtllm.LLM.last.runtime.outputs
+    )
     assert (first.json, first.grammar) == (schema, None)
     assert (second.json, second.grammar) == (None, 'start: "x"')
 
@@ -255,8 +302,12 @@ async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
     """Nor the model's own defaults, for which newer releases would refuse every turn."""
     own = '{"do_sample": true, "temperature": 0.6, "repetition_penalty": 1.05, "min_p": 0.05}'
     (model / "generation_config.json").write_text(own)
-    drafts = {"decoding_type": kind, "max_draft_len": 3} | ({"enable_penalty": True} if penalties else {})
-    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, engine_args={"speculative_config": drafts}))
+    drafts = {"decoding_type": kind, "max_draft_len": 3} | (
+        {"enable_penalty": True} if penalties else {}
+    )
+    engine = TrtllmEngine(
+        WorkerConfig(model=str(model), slots=4, engine_args={"speculative_config": drafts})
+    )
     info = await engine.start()
     assert (await run(engine, request(max_tokens=4)))[-1].finish is not None
     sent = fake_trtllm.LLM.last.runtime.outputs[-1].sampling
@@ -276,7 +327,9 @@ async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
 
 
 @BOTH
-async def test_more_log_probabilities_than_the_library_has_are_refused(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_more_log_probabilities_than_the_library_has_are_refused(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     assert await run(engine, request(logprobs=100, max_tokens=2))
     if fake_trtllm.__version__ in VERSIONS[4:]:
         with pytest.raises(Invalid, match="less than or equal to 100"):
@@ -286,15 +339,24 @@ async def test_more_log_probabilities_than_the_library_has_are_refused(engine: T
 
 @BOTH
 async def test_an_argument_that_a_release_removed_is_named(fake_trtllm: Any, model: Path) -> None:
-    for value, refused in (("auto", False), ("TRTLLMSampler", fake_trtllm.__version__ in VERSIONS[4:])):
+    for value, refused in (
+        ("auto", False),
+        ("TRTLLMSampler", fake_trtllm.__version__ in VERSIONS[4:]),
+    ):
         engine = TrtllmEngine(WorkerConfig(model=str(model), engine_args={"sampler_type": value}))
-        with pytest.raises(EngineFailed, match="sampler_type") if refused else contextlib.nullcontext():
+        with (
+            pytest.raises(EngineFailed, match="sampler_type")
+            if refused
+            else contextlib.nullcontext()
+        ):
             await engine.start()
             await engine.stop(5.0)
 
 
 @BOTH
-@pytest.mark.parametrize("error", [ValueError, TypeError, NotImplementedError, AssertionError, "RequestError"])
+@pytest.mark.parametrize(
+    "error", [ValueError, TypeError, NotImplementedError, AssertionError, "RequestError"]
+)
 async def test_a_call_that_is_refused_ends_that_turn_alone(
     engine: TrtllmEngine, fake_trtllm: Any, monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
@@ -317,7 +379,8 @@ async def test_a_call_that_is_refused_ends_that_turn_alone(
 async def test_an_error_of_one_request_ends_it_in_mid_stream(
     engine: TrtllmEngine, fake_trtllm: Any, error: Any
 ) -> None:
-    """Its own, or one that the library raises while it reads the response: other requests go on, and it is aborted."""
+    """Its own, or one that the library raises while it reads the response: other requests go on,
+    and it is aborted."""
     kind = fake_trtllm.llmapi.RequestError if error == "RequestError" else error
     deltas = listen(engine, request("bad", max_tokens=3000))
     await asyncio.wait_for(anext(deltas), WAIT_S)
@@ -334,7 +397,9 @@ async def test_an_error_of_one_request_ends_it_in_mid_stream(
 
 
 @BOTH
-async def test_an_executor_that_is_shut_down_makes_any_error_the_end(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_an_executor_that_is_shut_down_makes_any_error_the_end(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     turns = [listen(engine, request(f"t{i}", max_tokens=3000)) for i in range(3)]
     await asyncio.wait_for(asyncio.gather(*(anext(deltas) for deltas in turns)), WAIT_S)
     fake_trtllm.LLM.last._executor.doing_shutdown = True
@@ -368,14 +433,19 @@ async def test_the_window_is_the_workers(fake_trtllm: Any, model: Path) -> None:
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
     info = await engine.start()
     assert info.max_model_len == 300
-    assert len([token for delta in await run(engine, request(max_tokens=200)) for token in delta.ids]) == 200
+    assert (
+        len([token for delta in await run(engine, request(max_tokens=200)) for token in delta.ids])
+        == 200
+    )
     with pytest.raises(ContextOverflow, match="100 \\+ 201 > 300"):
         await run(engine, request(max_tokens=201))
     await engine.stop(5.0)
 
 
 @OLD
-async def test_older_releases_show_the_window_when_they_cut_or_refuse(fake_trtllm: Any, model: Path) -> None:
+async def test_older_releases_show_the_window_when_they_cut_or_refuse(
+    fake_trtllm: Any, model: Path
+) -> None:
     fake_trtllm.LLM.worker_window = 300
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
     assert (await engine.start()).max_model_len == 4096
@@ -408,7 +478,9 @@ async def test_a_blocked_event_loop_ends_the_process(monkeypatch: pytest.MonkeyP
 
 
 @BOTH
-async def test_any_other_error_of_an_iterator_is_the_end(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_any_other_error_of_an_iterator_is_the_end(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     turns = [listen(engine, request(f"t{i}", max_tokens=3000)) for i in range(3)]
     await asyncio.wait_for(asyncio.gather(*(anext(deltas) for deltas in turns)), WAIT_S)
     fake_trtllm.LLM.last.runtime.outputs[1].deliver(RuntimeError("NCCL: unhandled system error"))
@@ -419,7 +491,9 @@ async def test_any_other_error_of_an_iterator_is_the_end(engine: TrtllmEngine, f
 
 
 @BOTH
-async def test_an_engine_that_shuts_down_by_itself_is_dead(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_an_engine_that_shuts_down_by_itself_is_dead(
+    engine: TrtllmEngine, fake_trtllm: Any
+) -> None:
     fake_trtllm.LLM.last.shutdowns = 1
     with pytest.raises(EngineDied, match="shutting down"):
         await run(engine, request())
@@ -439,7 +513,9 @@ async def test_silence_is_death_after_a_while(fake_trtllm: Any, model: Path) -> 
 
 
 @OLD
-async def test_idleness_is_not_silence(fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idleness_is_not_silence(
+    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first request after an hour gets the whole time of the watchdog."""
     ahead, reads = [0.0], [0]
 
@@ -465,7 +541,9 @@ async def test_idleness_is_not_silence(fake_trtllm: Any, model: Path, monkeypatc
 
 
 @NEW
-async def test_a_failed_health_check_is_death(fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_health_check_is_death(
+    fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trtllm, "HEALTH_INTERVAL_S", 0.01)
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
     await engine.start()
@@ -482,7 +560,11 @@ async def test_a_failed_health_check_is_death(fake_trtllm: Any, model: Path, mon
 async def test_a_health_check_that_hangs_is_death(
     fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("HEALTH_INTERVAL_S", 0.01), ("HEALTH_TIMEOUT_S", 0.1), ("WATCH_INTERVAL_S", 0.01)):
+    for name, value in (
+        ("HEALTH_INTERVAL_S", 0.01),
+        ("HEALTH_TIMEOUT_S", 0.1),
+        ("WATCH_INTERVAL_S", 0.01),
+    ):
         monkeypatch.setattr(trtllm, name, value)
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
     await engine.start()
@@ -516,7 +598,9 @@ async def test_kv_events_from_the_first_response_on(engine: TrtllmEngine) -> Non
 
 
 @BOTH
-async def test_load_has_the_use_of_the_cache(engine: TrtllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_load_has_the_use_of_the_cache(
+    engine: TrtllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trtllm, "STATS_INTERVAL_S", 0.01)
     assert engine.load().kv_used is None
     await run(engine, request())
@@ -538,7 +622,9 @@ async def test_stop_aborts_ends_and_shuts_down(engine: TrtllmEngine, fake_trtllm
     await asyncio.wait_for(engine.stop(5.0), WAIT_S)
     assert (await rest)[-1].finish is FinishReason.CANCELLED
     assert fake_trtllm.LLM.last.shutdowns == 1
-    assert not [thread for thread in threading.enumerate() if thread.name in {"trtllm-stats", "trtllm-kv"}]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name in {"trtllm-stats", "trtllm-kv"}
+    ]
 
 
 async def run_rest(deltas: Any) -> list[Delta]:

@@ -33,14 +33,20 @@ def removed(number: int, *hashes: int, **more: Any) -> dict[str, Any]:
 def test_whole_blocks_become_chains() -> None:
     kv = KvTranslator(2)
     created = event(0, {"type": "created", "num_blocks_per_cache_level": [10, 0]})
-    told = kv.translate([created, stored(1, None, block(11, [1, 2]), block(12, [3, 4])), removed(2, 12)])
+    told = kv.translate(
+        [created, stored(1, None, block(11, [1, 2]), block(12, [3, 4])), removed(2, 12)]
+    )
     assert told == [BlocksStored(None, [(11, [1, 2]), (12, [3, 4])]), BlocksRemoved([12])]
-    assert kv.translate([stored(3, 11, block(13, [5, 6], cache_salt="s"))]) == [BlocksStored(11, [(13, [5, 6])], "s")]
+    assert kv.translate([stored(3, 11, block(13, [5, 6], cache_salt="s"))]) == [
+        BlocksStored(11, [(13, [5, 6])], "s")
+    ]
 
 
 def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
     kv = KvTranslator(2)
-    told = kv.translate([stored(0, None, block(11, [1, 2]), block(12, [3])), removed(1, 12), removed(2, 11, 12)])
+    told = kv.translate(
+        [stored(0, None, block(11, [1, 2]), block(12, [3])), removed(1, 12), removed(2, 11, 12)]
+    )
     assert told == [BlocksStored(None, [(11, [1, 2])]), BlocksRemoved([11, 12])]
     assert kv.translate([stored(3, None, block(20, ["a1b2", 2]))]) == []
     assert kv.translate([stored(4, 20, block(21, [3, 4]))]) == []
@@ -49,7 +55,9 @@ def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
 def test_a_block_is_announced_when_it_is_full() -> None:
     kv = KvTranslator(2)
     assert kv.translate([stored(0, None, block(11, [1]))]) == []
-    assert kv.translate([stored(1, None, block(11, [1, 2]))]) == [BlocksStored(None, [(11, [1, 2])])]
+    assert kv.translate([stored(1, None, block(11, [1, 2]))]) == [
+        BlocksStored(None, [(11, [1, 2])])
+    ]
     assert kv.translate([removed(2, 11)]) == [BlocksRemoved([11])]
 
 
@@ -64,20 +72,28 @@ def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
 def test_only_the_window_of_the_whole_prompt_counts() -> None:
     kv = KvTranslator(1)
     first = stored(0, None, block(1, [1]), window_size=4096)
-    assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [BlocksStored(None, [(1, [1])])]
+    assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [
+        BlocksStored(None, [(1, [1])])
+    ]
 
 
 def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
-    """Releases with cache manager V2 announce a block once for each group of layers, also of one window."""
+    """Releases with cache manager V2 announce a block once for each group of layers, also of one
+    window."""
     kv = KvTranslator(1)
-    groups = [stored(number, None, block(1, [1]), layer_group_id=number, hash_algo="v1_block_key") for number in (0, 1)]
+    groups = [
+        stored(number, None, block(1, [1]), layer_group_id=number, hash_algo="v1_block_key")
+        for number in (0, 1)
+    ]
     assert kv.translate(groups) == [BlocksStored(None, [(1, [1])])] * 2
     assert kv.translate([removed(2, 1, layer_group_id=1)]) == [BlocksRemoved([1])]
 
 
 def test_unknown_events_are_skipped() -> None:
     kv = KvTranslator(1)
-    updated = event(0, {"type": "updated", "block_hash": 1, "cache_level": {"old_value": 0, "new_value": 1}})
+    updated = event(
+        0, {"type": "updated", "block_hash": 1, "cache_level": {"old_value": 0, "new_value": 1}}
+    )
     assert kv.translate([updated, event(1, {"type": "new"}), {"event_id": 2}]) == []
 
 
@@ -101,6 +117,10 @@ def test_use_of_the_cache_is_a_share() -> None:
 
 
 def test_use_of_the_cache_is_that_of_all_ranks() -> None:
-    rows = [blocks(90, 100, attentionDpRank=0), blocks(10, 100, attentionDpRank=1), blocks(0, 200, attentionDpRank=2)]
+    rows = [
+        blocks(90, 100, attentionDpRank=0),
+        blocks(10, 100, attentionDpRank=1),
+        blocks(0, 200, attentionDpRank=2),
+    ]
     assert share(*rows) == share(*reversed(rows)) == 0.25
     assert share(*rows, blocks(10, 100, attentionDpRank=0)) == 0.05

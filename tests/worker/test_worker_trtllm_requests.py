@@ -89,7 +89,9 @@ def test_the_operator_has_the_last_word_also_inside(fake_trtllm: Any) -> None:
     assert found["kv_cache_config"]["event_buffer_max_size"] == 65_536
     assert found["kv_cache_config"]["free_gpu_memory_fraction"] == 0.8
     assert (found["tensor_parallel_size"], found["enable_chunked_prefill"]) == (4, False)
-    without = llm_arguments(config(engine_args={"kv_cache_config": {"enable_block_reuse": False}}), can)
+    without = llm_arguments(
+        config(engine_args={"kv_cache_config": {"enable_block_reuse": False}}), can
+    )
     assert not {"prefix_cache", "kv_events"} & offered(without, can)
     plain = llm_arguments(config(engine_args={"guided_decoding_backend": None}), can)
     assert "guided" not in offered(plain, can)
@@ -161,8 +163,13 @@ def test_values_are_converted_for_the_library(
 
 @NEW
 def test_priorities_keep_their_order(fake_trtllm: Any) -> None:
-    requests = [EngineRequest("t", [1], Sampling(), [], priority=priority) for priority in (-1000, -1, 0, 1, 2, 1000)]
-    values = [generate_arguments(one, release(fake_trtllm)).get("priority", 0.5) for one in requests]
+    requests = [
+        EngineRequest("t", [1], Sampling(), [], priority=priority)
+        for priority in (-1000, -1, 0, 1, 2, 1000)
+    ]
+    values = [
+        generate_arguments(one, release(fake_trtllm)).get("priority", 0.5) for one in requests
+    ]
     assert values == sorted(values)
     assert 0.0 <= values[0] < 0.5 < values[-1] <= 1.0
     asked = EngineRequest("t", [1], Sampling(), [], priority=1, cache_salt="s")
@@ -173,9 +180,15 @@ def test_priorities_keep_their_order(fake_trtllm: Any) -> None:
 @BOTH
 def test_traced_turn_has_its_trace_context_where_the_release_takes_it(fake_trtllm: Any) -> None:
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    found = generate_arguments(EngineRequest("t", [1], Sampling(), [], trace=trace), release(fake_trtllm))
-    assert found.get("trace_headers") == (trace if "trace_headers" in release(fake_trtllm).generate else None)
-    assert "trace_headers" not in generate_arguments(EngineRequest("t", [1], Sampling(), []), release(fake_trtllm))
+    found = generate_arguments(
+        EngineRequest("t", [1], Sampling(), [], trace=trace), release(fake_trtllm)
+    )
+    assert found.get("trace_headers") == (
+        trace if "trace_headers" in release(fake_trtllm).generate else None
+    )
+    assert "trace_headers" not in generate_arguments(
+        EngineRequest("t", [1], Sampling(), []), release(fake_trtllm)
+    )
 
 
 def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
@@ -196,7 +209,9 @@ def test_the_grammar_of_a_turn_needs_the_backend_that_reads_it(fake_trtllm: Any)
 
 
 def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: Any) -> Any:
-    out = SimpleNamespace(token_ids=ids, finish_reason=reason, stop_reason=stop, logprobs=more.pop("logprobs", None))
+    out = SimpleNamespace(
+        token_ids=ids, finish_reason=reason, stop_reason=stop, logprobs=more.pop("logprobs", None)
+    )
     return SimpleNamespace(outputs=[out], **{"cached_tokens": 2, **more})
 
 
@@ -220,12 +235,22 @@ def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
         ([10], 7, 7),
         ([], None, 5),
     ],
-    ids=["end id among the ids", "end id left out", "stop word kept", "stop word cut off", "list shrunk"],
+    ids=[
+        "end id among the ids",
+        "end id left out",
+        "stop word kept",
+        "stop word cut off",
+        "list shrunk",
+    ],
 )
-def test_every_way_to_stop_has_its_finish_reason(last: list[int], stop_reason: Any, stop_id: int) -> None:
+def test_every_way_to_stop_has_its_finish_reason(
+    last: list[int], stop_reason: Any, stop_id: int
+) -> None:
     turn = progress()
     assert turn.take(output([10])).ids == [10]
-    assert turn.take(output(last, "stop", stop_reason)) == Delta([], finish=FinishReason.STOP, stop_id=stop_id)
+    assert turn.take(output(last, "stop", stop_reason)) == Delta(
+        [], finish=FinishReason.STOP, stop_id=stop_id
+    )
 
 
 def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
@@ -242,8 +267,12 @@ def test_limit_and_stop_in_one_token_is_a_stop() -> None:
 
 
 def test_a_prefill_has_no_output() -> None:
-    assert progress(max_tokens=0).take(output([10], "length")) == Delta([], cached=2, finish=FinishReason.LENGTH)
-    assert progress(max_tokens=0).take(output([5], "stop")) == Delta([], cached=2, finish=FinishReason.LENGTH)
+    assert progress(max_tokens=0).take(output([10], "length")) == Delta(
+        [], cached=2, finish=FinishReason.LENGTH
+    )
+    assert progress(max_tokens=0).take(output([5], "stop")) == Delta(
+        [], cached=2, finish=FinishReason.LENGTH
+    )
 
 
 def test_cached_is_never_more_than_the_prompt() -> None:
@@ -264,9 +293,19 @@ def test_cancelled_is_an_end() -> None:
 
 
 def test_logprobs_are_read_in_both_forms() -> None:
-    told = [{10: SimpleNamespace(logprob=-0.5), 11: SimpleNamespace(logprob=-0.1), 12: SimpleNamespace(logprob=-3.0)}]
-    assert progress(logprobs=2).take(output([10], logprobs=told)).logprobs == [[(10, -0.5), (11, -0.1), (12, -3.0)]]
-    assert progress(logprobs=1).take(output([10], logprobs=told)).logprobs == [[(10, -0.5), (11, -0.1)]]
+    told = [
+        {
+            10: SimpleNamespace(logprob=-0.5),
+            11: SimpleNamespace(logprob=-0.1),
+            12: SimpleNamespace(logprob=-3.0),
+        }
+    ]
+    assert progress(logprobs=2).take(output([10], logprobs=told)).logprobs == [
+        [(10, -0.5), (11, -0.1), (12, -3.0)]
+    ]
+    assert progress(logprobs=1).take(output([10], logprobs=told)).logprobs == [
+        [(10, -0.5), (11, -0.1)]
+    ]
     assert progress(logprobs=0).take(output([10], logprobs=told)).logprobs == [[(10, -0.5)]]
     assert progress(logprobs=0).take(output([10], logprobs=[-0.7])).logprobs == [[(10, -0.7)]]
     turn = progress(logprobs=0)

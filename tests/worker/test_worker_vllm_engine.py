@@ -1,4 +1,5 @@
-"""The vLLM engine over a small strict fake: errors, deaths, events, and what it sets and leaves behind."""
+"""The vLLM engine over a small strict fake: errors, deaths, events, and what it sets and leaves
+behind."""
 
 import asyncio
 import multiprocessing
@@ -48,7 +49,9 @@ async def engine(fake_vllm: Any, tmp_path: Path) -> AsyncIterator[VllmEngine]:
 
 
 async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: Path) -> None:
-    engine = VllmEngine(config(tmp_path, kv_tokens=4096, engine_args={"speculative_config": {"method": "ngram"}}))
+    engine = VllmEngine(
+        config(tmp_path, kv_tokens=4096, engine_args={"speculative_config": {"method": "ngram"}})
+    )
     info = await engine.start()
     await engine.stop(5.0)
     assert (info.name, info.version, info.max_model_len, info.slots) == ("vllm", "0.32.0", 1024, 2)
@@ -71,7 +74,9 @@ async def test_it_shares_queued_prompts_unless_several_prefill_side_by_side(
 
 
 def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
-    support = VllmEngine.explain(WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True}))  # type: ignore[arg-type]
+    support = VllmEngine.explain(
+        WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True})  # type: ignore[arg-type]
+    )
     assert support.version == "0.32.0"
     assert support.features == FEATURES - {"guided", "grammar", "retention", "vision"}
     assert "skip_tokenizer_init" in support.lacking["guided"]
@@ -94,13 +99,17 @@ async def test_an_engine_that_cannot_be_built_is_one_error(fake_vllm: Any, tmp_p
         ({"top_p": 0.0}, "top_p"),
     ],
 )
-async def test_a_value_that_vllm_refuses_is_invalid(engine: VllmEngine, options: dict[str, Any], why: str) -> None:
+async def test_a_value_that_vllm_refuses_is_invalid(
+    engine: VllmEngine, options: dict[str, Any], why: str
+) -> None:
     with pytest.raises(Invalid, match=why):
         await run(engine, request(**options))
     assert len(await run(engine, request())) == 8
 
 
-async def test_a_failure_of_one_request_leaves_the_others(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_a_failure_of_one_request_leaves_the_others(
+    engine: VllmEngine, fake_vllm: Any
+) -> None:
     other = listen(engine, request("other", max_tokens=400))
     await anext(other)
     fake_vllm.last.failure = RuntimeError("no such LoRA")
@@ -126,13 +135,20 @@ async def test_the_greater_priority_of_two_runs_first(engine: VllmEngine, fake_v
     await asyncio.gather(*tasks)
 
 
-async def test_the_grammar_of_a_turn_is_a_structured_output(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_the_grammar_of_a_turn_is_a_structured_output(
+    engine: VllmEngine, fake_vllm: Any
+) -> None:
     fake_vllm.last.gate.clear()
-    made = EngineRequest("t", PROMPT, Sampling(max_tokens=8, temperature=0.0), [], grammar='start: "x"')
+    made = EngineRequest(
+        "t", PROMPT, Sampling(max_tokens=8, temperature=0.0), [], grammar='start: "x"'
+    )
     task = asyncio.create_task(run(engine, made))
     await eventually(lambda: len(fake_vllm.last.requests) == 1)
     sampling = fake_vllm.last.requests[0].sampling
-    assert (sampling.structured_outputs.grammar, sampling.structured_outputs.json) == ('start: "x"', None)
+    assert (sampling.structured_outputs.grammar, sampling.structured_outputs.json) == (
+        'start: "x"',
+        None,
+    )
     fake_vllm.last.gate.set()
     assert await task
 
@@ -163,7 +179,9 @@ async def test_an_engine_without_steps_is_dead(fake_vllm: Any, tmp_path: Path) -
     await engine.stop(5.0)
 
 
-async def test_events_follow_the_cache_until_the_engine_stops(fake_vllm: Any, tmp_path: Path) -> None:
+async def test_events_follow_the_cache_until_the_engine_stops(
+    fake_vllm: Any, tmp_path: Path
+) -> None:
     engine = VllmEngine(config(tmp_path))
     await engine.start()
     endpoint = fake_vllm.last.args.kv_events_config.endpoint.removeprefix("ipc://")
@@ -184,7 +202,9 @@ async def test_events_follow_the_cache_until_the_engine_stops(fake_vllm: Any, tm
     assert fake_vllm.last.shutdowns == 1
 
 
-async def test_vllms_environment_is_set(fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vllms_environment_is_set(
+    fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", "mine")
     monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
@@ -220,9 +240,13 @@ async def test_a_process_of_the_engine_dies_with_its_parent(tmp_path: Path) -> N
     script.write_text(PARENT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, str(script)]
-    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, env=environment)
+    ran = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, env=environment
+    )
     assert ran.returncode == -9
-    await eventually(lambda: not Path(f"/proc/{int(ran.stdout)}").exists() or _dead(int(ran.stdout)))
+    await eventually(
+        lambda: not Path(f"/proc/{int(ran.stdout)}").exists() or _dead(int(ran.stdout))
+    )
     assert multiprocessing.parent_process() is None
 
 

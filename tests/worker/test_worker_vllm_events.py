@@ -47,13 +47,19 @@ def test_the_keys_of_images_are_those_of_the_preprocessor(
     images = [PromptImage(digit * 40, start, 3) for digit, start in zip("7f", at, strict=True)]
     ids = list(range(16))
     extras: list[list[Any]] = [
-        [[one.hash, one.at - block] for one in images if one.at < block + BLOCK and one.at + one.tokens > block]
+        [
+            [one.hash, one.at - block]
+            for one in images
+            if one.at < block + BLOCK and one.at + one.tokens > block
+        ]
         for block in range(0, len(ids), BLOCK)
     ]
     extras[0] += [salt] if salt else []
     event = {**stored(0, None, ids, None), "block_hashes": [1, 2, 3, 4], "block_size": BLOCK}
     index = KvBlockIndex(BLOCK, None)
-    for translated in translator.translate(0, packed({**event, "extra_keys": [extra or None for extra in extras]})):
+    for translated in translator.translate(
+        0, packed({**event, "extra_keys": [extra or None for extra in extras]})
+    ):
         index.event(translated)
     assert index.keys() == list(block_keys(with_images(pack_ids(ids), images), BLOCK, salt=salt))
 
@@ -72,17 +78,27 @@ def test_a_gap_clears_what_is_known(translator: KvTranslator) -> None:
     assert translator.translate(10, packed({"type": "AllBlocksCleared"})) == [CacheCleared()]
 
 
-def test_fields_of_newer_releases_are_skipped_and_an_unknown_event_clears(translator: KvTranslator) -> None:
+def test_fields_of_newer_releases_are_skipped_and_an_unknown_event_clears(
+    translator: KvTranslator,
+) -> None:
     event = {**stored(1, None, [1, 2, 3, 4], None), "lookahead_token_ids": [5]}
     assert len(translator.translate(0, packed(event))) == 1
     assert translator.translate(1, packed({"type": "BlockMoved"})) == [CacheCleared()]
 
 
 def test_only_the_layers_that_hold_a_whole_prompt_count(translator: KvTranslator) -> None:
-    window = {**stored(2, None, [1, 2, 3, 4], None), "group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
+    window = {
+        **stored(2, None, [1, 2, 3, 4], None),
+        "group_idx": 1,
+        "kv_cache_spec_kind": "sliding_window",
+    }
     whole = stored(1, None, [1, 2, 3, 4], None)
-    assert translator.translate(0, packed(window, whole)) == [BlocksStored(None, [(1, [1, 2, 3, 4])])]
-    assert translator.translate(1, packed(removed(2, group_idx=1), removed(1, group_idx=0))) == [BlocksRemoved([1])]
+    assert translator.translate(0, packed(window, whole)) == [
+        BlocksStored(None, [(1, [1, 2, 3, 4])])
+    ]
+    assert translator.translate(1, packed(removed(2, group_idx=1), removed(1, group_idx=0))) == [
+        BlocksRemoved([1])
+    ]
 
 
 def test_offloaded_blocks_and_odd_sizes_do_not_count(translator: KvTranslator) -> None:

@@ -1,4 +1,5 @@
-"""Images in the vLLM engine, over a small strict fake: what it compares, refuses, sends again and leaves behind."""
+"""Images in the vLLM engine, over a small strict fake: what it compares, refuses, sends again and
+leaves behind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +50,9 @@ def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     for one in data:
         images.append(EngineImage(image_hash(one, None), len(ids), len(expansion), one))
         ids += [*expansion, 9]
-    return EngineRequest(turn, ids, Sampling(max_tokens=8, temperature=0.0), [], cache_salt="salt", images=images)
+    return EngineRequest(
+        turn, ids, Sampling(max_tokens=8, temperature=0.0), [], cache_salt="salt", images=images
+    )
 
 
 async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
@@ -77,7 +80,11 @@ async def test_a_model_without_vision_has_a_reason(fake_vllm: Any, tmp_path: Pat
     info = await engine.start()
     await engine.stop(5.0)
     assert "vision" not in info.features
-    assert info.lacking["vision"] == VllmEngine.explain(config).lacking["vision"] == "the model has no vision"
+    assert (
+        info.lacking["vision"]
+        == VllmEngine.explain(config).lacking["vision"]
+        == "the model has no vision"
+    )
 
 
 async def test_vllm_may_expand_images_in_its_own_way(
@@ -96,7 +103,11 @@ async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> 
     later = EngineImage(image.hash, image.at + 1, image.tokens - 1, image.data)
     for wrong, error, why in [
         ([later], EngineFailed, "differently"),
-        ([EngineImage("0" * 40, image.at, image.tokens, b"GIF89a")], Invalid, "Could not process image"),
+        (
+            [EngineImage("0" * 40, image.at, image.tokens, b"GIF89a")],
+            Invalid,
+            "Could not process image",
+        ),
         (request(fake_vllm, png(1), png(2), png(3)).images, Invalid, "At most 2"),
     ]:
         with pytest.raises(error, match=why):
@@ -109,10 +120,17 @@ async def test_an_image_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: 
     await run(engine, made)
     (image,) = made.images
     again = EngineImage(image.hash, image.at, image.tokens, b"not decoded")
-    assert len(await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], images=[again]))) == 8
+    assert (
+        len(
+            await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], images=[again]))
+        )
+        == 8
+    )
 
 
-async def test_closing_before_vllm_has_the_request_leaves_nothing(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_closing_before_vllm_has_the_request_leaves_nothing(
+    engine: VllmEngine, fake_vllm: Any
+) -> None:
     renderer = fake_vllm.last.renderer
     renderer.gate.clear()
     listener = Listener()

@@ -1,7 +1,8 @@
-"""vLLM itself on a CPU (`make test-vllm`): the conformance suite, exact cache counts, its events, and its deaths.
+"""vLLM itself on a CPU (`make test-vllm`): the conformance suite, exact cache counts, its events,
+and its deaths.
 
-An engine starts in a minute or more. The tests of the suite share one, with its cache emptied; the two that end it come
-last, and the next test gets a new one.
+An engine starts in a minute or more. The tests of the suite share one, with its cache emptied; the
+two that end it come last, and the next test gets a new one.
 """
 
 import asyncio
@@ -37,7 +38,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
+    ),
 ]
 
 
@@ -60,7 +63,10 @@ class Shared:
                 "block_size": BLOCK,
                 "enforce_eager": True,
                 "max_num_batched_tokens": 1024,
-                "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+                "structured_outputs_config": {
+                    "backend": "xgrammar",
+                    "disable_any_whitespace": True,
+                },
             },
         )
         self._engine: Any = None
@@ -126,8 +132,20 @@ async def test_every_feature_is_there(bench: Bench) -> None:
     assert bench.info.lacking.keys() == {"grammar", "retention", "vision"}, (
         "this backend has no grammars with free text"
     )
-    assert {"guided", "kv_events", "logit_bias", "min_p", "priority", "salt", "seed"} <= bench.info.features
-    assert (bench.info.block_tokens, bench.info.slots, bench.info.max_model_len) == (BLOCK, SLOTS, 4096)
+    assert {
+        "guided",
+        "kv_events",
+        "logit_bias",
+        "min_p",
+        "priority",
+        "salt",
+        "seed",
+    } <= bench.info.features
+    assert (bench.info.block_tokens, bench.info.slots, bench.info.max_model_len) == (
+        BLOCK,
+        SLOTS,
+        4096,
+    )
 
 
 async def test_the_index_has_what_the_cache_has(bench: Bench, shared: Shared) -> None:
@@ -137,11 +155,17 @@ async def test_the_index_has_what_the_cache_has(bench: Bench, shared: Shared) ->
     keys = list(block_keys(pack_ids(computed), BLOCK, salt="tenant"))
     assert len(keys) == len(computed) // BLOCK
     await eventually(lambda: set(shared.index.keys()) == set(keys))
-    assert cached(await bench.run(bench.request([*computed, 9, 9], cache_salt="tenant"))) == len(keys) * BLOCK
+    assert (
+        cached(await bench.run(bench.request([*computed, 9, 9], cache_salt="tenant")))
+        == len(keys) * BLOCK
+    )
 
 
 async def test_seeded_sampling_repeats(bench: Bench) -> None:
-    drawn = [await bench.ids(bench.request(temperature=1.0, seed=seed)) for seed in (7, 7, 8, -1, -1, 2**64 - 1)]
+    drawn = [
+        await bench.ids(bench.request(temperature=1.0, seed=seed))
+        for seed in (7, 7, 8, -1, -1, 2**64 - 1)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[3] == drawn[4]
 
@@ -151,7 +175,9 @@ async def test_a_schema_forces_the_output(bench: Bench, model: Path) -> None:
 
     mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
     form = OutputFormat("json_schema", {**mood, "additionalProperties": False})
-    deltas = await bench.run(bench.request(guided=form, stop_ids=bench.info.eos_ids, max_tokens=400))
+    deltas = await bench.run(
+        bench.request(guided=form, stop_ids=bench.info.eos_ids, max_tokens=400)
+    )
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     assert tokenizer.decode(output(deltas)) == '{"mood":"calm"}'
     assert deltas[-1].stop_id is not None

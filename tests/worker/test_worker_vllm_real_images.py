@@ -1,6 +1,7 @@
 """Images in vLLM itself on a CPU (`make test-vllm`), with a tiny Idefics3 that has random weights.
 
-Its greedy tokens are equal for different images, so tests compare log probabilities and counts of cached tokens.
+Its greedy tokens are equal for different images, so tests compare log probabilities and counts of
+cached tokens.
 """
 
 import asyncio
@@ -38,7 +39,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2 * LIMIT_S),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"
+    ),
 ]
 
 
@@ -57,15 +60,26 @@ class VllmBench(Bench):
         await self.idle()
         await asyncio.wait_for(self.llm.reset_prefix_cache(), LIMIT_S)
 
-    async def own(self, text: str, data: Sequence[bytes], ids: Sequence[int]) -> list[dict[int, float]]:
-        """The log probabilities that vLLM computes for a text with placeholders, which has these ids."""
+    async def own(
+        self, text: str, data: Sequence[bytes], ids: Sequence[int]
+    ) -> list[dict[int, float]]:
+        """The log probabilities that vLLM computes for a text with placeholders, which has these
+        ids."""
         names = self.engine._vllm
-        sampling = names.sampling(max_tokens=8, temperature=0.0, logprobs=3, ignore_eos=True, output_kind=names.delta)
-        prompt = {"prompt": text, "multi_modal_data": {"image": [Image.open(BytesIO(one)) for one in data]}}
+        sampling = names.sampling(
+            max_tokens=8, temperature=0.0, logprobs=3, ignore_eos=True, output_kind=names.delta
+        )
+        prompt = {
+            "prompt": text,
+            "multi_modal_data": {"image": [Image.open(BytesIO(one)) for one in data]},
+        }
         rows = []
         async for step in self.llm.generate(prompt, sampling, "own"):
             assert step.prompt_token_ids in (None, ids)
-            rows += [{token: entry.logprob for token, entry in row.items()} for row in step.outputs[0].logprobs]
+            rows += [
+                {token: entry.logprob for token, entry in row.items()}
+                for row in step.outputs[0].logprobs
+            ]
         return rows
 
 
@@ -123,14 +137,18 @@ async def bench(started: VllmBench) -> VllmBench:
     return started
 
 
-@pytest.mark.parametrize("parts", [(TEXT, ONE), (TEXT, OTHER), (ONE, "and", WIDE, QUESTION, ONE, "?")])
+@pytest.mark.parametrize(
+    "parts", [(TEXT, ONE), (TEXT, OTHER), (ONE, "and", WIDE, QUESTION, ONE, "?")]
+)
 async def test_the_output_is_that_of_vllm_for_the_same_text_and_images(
     bench: VllmBench, vision: VisionPrompts, parts: tuple[str | bytes, ...]
 ) -> None:
     request = vision.request(bench, *parts, logprobs=3, max_tokens=8)
     text = "".join(part if isinstance(part, str) else "<image>" for part in parts)
     text = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    own = await bench.own(text, [part for part in parts if isinstance(part, bytes)], request.token_ids)
+    own = await bench.own(
+        text, [part for part in parts if isinstance(part, bytes)], request.token_ids
+    )
     await bench.clear()
     ours = logprobs(await bench.run(request))
     assert len(ours) == len(own) == 8
@@ -139,7 +157,9 @@ async def test_the_output_is_that_of_vllm_for_the_same_text_and_images(
 
 
 async def test_images_change_the_output(bench: VllmBench, vision: VisionPrompts) -> None:
-    one, other = [await bench.run(vision.request(bench, TEXT, data, logprobs=3)) for data in (ONE, OTHER)]
+    one, other = [
+        await bench.run(vision.request(bench, TEXT, data, logprobs=3)) for data in (ONE, OTHER)
+    ]
     assert logprobs(one) != logprobs(other)
 
 
@@ -155,7 +175,9 @@ async def test_the_index_has_the_keys_of_the_preprocessor(
     await eventually(lambda: set(bench.index.keys()) == set(keys))
 
 
-async def test_a_prompt_that_vllm_expands_differently_fails_alone(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_a_prompt_that_vllm_expands_differently_fails_alone(
+    bench: VllmBench, vision: VisionPrompts
+) -> None:
     request = vision.request(bench, QUESTION, ONE, QUESTION)
     ids, (image,) = request.token_ids, request.images
     replace = msgspec.structs.replace
@@ -169,7 +191,9 @@ async def test_a_prompt_that_vllm_expands_differently_fails_alone(bench: VllmBen
     assert len(await bench.ids(request)) == 24
 
 
-async def test_placeholder_without_an_image_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_placeholder_without_an_image_is_text(
+    bench: VllmBench, vision: VisionPrompts
+) -> None:
     """As in the output of an earlier turn."""
     seen = []
     for data in (ONE, OTHER, ONE):
@@ -183,19 +207,25 @@ async def test_placeholder_without_an_image_is_text(bench: VllmBench, vision: Vi
     assert seen[0] == seen[2] != seen[1]
 
 
-async def test_more_images_than_vllm_takes_are_invalid(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_more_images_than_vllm_takes_are_invalid(
+    bench: VllmBench, vision: VisionPrompts
+) -> None:
     request = vision.request(bench, *(png(14, 14, seed) for seed in range(5)))
     with pytest.raises(Invalid, match="At most 4"):
         await bench.run(request)
 
 
-async def test_an_image_that_vllm_only_believes_to_have_is_sent_again(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_an_image_that_vllm_only_believes_to_have_is_sent_again(
+    bench: VllmBench, vision: VisionPrompts
+) -> None:
     request = vision.request(bench, TEXT, png(112, 84, 4), QUESTION)
     await bench.engine._images.render(list(request.token_ids), request)  # type: ignore[union-attr]
     assert len(await bench.ids(request)) == 24
 
 
-async def test_mixed_requests_at_once_have_the_output_of_each_alone(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_mixed_requests_at_once_have_the_output_of_each_alone(
+    bench: VllmBench, vision: VisionPrompts
+) -> None:
     async def leave(request: EngineRequest, steps: int) -> None:
         handle = bench.engine.open(request, Listener())
         for _ in range(steps):
@@ -203,13 +233,19 @@ async def test_mixed_requests_at_once_have_the_output_of_each_alone(bench: VllmB
         handle.close()
 
     parts = [
-        (f"Request {n}. ", *((png(56 + 28 * (n % 3), 84, 10 + n % 7), QUESTION) * (n % 4)), "Answer.")
+        (
+            f"Request {n}. ",
+            *((png(56 + 28 * (n % 3), 84, 10 + n % 7), QUESTION) * (n % 4)),
+            "Answer.",
+        )
         for n in range(20)
     ]
     left: list[tuple[str | bytes, ...]] = [(png(84, 84, 30 + n), QUESTION) for n in range(8)]
     together, _ = await asyncio.gather(
         asyncio.gather(*(bench.run(vision.request(bench, *one, logprobs=3)) for one in parts)),
-        asyncio.gather(*(leave(vision.request(bench, *one, max_tokens=900), n) for n, one in enumerate(left))),
+        asyncio.gather(
+            *(leave(vision.request(bench, *one, max_tokens=900), n) for n, one in enumerate(left))
+        ),
     )
     for one in left:
         assert len(await bench.ids(vision.request(bench, *one))) == 24

@@ -24,38 +24,54 @@ FIELDS = SamplingParams.__struct_fields__
 LARK = {"structured_outputs_config": {"backend": "guidance"}}
 
 
-def request(*, stop_ids: tuple[int, ...] = (), guided: OutputFormat | None = None, **sampling: Any) -> EngineRequest:
+def request(
+    *, stop_ids: tuple[int, ...] = (), guided: OutputFormat | None = None, **sampling: Any
+) -> EngineRequest:
     options: dict[str, Any] = {"max_tokens": 8, **sampling}
     return EngineRequest("t", [1, 2, 3], Sampling(**options), list(stop_ids), guided=guided)
 
 
 def test_the_grammar_of_a_turn_needs_the_library_that_reads_it() -> None:
-    assert "grammar" not in lacking(engine_arguments(WorkerConfig(model="m", engine_args=LARK)), FIELDS)
+    assert "grammar" not in lacking(
+        engine_arguments(WorkerConfig(model="m", engine_args=LARK)), FIELDS
+    )
     assert "guidance" in lacking(engine_arguments(WorkerConfig(model="m")), FIELDS)["grammar"]
     made = EngineRequest("t", [1, 2], Sampling(max_tokens=8), [5], grammar='start: "x"')
     assert not sampling_arguments(made, Sampling())["ignore_eos"]
 
 
-def output(*ids: int, finish: str | None = None, logprobs: Any = None, cached: int | None = 0) -> SimpleNamespace:
+def output(
+    *ids: int, finish: str | None = None, logprobs: Any = None, cached: int | None = 0
+) -> SimpleNamespace:
     out = SimpleNamespace(token_ids=list(ids), finish_reason=finish, logprobs=logprobs)
     return SimpleNamespace(outputs=[out], num_cached_tokens=cached)
 
 
 def test_settings_become_engine_arguments_and_engine_args_override_them() -> None:
     settings = WorkerConfig(
-        model="org/m", slots=8, max_model_len=4096, engine_args={"dtype": "float16", "data_parallel_size": 2}
+        model="org/m",
+        slots=8,
+        max_model_len=4096,
+        engine_args={"dtype": "float16", "data_parallel_size": 2},
     )
     made = engine_arguments(settings)
     names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     assert set(made) <= names
-    assert (made["model"], made["max_num_seqs"], made["max_model_len"], made["dtype"]) == ("org/m", 8, 4096, "float16")
+    assert (made["model"], made["max_num_seqs"], made["max_model_len"], made["dtype"]) == (
+        "org/m",
+        8,
+        4096,
+        "float16",
+    )
     assert made["scheduling_policy"] == "priority"
     assert not publishes_events(made)
     assert publishes_events(made | {"data_parallel_size": 1})
 
 
 @pytest.mark.parametrize(("given", "size", "blocks"), [({}, 16, 65), ({"block_size": 64}, 64, 17)])
-def test_the_capacity_of_the_cache_is_a_number_of_blocks(given: dict[str, int], size: int, blocks: int) -> None:
+def test_the_capacity_of_the_cache_is_a_number_of_blocks(
+    given: dict[str, int], size: int, blocks: int
+) -> None:
     made = engine_arguments(WorkerConfig(model="m", kv_tokens=1024, engine_args=given))
     assert (made["block_size"], made["num_gpu_blocks_override"]) == (size, blocks)
 
@@ -82,13 +98,21 @@ def test_a_lacking_feature_has_a_reason(given: dict[str, Any], features: set[str
 def test_a_release_and_a_model_may_lack_something() -> None:
     arguments = engine_arguments(WorkerConfig(model="m", engine_args=LARK))
     assert set(lacking(arguments, FIELDS)) == {"retention"}  # its cache knows no priorities
-    assert set(lacking(arguments, [name for name in FIELDS if name != "min_p"])) == {"min_p", "retention"}
-    assert set(lacking(arguments, FIELDS, caches=False)) == {"prefix_cache", "kv_events", "retention"}
+    assert set(lacking(arguments, [name for name in FIELDS if name != "min_p"])) == {
+        "min_p",
+        "retention",
+    }
+    assert set(lacking(arguments, FIELDS, caches=False)) == {
+        "prefix_cache",
+        "kv_events",
+        "retention",
+    }
 
 
 def test_sampling_arguments_are_what_vllm_takes() -> None:
     made = sampling_arguments(
-        request(temperature=0.5, top_p=0.9, top_k=-1, seed=-1, min_tokens=2, stop_ids=(5, 7)), Sampling()
+        request(temperature=0.5, top_p=0.9, top_k=-1, seed=-1, min_tokens=2, stop_ids=(5, 7)),
+        Sampling(),
     )
     params = SamplingParams(**made)
     assert (params.temperature, params.top_p, params.top_k, params.min_tokens) == (0.5, 0.9, -1, 2)
@@ -115,11 +139,18 @@ def test_a_prefill_decodes_one_token_and_drops_it() -> None:
     assert (made["max_tokens"], made["min_tokens"]) == (1, 1)
     for reason in ("length", "stop"):
         delta = Progress(prefill).take(output(9, finish=reason, cached=2))
-        assert (delta.ids, delta.cached, delta.finish, delta.stop_id) == ([], 2, FinishReason.LENGTH, None)
+        assert (delta.ids, delta.cached, delta.finish, delta.stop_id) == (
+            [],
+            2,
+            FinishReason.LENGTH,
+            None,
+        )
 
 
 def test_guided_output_ends_with_the_tokenizers_end_token() -> None:
-    assert not sampling_arguments(request(guided=OutputFormat("json_object")), Sampling())["ignore_eos"]
+    assert not sampling_arguments(request(guided=OutputFormat("json_object")), Sampling())[
+        "ignore_eos"
+    ]
 
 
 def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:

@@ -1,6 +1,7 @@
 """What an engine with vision must do, beside the rules of `tests.worker.conformance`.
 
-A subclass has two fixtures: `bench`, an engine on a model of `tests.vision_model`, and `vision`, the prompts for it.
+A subclass has two fixtures: `bench`, an engine on a model of `tests.vision_model`, and `vision`,
+the prompts for it.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ class VisionPrompts:
         self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         self._before, self._after = MARKUP[scheme]
 
-    def prompt(self, *parts: str | bytes, assistant: bool = True) -> tuple[list[int], list[EngineImage]]:
+    def prompt(
+        self, *parts: str | bytes, assistant: bool = True
+    ) -> tuple[list[int], list[EngineImage]]:
         """A user's message of texts and images, and the opening of the answer."""
         ids, images = self._ids("<|im_start|>user\n"), []
         for part in parts:
@@ -67,7 +70,9 @@ class VisionPrompts:
         return ids
 
 
-def with_images(bench: Bench, request: EngineRequest, images: Sequence[EngineImage]) -> EngineRequest:
+def with_images(
+    bench: Bench, request: EngineRequest, images: Sequence[EngineImage]
+) -> EngineRequest:
     """The request with these images, if the worker lets it through."""
     made = msgspec.structs.replace(request, images=images)
     check(made, bench.info)
@@ -129,7 +134,8 @@ class VisionConformance:
     async def test_turn_after_one_with_an_image_finds_it_in_the_cache(
         self, bench: Bench, vision: VisionPrompts
     ) -> None:
-        """A session continues with a second image, and its turn is stopped and continued with the first one's."""
+        """A session continues with a second image, and its turn is stopped and continued with the
+        first one's."""
         request = vision.request(bench, TEXT, image(), max_tokens=40, ignore_eos=True)
         first = [*request.token_ids, *await bench.ids(request)]
         more, images = vision.prompt("And this? ", image("blue"))
@@ -139,11 +145,19 @@ class VisionConformance:
         if "prefix_cache" in bench.info.features:
             assert bench.in_cache(len(first) - 1) <= (cached(deltas) or 0) <= len(first)
 
-    async def test_turns_with_different_images_decode_at_once(self, bench: Bench, vision: VisionPrompts) -> None:
-        parts: list[Parts] = [[TEXT, "?"], *(_parts(color, "?") for color in ("red", "green", "blue"))]
+    async def test_turns_with_different_images_decode_at_once(
+        self, bench: Bench, vision: VisionPrompts
+    ) -> None:
+        parts: list[Parts] = [
+            [TEXT, "?"],
+            *(_parts(color, "?") for color in ("red", "green", "blue")),
+        ]
         alone = [await bench.ids(vision.request(bench, *one, max_tokens=8)) for one in parts]
         several = await asyncio.gather(
-            *(bench.ids(vision.request(bench, *one, max_tokens=8)) for one in [*parts, *parts, *parts])
+            *(
+                bench.ids(vision.request(bench, *one, max_tokens=8))
+                for one in [*parts, *parts, *parts]
+            )
         )
         assert several == alone * 3
 
@@ -153,7 +167,9 @@ class VisionConformance:
         request = vision.request(bench, TEXT, image("red", 300, 300), max_tokens=4)
         (whole,) = request.images
         for data in (whole.data[:-40], b"\x89PNG\r\n\x1a\n", b"no image"):
-            damaged = msgspec.structs.replace(whole, data=data, hash=blake2b(data, digest_size=20).hexdigest())
+            damaged = msgspec.structs.replace(
+                whole, data=data, hash=blake2b(data, digest_size=20).hexdigest()
+            )
             with pytest.raises(Invalid):
                 await bench.run(with_images(bench, request, [damaged]))
         assert await bench.ids(vision.request(bench, TEXT, image("red", 300, 300), max_tokens=4))

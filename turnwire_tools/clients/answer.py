@@ -14,8 +14,9 @@ Api: TypeAlias = Literal["messages", "responses", "chat"]
 APIS: tuple[Api, ...] = get_args(Api)
 Kind: TypeAlias = Literal["reasoning", "text", "call", "cut call"]
 Story: TypeAlias = list[tuple[Kind, str]]
-"""The blocks of an answer, in order. The text of a call is its name, a space and its arguments as JSON in Python's
-spelling. `cut call`: a call with arguments that are not a JSON object, since it was cut off."""
+"""The blocks of an answer, in order. The text of a call is its name, a space and its arguments as
+JSON in Python's spelling. `cut call`: a call with arguments that are not a JSON object, since it
+was cut off."""
 End: TypeAlias = Literal["stop", "calls", "length", "error", "refused"]
 BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
 
@@ -62,7 +63,13 @@ class Block(Struct):
             return Reasoning(self.text or None, self.seal)
         if self.kind == "text":
             return Text(self.text)
-        return Call(self.call_id, self.name, self.arguments, "custom" if self.custom else "function", self.namespace)
+        return Call(
+            self.call_id,
+            self.name,
+            self.arguments,
+            "custom" if self.custom else "function",
+            self.namespace,
+        )
 
 
 class Answer(Struct):

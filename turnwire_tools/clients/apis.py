@@ -23,6 +23,8 @@ class ClientApi(Struct, frozen=True):
 
 CLIENTS: Mapping[Api, ClientApi] = {
     "messages": ClientApi(messages.PATH, messages.COUNT_PATH, messages.request, messages.Reader),
-    "responses": ClientApi(responses.PATH, responses.COUNT_PATH, responses.request, responses.Reader),
+    "responses": ClientApi(
+        responses.PATH, responses.COUNT_PATH, responses.request, responses.Reader
+    ),
     "chat": ClientApi(chat.PATH, None, chat.request, chat.Reader),
 }

@@ -23,14 +23,19 @@ from turnwire_tools.clients.messages import write_block
 from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
 
 PATH = "/v1/chat/completions"
-_ENDS: dict[str, End] = {"stop": "stop", "tool_calls": "calls", "function_call": "calls", "length": "length"}
+_ENDS: dict[str, End] = {
+    "stop": "stop",
+    "tool_calls": "calls",
+    "function_call": "calls",
+    "length": "length",
+}
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation.
 
-    A message of this API is reasoning, text, calls; a turn in another order becomes several messages. The API has no
-    deferred tools and no errors of tools.
+    A message of this API is reasoning, text, calls; a turn in another order becomes several
+    messages. The API has no deferred tools and no errors of tools.
     """
     thinking, choice = conversation.thinking, conversation.tool_choice
     body: dict[str, Any] = {
@@ -52,7 +57,10 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         body["tools"] = [_tool(tool) for tool in conversation.tools]
         body["parallel_tool_calls"] = choice.parallel
         if choice.mode != "auto":
-            function = {"type": "function", "function": {"name": tool_name(choice.name or "", choice.namespace)}}
+            function = {
+                "type": "function",
+                "function": {"name": tool_name(choice.name or "", choice.namespace)},
+            }
             body["tool_choice"] = {"any": "required", "none": "none"}.get(choice.mode, function)
     return msgspec.json.encode(body)
 
@@ -64,7 +72,11 @@ def _messages(turn: Message) -> list[dict[str, Any]]:
         content = [_content(part) for part in turn.parts]
         return [{"role": turn.role, "content": content, **present(name=turn.name or None)}]
     return [
-        {"role": "tool", "tool_call_id": part.call_id, "content": [_content(inner) for inner in part.parts]}
+        {
+            "role": "tool",
+            "tool_call_id": part.call_id,
+            "content": [_content(inner) for inner in part.parts],
+        }
         for part in turn.parts
         if isinstance(part, Result)
     ]
@@ -88,7 +100,8 @@ def _assistant(parts: list[Part]) -> dict[str, Any]:
         "role": "assistant",
         "content": [_content(part) for part in parts if isinstance(part, Text | Media)] or None,
         **present(
-            thinking_blocks=[write_block(part) for part in parts if isinstance(part, Reasoning)] or None,
+            thinking_blocks=[write_block(part) for part in parts if isinstance(part, Reasoning)]
+            or None,
             tool_calls=[_call(part) for part in parts if isinstance(part, Call)] or None,
         ),
     }
@@ -99,7 +112,11 @@ def _call(call: Call) -> dict[str, Any]:
     if call.kind == "custom":
         text = msgspec.json.decode(call.arguments)["input"]
         return {"id": call.call_id, "type": "custom", "custom": {"name": name, "input": text}}
-    return {"id": call.call_id, "type": "function", "function": {"name": name, "arguments": call.arguments}}
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": call.arguments},
+    }
 
 
 def _content(part: Part | ToolReference) -> dict[str, Any]:
@@ -111,12 +128,18 @@ def _content(part: Part | ToolReference) -> dict[str, Any]:
         case Media(kind="image"):
             return {"type": "image_url", "image_url": {"url": media_url(part)}}
         case Media():
-            return {"type": "file", "file": {**present(filename=part.title), "file_data": media_url(part)}}
+            return {
+                "type": "file",
+                "file": {**present(filename=part.title), "file_data": media_url(part)},
+            }
     raise AssertionError(part)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": tool_name(tool.name, tool.namespace), "description": tool.description}
+    fields: dict[str, Any] = {
+        "name": tool_name(tool.name, tool.namespace),
+        "description": tool.description,
+    }
     if tool.kind == "function":
         fields |= {"parameters": tool.schema, **present(strict=tool.strict)}
     elif tool.grammar is not None:
@@ -128,8 +151,9 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 class Reader(shared.Reader):
     """Reads answers of one choice.
 
-    The API has no event for the end of a call. Clients go by the next block, by arguments that parse as JSON, or by the
-    dispatch event; here a call is complete with its dispatch event or the next block.
+    The API has no event for the end of a call. Clients go by the next block, by arguments that
+    parse as JSON, or by the dispatch event; here a call is complete with its dispatch event or the
+    next block.
     """
 
     def __init__(self) -> None:
@@ -200,14 +224,20 @@ class Reader(shared.Reader):
             self._text("text", delta["content"])
         for call in _calls(delta):
             if call["index"] in self._calls:
-                require(self._calls[call["index"]] is self.answer.blocks[-1], "arguments out of place")
+                require(
+                    self._calls[call["index"]] is self.answer.blocks[-1], "arguments out of place"
+                )
                 self.answer.blocks[-1].text += _call_text(call)
             else:
                 require(call["index"] == len(self._calls), "indices of calls are not contiguous")
                 self._complete_all()
                 self._calls[call["index"]] = self.answer.add(_call_block(call))
         for detail in delta.get("reasoning_details") or []:
-            unsealed = (block for block in self.answer.blocks if block.kind == "reasoning" and block.seal is None)
+            unsealed = (
+                block
+                for block in self.answer.blocks
+                if block.kind == "reasoning" and block.seal is None
+            )
             if (block := next(unsealed, None)) is not None:
                 block.seal = detail["data"]
 
@@ -233,7 +263,10 @@ class Reader(shared.Reader):
 def _calls(message: Any) -> list[Any]:
     """The calls in a message or delta, among them the one of the older `function_call`."""
     function = message.get("function_call")
-    return [*(message.get("tool_calls") or []), *([{"index": 0, "function": function}] if function else [])]
+    return [
+        *(message.get("tool_calls") or []),
+        *([{"index": 0, "function": function}] if function else []),
+    ]
 
 
 def _call_block(call: Any) -> Block:

@@ -5,7 +5,17 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolReference,
+    ToolSpec,
+)
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block, BlockKind, End
@@ -33,14 +43,18 @@ _DELTAS: dict[str, tuple[BlockKind, str]] = {
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
-    """The body for a conversation. Freeform tools become plain ones, a namespace a part of the name."""
+    """The body for a conversation. Freeform tools become plain ones, a namespace a part of the
+    name."""
     thinking, choice = conversation.thinking, conversation.tool_choice
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
         "max_tokens": DEFAULT_LIMIT,
         "messages": [
-            {"role": _ROLES.get(turn.role, turn.role), "content": [write_block(part) for part in turn.parts]}
+            {
+                "role": _ROLES.get(turn.role, turn.role),
+                "content": [write_block(part) for part in turn.parts],
+            }
             for turn in conversation.messages
         ],
         **sampling_fields(conversation.sampling, limit="max_tokens", stop="stop_sequences"),
@@ -53,7 +67,10 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     if conversation.tools and (choice.mode != "auto" or not choice.parallel):
         name = tool_name(choice.name or "", choice.namespace) if choice.mode == "tool" else None
         single = True if not choice.parallel and choice.mode != "none" else None
-        body["tool_choice"] = {"type": choice.mode, **present(name=name, disable_parallel_tool_use=single)}
+        body["tool_choice"] = {
+            "type": choice.mode,
+            **present(name=name, disable_parallel_tool_use=single),
+        }
     if thinking.mode != "default":
         budget = thinking.budget_tokens or 1024 if thinking.mode == "enabled" else None
         body["thinking"] = {"type": thinking.mode, **present(budget_tokens=budget)}
@@ -71,7 +88,12 @@ def write_block(part: Part | ToolReference) -> dict[str, Any]:
             return {"type": "thinking", "thinking": part.text, "signature": part.seal or ""}
         case Call():
             name = tool_name(part.name, part.namespace)
-            return {"type": "tool_use", "id": part.call_id, "name": name, "input": _input(part.arguments)}
+            return {
+                "type": "tool_use",
+                "id": part.call_id,
+                "name": name,
+                "input": _input(part.arguments),
+            }
         case Result():
             content = [write_block(inner) for inner in part.parts]
             error = present(is_error=part.is_error)
@@ -89,7 +111,8 @@ def write_block(part: Part | ToolReference) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> Raw | dict[str, Any]:
-    """The arguments in their own spelling; arguments that are not an object, in the form that Claude Code uses."""
+    """The arguments in their own spelling; arguments that are not an object, in the form that
+    Claude Code uses."""
     try:
         msgspec.json.decode(arguments or "{}", type=dict[str, Raw])
     except msgspec.DecodeError:
@@ -100,7 +123,11 @@ def _input(arguments: str) -> Raw | dict[str, Any]:
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     schema = tool.schema
     if tool.kind == "custom":
-        schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+        schema = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+        }
     name = tool_name(tool.name, tool.namespace)
     flags = present(strict=tool.strict, defer_loading=True if tool.deferred else None)
     return {"name": name, "description": tool.description, "input_schema": schema, **flags}
@@ -139,10 +166,16 @@ class Reader(shared.Reader):
                 block = answer.add(_read_block(data["content_block"]))
                 block.text = ""  # the `input` of a call that begins is an empty object
             case "content_block_delta":
-                require(not closed and data["index"] == len(answer.blocks) - 1, "a delta outside of its block")
+                require(
+                    not closed and data["index"] == len(answer.blocks) - 1,
+                    "a delta outside of its block",
+                )
                 _extend(answer.blocks[-1], data["delta"])
             case "content_block_stop":
-                require(not closed and data["index"] == len(answer.blocks) - 1, "a stop outside of its block")
+                require(
+                    not closed and data["index"] == len(answer.blocks) - 1,
+                    "a stop outside of its block",
+                )
                 answer.blocks[-1].complete = True
             case "message_delta":
                 require(closed, "message_delta: order")
@@ -154,7 +187,10 @@ class Reader(shared.Reader):
     def finish(self) -> None:
         """A reasoning block has a signature."""
         thoughts = [block for block in self.answer.blocks if block.kind == "reasoning"]
-        require(self.answer.end == "error" or all(block.seal for block in thoughts), "reasoning without a signature")
+        require(
+            self.answer.end == "error" or all(block.seal for block in thoughts),
+            "reasoning without a signature",
+        )
 
     def _document(self, data: Any) -> None:
         for content in data["content"]:
@@ -169,7 +205,10 @@ class Reader(shared.Reader):
 
 def _extend(block: Block, delta: Any) -> None:
     if delta["type"] == "signature_delta":
-        require(delta["signature"] and block.kind == "reasoning" and not block.seal, "a signature out of place")
+        require(
+            delta["signature"] and block.kind == "reasoning" and not block.seal,
+            "a signature out of place",
+        )
         block.seal = delta["signature"]
         return
     kind, member = _DELTAS[delta["type"]]
@@ -185,4 +224,9 @@ def _read_block(content: Any) -> Block:
             return Block("reasoning", content["thinking"], seal=content.get("signature") or None)
         case "redacted_thinking":
             return Block("reasoning", seal=content["data"])
-    return Block("call", msgspec.json.encode(content["input"]).decode(), content["name"], content.get("id", ""))
+    return Block(
+        "call",
+        msgspec.json.encode(content["input"]).decode(),
+        content["name"],
+        content.get("id", ""),
+    )

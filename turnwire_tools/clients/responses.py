@@ -5,7 +5,17 @@ from typing import Any
 
 import msgspec
 
-from schemas.conversation import Call, Conversation, Media, Message, Reasoning, Result, Text, ToolReference, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Reasoning,
+    Result,
+    Text,
+    ToolReference,
+    ToolSpec,
+)
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block
 from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
@@ -20,7 +30,9 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     turns, system = conversation.messages, conversation.system
     if len(system) > 1:  # `instructions` is one text
         turns = [*(Message("system", [text]) for text in system), *turns]
-    kinds = {part.call_id: part.kind for turn in turns for part in turn.parts if isinstance(part, Call)}
+    kinds = {
+        part.call_id: part.kind for turn in turns for part in turn.parts if isinstance(part, Call)
+    }
     effort = "none" if thinking.mode == "disabled" else thinking.effort
     body: dict[str, Any] = {
         "model": conversation.model,
@@ -37,7 +49,9 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         ),
     }
     if conversation.tools and choice.mode != "auto":
-        custom = any(tool.name == choice.name and tool.kind == "custom" for tool in conversation.tools)
+        custom = any(
+            tool.name == choice.name and tool.kind == "custom" for tool in conversation.tools
+        )
         chosen = {"type": "custom" if custom else "function", "name": choice.name}
         chosen |= present(namespace=choice.namespace or None)
         body["tool_choice"] = {"any": "required", "none": "none"}.get(choice.mode) or chosen
@@ -52,7 +66,9 @@ def _items(turn: Message, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
             items.append(_item(part, kinds))
             continue
         if not items or items[-1]["type"] != "message":
-            items.append({"type": "message", "role": turn.role, "content": [], **present(id=next(ids, None))})
+            items.append(
+                {"type": "message", "role": turn.role, "content": [], **present(id=next(ids, None))}
+            )
         text_type = "output_text" if turn.role == "assistant" else "input_text"
         items[-1]["content"].append(_content(part, text_type))
     return items or [{"type": "message", "role": turn.role, "content": []}]
@@ -65,19 +81,37 @@ def _item(part: Reasoning | Call | Result, kinds: Mapping[str, str]) -> dict[str
                 "type": "reasoning",
                 "summary": [{"type": "summary_text", "text": text} for text in part.summary],
                 **present(
-                    content=None if part.text is None else [{"type": "reasoning_text", "text": part.text}],
+                    content=None
+                    if part.text is None
+                    else [{"type": "reasoning_text", "text": part.text}],
                     encrypted_content=part.seal,
                     id=part.id,
                 ),
             }
         case Call(kind="custom"):
-            item = {"type": "custom_tool_call", "input": msgspec.json.decode(part.arguments)["input"]}
+            item = {
+                "type": "custom_tool_call",
+                "input": msgspec.json.decode(part.arguments)["input"],
+            }
         case Call():
             item = {"type": "function_call", "arguments": part.arguments}
         case Result():
-            kind = "custom_tool_call_output" if kinds.get(part.call_id) == "custom" else "function_call_output"
-            return {"type": kind, "call_id": part.call_id, "output": [_content(inner) for inner in part.parts]}
-    return {**item, "call_id": part.call_id, "name": part.name, **present(namespace=part.namespace, id=part.item_id)}
+            kind = (
+                "custom_tool_call_output"
+                if kinds.get(part.call_id) == "custom"
+                else "function_call_output"
+            )
+            return {
+                "type": kind,
+                "call_id": part.call_id,
+                "output": [_content(inner) for inner in part.parts],
+            }
+    return {
+        **item,
+        "call_id": part.call_id,
+        "name": part.name,
+        **present(namespace=part.namespace, id=part.item_id),
+    }
 
 
 def _content(part: Text | Media | ToolReference, text_type: str = "input_text") -> dict[str, Any]:
@@ -100,7 +134,9 @@ def _tools(tools: list[ToolSpec]) -> list[dict[str, Any]]:
     for tool in tools:
         if tool.namespace is not None and tool.namespace not in namespaces:
             namespaces[tool.namespace] = []
-            entries.append({"type": "namespace", "name": tool.namespace, "tools": namespaces[tool.namespace]})
+            entries.append(
+                {"type": "namespace", "name": tool.namespace, "tools": namespaces[tool.namespace]}
+            )
         (entries if tool.namespace is None else namespaces[tool.namespace]).append(_tool(tool))
     return entries
 
@@ -116,7 +152,8 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 class Reader(shared.Reader):
-    """Reads answers; an item is complete with its `output_item.done`, the only event that Codex acts on."""
+    """Reads answers; an item is complete with its `output_item.done`, the only event that Codex
+    acts on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +177,10 @@ class Reader(shared.Reader):
         require(name == kind, f"event {name} has data of {kind}")
         if kind == "keepalive":
             return
-        require(data["sequence_number"] == self._next, f"number {data['sequence_number']}, not {self._next}")
+        require(
+            data["sequence_number"] == self._next,
+            f"number {data['sequence_number']}, not {self._next}",
+        )
         self._next += 1
         require((kind == "response.created") == (self._next == 1), "response.created: order")
         require(not answer.ends or kind in ("error", "response.failed"), f"{kind} after the end")
@@ -148,17 +188,24 @@ class Reader(shared.Reader):
         is_open = bool(answer.blocks) and not answer.blocks[-1].complete
         match kind:
             case "response.output_item.added":
-                require(not is_open and data["output_index"] == last + 1, "items are not contiguous")
+                require(
+                    not is_open and data["output_index"] == last + 1, "items are not contiguous"
+                )
                 answer.add(_block(data["item"]))
             case "response.output_item.done":
                 require(is_open and data["output_index"] == last, "an item ends out of place")
                 self._complete(answer.blocks[-1], data["item"])
             case "response.completed" | "response.incomplete":
-                require(data["response"]["output"] == self._items, "the response is not what its items were")
+                require(
+                    data["response"]["output"] == self._items,
+                    "the response is not what its items were",
+                )
                 answer.ends += 1
                 self._end(data["response"])
             case "response.failed":
-                answer.ends += answer.end != "error"  # an `error` comes before: together they are one end
+                answer.ends += (
+                    answer.end != "error"
+                )  # an `error` comes before: together they are one end
                 self._end(data["response"])
             case "error":
                 answer.fail(data["message"])
@@ -166,9 +213,14 @@ class Reader(shared.Reader):
                 require(is_open and data["output_index"] == last, "a delta out of place")
                 answer.blocks[-1].text += data["delta"]
             case _ if kind.endswith("text.done"):
-                require(data["text"] == answer.blocks[-1].text, "the text is not what its deltas were")
+                require(
+                    data["text"] == answer.blocks[-1].text, "the text is not what its deltas were"
+                )
             case "response.function_call_arguments.done":
-                require(data["arguments"] == answer.blocks[-1].text, "the arguments are not what their deltas were")
+                require(
+                    data["arguments"] == answer.blocks[-1].text,
+                    "the arguments are not what their deltas were",
+                )
 
     def finish(self) -> None:
         """`[DONE]` is optional."""
@@ -180,7 +232,9 @@ class Reader(shared.Reader):
 
     def _complete(self, block: Block, item: Any) -> None:
         whole = _block(item)
-        require(whole.text == block.text, f"the item is {whole.text!r}, streamed were {block.text!r}")
+        require(
+            whole.text == block.text, f"the item is {whole.text!r}, streamed were {block.text!r}"
+        )
         same = (whole.kind, whole.name, whole.call_id) == (block.kind, block.name, block.call_id)
         require(same, "the item is another than the one that began")
         block.seal, block.complete = whole.seal, True
@@ -208,4 +262,6 @@ def _block(item: Any) -> Block:
             return Block("text", "".join(part["text"] for part in item["content"]))
     custom = item["type"] == "custom_tool_call"
     text = item["input"] if custom else item["arguments"]
-    return Block("call", text, item["name"], item["call_id"], custom=custom, namespace=item.get("namespace"))
+    return Block(
+        "call", text, item["name"], item["call_id"], custom=custom, namespace=item.get("namespace")
+    )

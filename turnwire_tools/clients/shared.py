@@ -1,4 +1,5 @@
-"""The parts that the clients of the three APIs share: fields of requests, media, and the events of a stream."""
+"""The parts that the clients of the three APIs share: fields of requests, media, and the events of
+a stream."""
 
 import json
 from abc import ABC, abstractmethod
@@ -30,7 +31,8 @@ class Reader(ABC):
         self.answer = Answer()
 
     def event(self, name: str, data: Any) -> None:
-        """Takes an event of a stream: the name in its `event:` line, and its decoded data, None for `[DONE]`."""
+        """Takes an event of a stream: the name in its `event:` line, and its decoded data, None for
+        `[DONE]`."""
         with _well_formed():
             self._event(name, data)
 
@@ -67,7 +69,9 @@ def present(**fields: Any) -> dict[str, Any]:
 def sampling_fields(sampling: Sampling, *, limit: str, stop: str = "stop") -> dict[str, Any]:
     """The sampling of a request. `limit`, `stop`: what an API calls these two."""
     names = {limit: sampling.max_tokens, stop: sampling.stop or None}
-    return present(**names, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k)
+    return present(
+        **names, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k
+    )
 
 
 def filler(size_bytes: int | None) -> str:

@@ -47,20 +47,24 @@ class Flags:
     port: Port = 8090
     """Port to listen on; 0: a free one."""
     key_file: Path | None = None
-    """File with the key that a browser has to present; default: none on a loopback address, else a new one."""
+    """File with the key that a browser has to present; default: none on a loopback address, else a
+    new one."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which a browser may open the page, besides localhost and addresses."""
     model: str | None = None
-    """Directory or hub id of the served model: its tokenizer shows tokens as text; default: that of the running
-    `turnwire up`, or TURNWIRE_MODEL."""
+    """Directory or hub id of the served model: its tokenizer shows tokens as text; default: that of
+    the running `turnwire up`, or TURNWIRE_MODEL."""
     max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""
     memory_mb: Count = 256
     """Memory for prompts that the next ones are compared with, and again for answers."""
 
 
-def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
-    """Serves a page that shows sessions and turns: time line, prompt, blocks, and what was computed again and why.
+def inspect(
+    sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+) -> int:
+    """Serves a page that shows sessions and turns: time line, prompt, blocks, and what was computed
+    again and why.
 
     Without a file it follows the bus until Ctrl-C.
 
@@ -111,12 +115,15 @@ async def _follow(config: BusConfig, fold: Fold) -> int:
 
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
-    """Loads the vocabulary of the served model; None where no model is named and no tokenizer can be read.
+    """Loads the vocabulary of the served model; None where no model is named and no tokenizer can
+    be read.
 
     Raises TurnwireError, OSError or ValueError for a named model without a readable tokenizer.
     """
     instance = newest_instance(env)
-    name = model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
+    name = (
+        model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
+    )
     if not name:
         return None
     try:

@@ -1,4 +1,5 @@
-"""Explains how a prompt departs from the session's previous one: where, why, and how many tokens that costs. Pure."""
+"""Explains how a prompt departs from the session's previous one: where, why, and how many tokens
+that costs. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -9,7 +10,8 @@ from services.preprocessor.strip import strip_preamble
 from turnwire_tools.inspector.turns import Departure, InspectedTurn, StoredPrompt
 
 OPENING_TOKENS = 12
-"""A prompt's last tokens open the answer. Templates write them differently once the answer is history."""
+"""A prompt's last tokens open the answer. Templates write them differently once the answer is
+history."""
 AROUND = 24
 """Tokens after the first difference that are shown as text."""
 AHEAD = 8
@@ -41,8 +43,8 @@ def compare(
 ) -> Departure:
     """Compares a prompt with the previous one and its answer.
 
-    `before`: the previous prompt; None: it is no longer known. `ancestors`: the previous turn and those before it,
-    newest first. `decode` makes text of tokens, where a tokenizer is at hand.
+    `before`: the previous prompt; None: it is no longer known. `ancestors`: the previous turn and
+    those before it, newest first. `decode` makes text of tokens, where a tokenizer is at hand.
     """
     departure = partial(Departure, previous=previous.id)
     if before is None:
@@ -55,8 +57,12 @@ def compare(
     if at is None:
         # Where the tokens are unknown, as in a redacted recording, the messages alone decide.
         first = next((change for change in changes if change.kind != "reasoning"), None)
-        cause, reason = ("none", "the history is extended") if first is None else (first.kind, in_words(first))
-        return departure(at, 0, changes, extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
+        cause, reason = (
+            ("none", "the history is extended") if first is None else (first.kind, in_words(first))
+        )
+        return departure(
+            at, 0, changes, extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)"
+        )
     if not again:
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
         return departure(at, 0, changes, extends=True, cause="none", reason=reason)
@@ -68,7 +74,9 @@ def compare(
     if decode is not None:
         start, end = max(0, at - AHEAD), at + AROUND
         was, now_text = decode((before.ids + previous.ids)[start:end]), decode(now.ids[start:end])
-    return departure(at, again, changes, extends=False, cause=cause, reason=reason, was=was, now=now_text)
+    return departure(
+        at, again, changes, extends=False, cause=cause, reason=reason, was=was, now=now_text
+    )
 
 
 def _compared(prompt: StoredPrompt) -> ComparedPrompt:
@@ -89,8 +97,9 @@ def answer_parts(turn: InspectedTurn) -> list[Part]:
 
 
 def computed_again(turn: InspectedTurn) -> tuple[int, int]:
-    """Returns the numbers of prompt tokens that a previous turn had and this one computed: those after the difference,
-    unless the worker had the new prompt from another session, and those of the common beginning."""
+    """Returns the numbers of prompt tokens that a previous turn had and this one computed: those
+    after the difference, unless the worker had the new prompt from another session, and those of
+    the common beginning."""
     departure = turn.difference
     if departure is None:
         return 0, 0
@@ -105,7 +114,11 @@ def in_words(change: Change) -> str:
     """Says what a change did."""
     match change.kind:
         case "tools" | "system" | "settings":
-            varies = {"date": " (a date or time)", "id": " (an identifier)", "number": " (a number)"}
+            varies = {
+                "date": " (a date or time)",
+                "id": " (an identifier)",
+                "number": " (a number)",
+            }
             return f"{change.where} changed{varies.get(change.varies, '')}"
         case "reasoning":
             return f"the reasoning of {change.where} was {'added' if 'no reasoning' in change.was else 'left out'}"
@@ -124,8 +137,9 @@ def _cause(
     changes: Sequence[Change],
     ancestors: Iterable[InspectedTurn],
 ) -> tuple[str, str]:
-    """Returns the cause and its description. A change of the conversation explains a departure only where that can be
-    its place: one after the previous prompt's last message is due to the answer."""
+    """Returns the cause and its description. A change of the conversation explains a departure only
+    where that can be its place: one after the previous prompt's last message is due to the
+    answer."""
     in_answer = at >= len(before.ids) - OPENING_TOKENS
     answered = [change for change in changes if change.kind in ("answer", "reasoning", "history")]
     others = [change for change in changes if change.kind != "reasoning"]
@@ -138,10 +152,15 @@ def _cause(
             return _in_answer(turn, earlier, at, possible or changes)
     if changes:
         return changes[0].kind, in_words(changes[0])
-    return "unknown", "the conversation is the same, and its tokens are others: the template wrote something else"
+    return (
+        "unknown",
+        "the conversation is the same, and its tokens are others: the template wrote something else",
+    )
 
 
-def _in_answer(turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
+def _in_answer(
+    turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Sequence[Change]
+) -> tuple[str, str]:
     """Returns cause and description of a departure in the answer of an earlier turn."""
     which = f"the answer of turn {earlier.number}"
     reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
@@ -149,7 +168,9 @@ def _in_answer(turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Se
     if reasoning and at <= earlier.prompt + OPENING_TOKENS:
         by = "the client did not send it back, and " if dropped is not None else ""
         because = RECALL.get(turn.recall)
-        return "reasoning", f"the reasoning in {which} is left out: " + by + (because or "the template drops it")
+        return "reasoning", f"the reasoning in {which} is left out: " + by + (
+            because or "the template drops it"
+        )
     if turn.recall == "template":
         return "template", f"the template renders {which} differently"
     because = RECALL.get(turn.recall, "its text was encoded again")

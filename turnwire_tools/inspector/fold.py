@@ -1,7 +1,8 @@
 """Folds the messages of a bus into sessions and turns, within a bound of memory. Pure.
 
-Messages come decoded (`turnwire_tools.tap.messages`), in their order, with the time of their arrival. Tokens and events
-may come twice or not at all: replays and repeats are dropped, and gaps are marked.
+Messages come decoded (`turnwire_tools.tap.messages`), in their order, with the time of their
+arrival. Tokens and events may come twice or not at all: replays and repeats are dropped, and gaps
+are marked.
 """
 
 from collections import OrderedDict, defaultdict
@@ -37,9 +38,11 @@ _decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 class Fold:
     """The turns of a deployment."""
 
-    def __init__(self, *, max_turns: int = 20_000, max_bytes: int = 256 * MIB, decode: Decode | None = None) -> None:
-        """`max_bytes`: for prompts that the next ones are compared with, and again for answers. `decode`: text of
-        tokens."""
+    def __init__(
+        self, *, max_turns: int = 20_000, max_bytes: int = 256 * MIB, decode: Decode | None = None
+    ) -> None:
+        """`max_bytes`: for prompts that the next ones are compared with, and again for answers.
+        `decode`: text of tokens."""
         self.turns: OrderedDict[str, InspectedTurn] = OrderedDict()
         """Turns by id, oldest first."""
         self.sessions: dict[str, list[str]] = {}
@@ -59,7 +62,8 @@ class Fold:
         self._agents: LRUCache[int, str] = LRUCache(max_turns)
         """The session by the key of the tenant and the client's own id of it."""
         self._titles: LRUCache[int, str] = LRUCache(max_turns)
-        """Sessions of a background request that came before the first of its agent, by the same key."""
+        """Sessions of a background request that came before the first of its agent, by the same
+        key."""
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
@@ -88,7 +92,8 @@ class Fold:
 
     @contextmanager
     def watching(self) -> Iterator[dict[str, None]]:
-        """The ids of all turns, newest first, to which that of every turn that changes is added. Take them out."""
+        """The ids of all turns, newest first, to which that of every turn that changes is added.
+        Take them out."""
         names = dict.fromkeys(reversed(self.turns))
         self._watchers[id(names)] = names
         try:
@@ -115,7 +120,8 @@ class Fold:
         for names in self._watchers.values():
             names[turn.id] = None
 
-    # -- requests ---------------------------------------------------------------------------------------------------
+    # -- requests
+    # ---------------------------------------------------------------------------------------------------
 
     def _request(self, request: frames.TurnRequest, now: float) -> None:
         if (turn := self.turns.get(request.turn)) is not None:
@@ -123,7 +129,9 @@ class Fold:
             return
         conversation = request.conversation
         client = (conversation.client.user_agent or "").partition(" ")[0]
-        turn = InspectedTurn(id=request.turn, time=now, model=conversation.model, client=client, session=request.turn)
+        turn = InspectedTurn(
+            id=request.turn, time=now, model=conversation.model, client=client, session=request.turn
+        )
         text = f"{len(conversation.messages)} messages, {len(conversation.tools)} tools, by {request.frontend}"
         turn.mark(now, "received", text)
         self._place_in_session(turn, conversation)
@@ -131,7 +139,9 @@ class Fold:
         self.turns[turn.id] = turn
         self._changed(turn)
         self._prompts[turn.id] = StoredPrompt(conversation, frames.unpack_array(b""))
-        while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
+        while len(self.turns) > 1 and (
+            len(self.turns) > self._max_turns or self._characters > self._max_bytes
+        ):
             self._forget()
 
     def _next_attempt(self, turn: InspectedTurn, request: frames.TurnRequest, now: float) -> None:
@@ -153,7 +163,8 @@ class Fold:
         candidates = ((key, self._best(self._histories.get(key, ()))) for key in histories)
         key, previous = next((found for found in candidates if found[1] is not None), (0, None))
         if previous is not None and key != keys[-1]:
-            # An answer that was never seen, or that the client changed: the newest turn is the one before.
+            # An answer that was never seen, or that the client changed: the newest turn is the one
+            # before.
             previous = self._best(self.sessions[previous.session]) or previous
         elif previous is None and has_id and len(keys) > 1:  # its whole history changed
             previous = self.turns.get(self._latest.get(keys[0], ""))
@@ -166,10 +177,14 @@ class Fold:
         self._latest[keys[0]] = turn.id
 
     def _find_parent(self, turn: InspectedTurn, client: Client) -> None:
-        """Finds the session of the agent that started this one. A session keeps its parent, which is older, so that
-        there are no circles. Only the parent of a title may be younger: so far that session has nothing but titles,
-        which start no agents."""
-        caller = client.session if client.kind == "background" and client.parent is None else client.parent
+        """Finds the session of the agent that started this one. A session keeps its parent, which
+        is older, so that there are no circles. Only the parent of a title may be younger: so far
+        that session has nothing but titles, which start no agents."""
+        caller = (
+            client.session
+            if client.kind == "background" and client.parent is None
+            else client.parent
+        )
         oldest = self.sessions[turn.session][0]
         turn.kind = client.kind
         known = self._agents.get(hash((client.tenant, caller)), "")
@@ -185,16 +200,20 @@ class Fold:
                     self._changed(self.turns[name])
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
-        """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.
+        """Returns a key for the history after each answer; the first one for none. `more`: hashes
+        of further answers.
 
-        Requests with a session id and the same tools and first question are of one session. Agents send the requests of
-        their helpers under the same id. Without an id, the answers and the first question have to be the same:
-        sessions may have answers that are alike.
+        Requests with a session id and the same tools and first question are of one session. Agents
+        send the requests of their helpers under the same id. Without an id, the answers and the
+        first question have to be the same: sessions may have answers that are alike.
         """
         client, question = conversation.client, first_question(conversation)
         tools = tuple(tool.name for tool in conversation.tools)
         start = hash((conversation.model, client.tenant, client.session or question))
-        hashes = [*(hash(content_of(answer)) for answer in answers_in(conversation.messages)), *more]
+        hashes = [
+            *(hash(content_of(answer)) for answer in answers_in(conversation.messages)),
+            *more,
+        ]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
         return [hash((start, question, tools)), *keys[1:]]
 
@@ -207,11 +226,15 @@ class Fold:
         alike = self._histories.get(key, [])
         self._histories[key] = [*alike[1 - MAX_ALIKE :], name]
 
-    def _generate(self, turn: InspectedTurn, request: frames.GenerateRequest, now: float, worker: str) -> None:
+    def _generate(
+        self, turn: InspectedTurn, request: frames.GenerateRequest, now: float, worker: str
+    ) -> None:
         again = request.attempt == turn.placed_attempt and turn.worker != worker
         turn.placed_attempt = request.attempt
         turn.attempt, turn.worker, turn.parser = request.attempt, worker, request.parser
-        turn.reused, turn.recall = (request.reused, request.recall) if request.recall else (None, "")
+        turn.reused, turn.recall = (
+            (request.reused, request.recall) if request.recall else (None, "")
+        )
         if turn.placed_ms is None:
             turn.placed_ms = turn.ms_at(now)
         if turn.state == "received":
@@ -248,7 +271,8 @@ class Fold:
             turn.state, turn.finish, turn.ms = "cancelled", cancel.reason, turn.ms_at(now)
         self._changed(turn)
 
-    # -- tokens and events ------------------------------------------------------------------------------------------
+    # -- tokens and events
+    # ------------------------------------------------------------------------------------------
 
     def _tokens(self, turn: InspectedTurn, entry: frames.TokenEntry, now: float) -> None:
         if entry.attempt < turn.attempt:
@@ -291,7 +315,9 @@ class Fold:
         match event:
             case events.BlockStart():
                 self._first(turn, now)
-                turn.blocks.append(Block(event.kind, turn.ms_at(now), event.name or "", event.call_id or ""))
+                turn.blocks.append(
+                    Block(event.kind, turn.ms_at(now), event.name or "", event.call_id or "")
+                )
                 turn.calls += event.kind == "tool_use"
             case events.Delta():
                 self._first(turn, now)
@@ -307,19 +333,25 @@ class Fold:
                 block = turn.blocks[-1]
                 block.end_ms, block.complete = turn.ms_at(now), event.complete
                 cut = "" if event.complete else ", cut off"
-                turn.mark(now, "block", f"{block.name or block.kind}, {block.length} characters{cut}")
+                turn.mark(
+                    now, "block", f"{block.name or block.kind}, {block.length} characters{cut}"
+                )
             case events.Interrupted():
                 text = f"{event.worker} after {len(event.token_ids) // 4} tokens: {event.error.message}"
                 turn.mark(now, "interrupted", text, trouble=True)
             case Finish() | Failed():
                 self._ended(turn, event, now)
 
-    def _opened(self, turn: InspectedTurn, event: events.Prepared, attempt: int, now: float) -> None:
+    def _opened(
+        self, turn: InspectedTurn, event: events.Prepared, attempt: int, now: float
+    ) -> None:
         """A parser has the stream. It sends this again with a replay."""
         if attempt < turn.attempt or turn.opened_by == (attempt, event.parser):
             return
         if turn.parser and event.parser != turn.parser:
-            turn.mark(now, "takeover", f"{event.parser} parses in place of {turn.parser}", trouble=True)
+            turn.mark(
+                now, "takeover", f"{event.parser} parses in place of {turn.parser}", trouble=True
+            )
         else:
             turn.mark(now, "opened", f"{event.parser} has the stream of {event.worker}")
         turn.opened_by = attempt, event.parser
@@ -339,14 +371,17 @@ class Fold:
         turn.output, turn.reasoning = usage.output, usage.reasoning
         del turn.ids[usage.output :]
         if turn.placed_ms is not None and turn.ttft_ms is not None and turn.attempt == 1:
-            self.rates[turn.model].add(turn.prompt - turn.cached, (turn.ttft_ms - turn.placed_ms) / 1000)
+            self.rates[turn.model].add(
+                turn.prompt - turn.cached, (turn.ttft_ms - turn.placed_ms) / 1000
+            )
         prompt = self._prompts.get(turn.id)
         if prompt is not None:
             # The next request of the session has this answer after this history.
             answer = hash(content_of(answer_parts(turn)))
             self._remember(self._keys(prompt.conversation, answer)[-1], turn.id)
 
-    # -- memory -----------------------------------------------------------------------------------------------------
+    # -- memory
+    # -----------------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """Drops the oldest turn."""

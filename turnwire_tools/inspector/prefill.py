@@ -1,4 +1,5 @@
-"""Estimates how long a deployment takes to compute prompt tokens, from the turns that were seen. Pure."""
+"""Estimates how long a deployment takes to compute prompt tokens, from the turns that were seen.
+Pure."""
 
 from collections import deque
 from statistics import linear_regression
@@ -17,7 +18,8 @@ class PrefillRate:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)
 
     def add(self, tokens: int, seconds: float) -> None:
-        """Adds a turn: the tokens that its worker computed, and the time from its placement to its first token."""
+        """Adds a turn: the tokens that its worker computed, and the time from its placement to its
+        first token."""
         if tokens >= MIN_TOKENS and seconds > 0:
             self._seen.append((tokens, seconds))
 
@@ -28,8 +30,8 @@ class PrefillRate:
     def ms_per_token(self) -> float | None:
         """Milliseconds for one more token; None until a turn was seen.
 
-        The slope over the turns, which leaves out what every turn pays. Few turns, or turns of one size, have no slope:
-        then it is all their time by all their tokens, which is an upper bound.
+        The slope over the turns, which leaves out what every turn pays. Few turns, or turns of one
+        size, have no slope: then it is all their time by all their tokens, which is an upper bound.
         """
         if not self._seen:
             return None

@@ -1,7 +1,7 @@
 """Serves the inspector's page, its data as JSON, and changes as server-sent events.
 
-The page has no content of its own: everything comes from `/api`. Each connection gets at most `ROWS_PER_TICK`
-rows a tick; a row that waits is sent once, in its latest state.
+The page has no content of its own: everything comes from `/api`. Each connection gets at most
+`ROWS_PER_TICK` rows a tick; a row that waits is sent once, in its latest state.
 """
 
 import asyncio
@@ -25,7 +25,12 @@ from turnwire_tools.inspector.views import rows_of, search, session_view, turn_v
 TICK_S = 0.5
 ROWS_PER_TICK = 500
 PAGE = Path(__file__).parent / "page"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
     " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -42,7 +47,13 @@ class InspectorServer:
     """The web server of one fold."""
 
     def __init__(
-        self, fold: Fold, source: str, hosts: AllowedHosts, *, key: str | None, vocabulary: Vocabulary | None
+        self,
+        fold: Fold,
+        source: str,
+        hosts: AllowedHosts,
+        *,
+        key: str | None,
+        vocabulary: Vocabulary | None,
     ) -> None:
         """`key`: what a browser has to present; None: nothing, for a loopback address."""
         self._fold = fold
@@ -50,7 +61,9 @@ class InspectorServer:
         self._hosts = hosts
         self._key = key
         self._vocabulary = vocabulary
-        self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
+        self._files = {
+            path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES
+        }
 
     def app(self) -> web.Application:
         """The application."""
@@ -83,7 +96,9 @@ class InspectorServer:
 
     def _admits(self, request: web.Request) -> bool:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        presented = bearer if scheme.lower() == "bearer" else request.cookies.get(_cookie(request), "")
+        presented = (
+            bearer if scheme.lower() == "bearer" else request.cookies.get(_cookie(request), "")
+        )
         return self._key is None or _equal(presented, self._key)
 
     def _refusal(self, request: web.Request) -> web.Response:
@@ -92,14 +107,18 @@ class InspectorServer:
         if request.path != "/" or not _equal(presented, self._key or ""):
             return _problem(401, "open the address that turnwire inspect printed, with its key")
         response = web.Response(status=303, headers={"Location": "/"})
-        response.set_cookie(_cookie(request), presented, httponly=True, samesite="Strict", secure=request.secure)
+        response.set_cookie(
+            _cookie(request), presented, httponly=True, samesite="Strict", secure=request.secure
+        )
         return response
 
     async def _page(self, request: web.Request) -> web.Response:
         name = request.match_info.get("name", "index.html")
         if name not in self._files:
             raise web.HTTPNotFound(reason="there is no such file")
-        return web.Response(body=self._files[name], content_type=TYPES[Path(name).suffix], charset="utf-8")
+        return web.Response(
+            body=self._files[name], content_type=TYPES[Path(name).suffix], charset="utf-8"
+        )
 
     async def _search(self, request: web.Request) -> web.Response:
         return _json(search(self._fold, request.query.get("q", "")))
@@ -125,7 +144,8 @@ class InspectorServer:
         return _json(session)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """All turns, and then those that change; an event each tick shows that the connection lives."""
+        """All turns, and then those that change; an event each tick shows that the connection
+        lives."""
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         fold = self._fold
@@ -134,7 +154,11 @@ class InspectorServer:
                 names = list(islice(waiting, ROWS_PER_TICK))
                 for name in names:
                     del waiting[name]
-                head = {"source": self._source, "turns": len(fold.turns), "sessions": len(fold.sessions)}
+                head = {
+                    "source": self._source,
+                    "turns": len(fold.turns),
+                    "sessions": len(fold.sessions),
+                }
                 event = b"event: head\ndata: %b\n\nevent: rows\ndata: %b\n\n"
                 await response.write(event % (_encode(head), _encode(rows_of(fold, names))))
                 await asyncio.sleep(TICK_S if len(names) < ROWS_PER_TICK else TICK_S / 5)
@@ -147,7 +171,8 @@ def _equal(presented: str, key: str) -> bool:
 
 
 def _cookie(request: web.Request) -> str:
-    """Browsers share cookies among the ports of a host. The port in the `Host` header may be anything."""
+    """Browsers share cookies among the ports of a host. The port in the `Host` header may be
+    anything."""
     return f"turnwire_inspect_{request.get_extra_info('sockname')[1]}"
 
 
@@ -156,4 +181,8 @@ def _json(value: object) -> web.Response:
 
 
 def _problem(status: int, message: str) -> web.Response:
-    return web.Response(status=status, body=_encode({"error": {"message": message}}), content_type="application/json")
+    return web.Response(
+        status=status,
+        body=_encode({"error": {"message": message}}),
+        content_type="application/json",
+    )

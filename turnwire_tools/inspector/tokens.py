@@ -21,7 +21,9 @@ class TokenList(Struct, frozen=True):
     """First and last index of each block's text, the last one excluded; empty without a tokenizer."""
 
 
-def tokens_of(turn: InspectedTurn, context: ParseContext | None, vocabulary: Vocabulary | None) -> TokenList:
+def tokens_of(
+    turn: InspectedTurn, context: ParseContext | None, vocabulary: Vocabulary | None
+) -> TokenList:
     """The output tokens of a turn. Propagates errors of the parser.
 
     `context`: how the output is parsed; None: unknown, and so are the tokens of its blocks.
@@ -32,7 +34,9 @@ def tokens_of(turn: InspectedTurn, context: ParseContext | None, vocabulary: Voc
     texts = [text_of([token], vocabulary) for token in ids]
     if context is None:
         return TokenList(ids, texts, [])
-    finish = TokenFinish(FinishReason(turn.finish) if turn.state == "finished" else FinishReason.LENGTH)
+    finish = TokenFinish(
+        FinishReason(turn.finish) if turn.state == "finished" else FinishReason.LENGTH
+    )
     blocks = blocks_of(turn.id, context, ids, finish, vocabulary)
     return TokenList(ids, texts, [(block.start, block.end) for block in blocks])
 

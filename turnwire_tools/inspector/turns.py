@@ -28,12 +28,17 @@ MarkKind: TypeAlias = Literal[
     "cancel",
 ]
 """
-received: the frontend's first request.  attempt: another one: the frontend tries again, on another worker.
-held: from here until `placed`, it waited until another turn had computed the beginning of its prompt.
-placed: the prompt is ready and goes to a worker; a second one in an attempt: the worker before refused.
-opened: a parser has the worker's stream.  takeover: another parser has it.  first: the first output arrived.
+received: the frontend's first request.  attempt: another one: the frontend tries again, on another
+worker.
+held: from here until `placed`, it waited until another turn had computed the beginning of its
+prompt.
+placed: the prompt is ready and goes to a worker; a second one in an attempt: the worker before
+refused.
+opened: a parser has the worker's stream.  takeover: another parser has it.  first: the first output
+arrived.
 block: a block is complete.  dispatch: a call is complete and was sent to the client.
-replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was cancelled.
+replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was
+cancelled.
 """
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 MAX_MARKS = 400

@@ -24,7 +24,8 @@ class Segment(Struct, frozen=True):
     cached: bool | None
     """Whether the worker had it in its KV cache."""
     source: str
-    """`ledger`: its ids are those of an earlier prompt or answer; `encoded`: of text that was encoded; "": unknown."""
+    """`ledger`: its ids are those of an earlier prompt or answer; `encoded`: of text that was
+    encoded; "": unknown."""
     answer: int | None = None
     """It is the answer of the session's turn of this number, in its original tokens."""
 
@@ -88,7 +89,11 @@ def session_view(fold: Fold, name: str) -> SessionView | None:
     if names is None:
         return None
     differences = {name: fold.turns[name].difference for name in names}
-    reasons = {name: diff.reason for name, diff in differences.items() if diff is not None and diff.cause != "none"}
+    reasons = {
+        name: diff.reason
+        for name, diff in differences.items()
+        if diff is not None and diff.cause != "none"
+    }
     return SessionView(session, rows_of(fold, names), reasons)
 
 
@@ -102,7 +107,9 @@ def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
 def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[Segment]:
     """The prompt in stretches of one kind, from its start to its end."""
     total, cached, reused = turn.prompt, turn.cached, turn.reused
-    answers = [answer for answer in _answers_kept(turn, ancestors) if answer[1] <= total][:MAX_SEGMENTS]
+    answers = [answer for answer in _answers_kept(turn, ancestors) if answer[1] <= total][
+        :MAX_SEGMENTS
+    ]
     bounds = {0, total, *(at for start, end, _ in answers for at in (start, end))}
     bounds |= {at for at in (cached, reused) if at is not None and at < total}
     by_start = {start: (end, number) for start, end, number in answers}
@@ -112,7 +119,9 @@ def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list
         answer_end, number = by_start.get(start, (answer_end, number))
         answer = number if start < answer_end else None
         source = "" if reused is None else "ledger" if start < reused else "encoded"
-        segments.append(Segment(start, end, None if cached is None else start < cached, source, answer))
+        segments.append(
+            Segment(start, end, None if cached is None else start < cached, source, answer)
+        )
     return segments
 
 
@@ -122,7 +131,9 @@ def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
     return kind(**fields, **more)
 
 
-def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[tuple[int, int, int]]:
+def _answers_kept(
+    turn: InspectedTurn, ancestors: Iterable[InspectedTurn]
+) -> list[tuple[int, int, int]]:
     """Start, end and number of the earlier answers that the prompt has in their original tokens."""
     answers, shared, later = [], turn.prompt, turn
     for earlier in ancestors:

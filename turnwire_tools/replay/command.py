@@ -1,4 +1,5 @@
-"""`turnwire replay FILE…`: plays recorded or written turns as a client of the HTTP APIs, and shows the answers."""
+"""`turnwire replay FILE…`: plays recorded or written turns as a client of the HTTP APIs, and shows
+the answers."""
 
 import asyncio
 import contextlib
@@ -51,18 +52,23 @@ class Flags:
     document: bool = False
     """Request answers in one piece, not as streams."""
     count: bool = False
-    """Ask the counting endpoint too (Messages, Responses); its count must be that of the answer's usage."""
+    """Ask the counting endpoint too (Messages, Responses); its count must be that of the answer's
+    usage."""
     events: bool = False
     """Show every event when it arrives."""
     quiet: bool = False
     """Show only failures."""
 
 
-def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
-    """Plays recorded or written turns as a client of the HTTP APIs, and shows what the client receives.
+def replay(
+    file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+) -> int:
+    """Plays recorded or written turns as a client of the HTTP APIs, and shows what the client
+    receives.
 
-    Without --url, a frontend in this process plays the file's output: nothing else is needed. With --url, the requests
-    go to a server: its answers are those of the file if its worker runs with `--script-mode request`.
+    Without --url, a frontend in this process plays the file's output: nothing else is needed. With
+    --url, the requests go to a server: its answers are those of the file if its worker runs with
+    `--script-mode request`.
 
     Args:
         file: A file of turns.
@@ -115,34 +121,48 @@ def _left_out(replay: Replay, api: Api, flags: Flags) -> str | None:
 def _show(answer: Answer, console: Console) -> None:
     for kind, text in answer.story:
         console.print(Text(f"  {kind:<9} ", style="cyan").append(text, style="default"))
-    usage = f", {answer.usage[0]} prompt and {answer.usage[1]} output tokens" if answer.usage else ""
+    usage = (
+        f", {answer.usage[0]} prompt and {answer.usage[1]} output tokens" if answer.usage else ""
+    )
     problem = f": {answer.problem}" if answer.problem else ""
     console.print(Text(f"  {answer.end}{problem}{usage}", style="dim"))
 
 
 @contextlib.asynccontextmanager
-async def _session(replay: Replay, api: Api, flags: Flags, on_event: OnEvent) -> AsyncIterator[Session]:
+async def _session(
+    replay: Replay, api: Api, flags: Flags, on_event: OnEvent
+) -> AsyncIterator[Session]:
     async with aiohttp.ClientSession() as http:
         open_session = partial(
-            Session, replay, api, http, stream=not flags.document, on_event=on_event, count=flags.count
+            Session,
+            replay,
+            api,
+            http,
+            stream=not flags.document,
+            on_event=on_event,
+            count=flags.count,
         )
         if flags.url:
             served = await asyncio.to_thread(read_models, flags.url, flags.key)
             headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
             ask: UserText = lambda turn, text: text + directives(replay, turn)  # noqa: E731
-            yield open_session(served.url, model=served.choose(flags.model).id, ask=ask, headers=headers)
+            yield open_session(
+                served.url, model=served.choose(flags.model).id, ask=ask, headers=headers
+            )
             return
         vocabulary = None
         if flags.model_dir:
-            vocabulary = Vocabulary(await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False))
+            vocabulary = Vocabulary(
+                await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False)
+            )
         gateway = ReplayGateway(replay, vocabulary=vocabulary, speed=flags.speed)
         async with serving(gateway) as url:
             yield open_session(url, gateway=gateway)
 
 
 def directives(replay: Replay, turn: Turn) -> str:
-    """The output of the turn and of the tool loop after it, in the form that `--script-mode request` reads from a user
-    message: the n-th answer after the message is the n-th `[[say]]`."""
+    """The output of the turn and of the tool loop after it, in the form that `--script-mode
+    request` reads from a user message: the n-th answer after the message is the n-th `[[say]]`."""
     first = replay.turns.index(turn)
     texts = []
     for number, played in enumerate(replay.turns[first:]):
@@ -170,6 +190,10 @@ def not_for_a_server(replay: Replay) -> str | None:
     for turn in replay.turns:
         if turn.finish != "stop" or turn.refuse is not None:
             return "a server decides itself when it stops and what it refuses"
-        if turn.user is None and turn.results is None and any(isinstance(step, Output) for step in turn.steps):
+        if (
+            turn.user is None
+            and turn.results is None
+            and any(isinstance(step, Output) for step in turn.steps)
+        ):
             return "its requests are complete and cannot carry the output"
     return None

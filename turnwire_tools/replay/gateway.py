@@ -1,7 +1,8 @@
-"""A frontend in this process, and the gateway that plays the turns of a replay file in place of the pipeline.
+"""A frontend in this process, and the gateway that plays the turns of a replay file in place of the
+pipeline.
 
-Written output goes through the real parser, one token for each piece, so that call ids, seals, stop strings and
-token counts are as in a live turn. Recorded events go to the frontend unchanged.
+Written output goes through the real parser, one token for each piece, so that call ids, seals, stop
+strings and token counts are as in a live turn. Recorded events go to the frontend unchanged.
 """
 
 import asyncio
@@ -72,13 +73,20 @@ class ClientProgress:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            self.problems.append(f"the gate `{gate.gate}` did not open: the client has {self._answer.story}")
+            self.problems.append(
+                f"the gate `{gate.gate}` did not open: the client has {self._answer.story}"
+            )
         self._passed.append(gate)
 
     def _is_open(self, gate: Gate) -> bool:
         needed = 1 + sum(passed.gate == gate.gate for passed in self._passed)
-        # The end of a message in Responses depends on what follows: for text, its presence is enough.
-        received = [block for block in self._answer.blocks if block.complete or (block.kind == "text" and block.text)]
+        # The end of a message in Responses depends on what follows: for text, its presence is
+        # enough.
+        received = [
+            block
+            for block in self._answer.blocks
+            if block.complete or (block.kind == "text" and block.text)
+        ]
         return sum(gate.matches(block.kind, block.full_name) for block in received) >= needed
 
 
@@ -99,11 +107,13 @@ class ReplayTurn(msgspec.Struct):
 class ReplayGateway:
     """Plays the turns of one file; `select` chooses the next one.
 
-    `vocabulary`: of the model with which a recording was made; its tokens are then parsed again, and its events
-    ignored. `speed`: how fast pauses and recorded times pass; None: at once.
+    `vocabulary`: of the model with which a recording was made; its tokens are then parsed again,
+    and its events ignored. `speed`: how fast pauses and recorded times pass; None: at once.
     """
 
-    def __init__(self, replay: Replay, *, vocabulary: Vocabulary | None = None, speed: float | None = None) -> None:
+    def __init__(
+        self, replay: Replay, *, vocabulary: Vocabulary | None = None, speed: float | None = None
+    ) -> None:
         self.catalog = self.gateway = self.texts = self
         """It is all parts of a `Pipeline`."""
         self.conversations: list[Conversation] = []
@@ -112,7 +122,9 @@ class ReplayGateway:
         self._speed = speed
         self._model_vocabulary = vocabulary
         steps = [step for turn in replay.turns for step in turn.steps if isinstance(step, Output)]
-        self._vocabulary, self._ids = vocabulary_of(sorted({piece for step in steps for piece in step.pieces}))
+        self._vocabulary, self._ids = vocabulary_of(
+            sorted({piece for step in steps for piece in step.pieces})
+        )
         self._card = ModelCard(MODEL, max_model_len=_WINDOW, reasoning=True, tools=True, created=1)
         self._turn = replay.turns[0]
         self._progress: ClientProgress | None = None
@@ -130,13 +142,17 @@ class ReplayGateway:
         usage = self._turn.usage
         left = _WINDOW - usage.prompt
         limit = conversation.sampling.max_tokens
-        prepared = Prepared(usage.prompt, left if limit is None else min(limit, left), _SENDER, _SENDER)
+        prepared = Prepared(
+            usage.prompt, left if limit is None else min(limit, left), _SENDER, _SENDER
+        )
         opened = ReplayTurn(turn_id, self._card, prepared)
         parse = self._parse(self._turn, conversation, opened)
         opened.task = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
         return opened
 
-    async def _play(self, turn: Turn, progress: ClientProgress | None, parse: TurnParse | None, sink: TurnSink) -> None:
+    async def _play(
+        self, turn: Turn, progress: ClientProgress | None, parse: TurnParse | None, sink: TurnSink
+    ) -> None:
         try:
             started, log = asyncio.get_running_loop().time(), TurnLog()
             for step in turn.steps:
@@ -155,7 +171,9 @@ class ReplayGateway:
     async def _wait(self, step: Step, started: float, progress: ClientProgress | None) -> None:
         match step:
             case RecordedEvents(at=at) | RecordedTokens(at=at) if self._speed is not None:
-                await asyncio.sleep(max(0.0, started + at / self._speed - asyncio.get_running_loop().time()))
+                await asyncio.sleep(
+                    max(0.0, started + at / self._speed - asyncio.get_running_loop().time())
+                )
             case Pause(ms) if self._speed is not None:
                 await asyncio.sleep(ms / 1000 / self._speed)
             case Gate() if progress is not None:
@@ -169,16 +187,22 @@ class ReplayGateway:
                 return list(with_dispatches(events, log))
             case RecordedEvents([*_, Failed() as failed]):
                 return [failed]
-            case RecordedEvents([*_, Finish(reason=reason)]) if parse is not None and reason != "stop_string":
+            case RecordedEvents([*_, Finish(reason=reason)]) if (
+                parse is not None and reason != "stop_string"
+            ):
                 # The tokens are parsed again; the reason of their end is in the events.
-                return _finished(parse, FinishReason.LENGTH if reason is FinishReason.CONTEXT else reason)
+                return _finished(
+                    parse, FinishReason.LENGTH if reason is FinishReason.CONTEXT else reason
+                )
             case Output(pieces) if parse is not None:
                 return _fed(parse, [self._ids[piece] for piece in pieces if piece])
             case RecordedTokens(ids) if parse is not None and self._model_vocabulary is not None:
                 return _fed(parse, ids)
         return []
 
-    def _parse(self, turn: Turn, conversation: Conversation, opened: ReplayTurn) -> TurnParse | None:
+    def _parse(
+        self, turn: Turn, conversation: Conversation, opened: ReplayTurn
+    ) -> TurnParse | None:
         """The parse of a turn's output; None if the turn consists of recorded events."""
         context = parse_context(self._replay, conversation, opened.prepared)
         if self._model_vocabulary is not None:
@@ -194,7 +218,9 @@ class ReplayGateway:
         """The tokens that the file names for the chosen turn."""
         return self._turn.usage.prompt
 
-    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
+    async def tokenize(
+        self, admitted: Admitted, text: str | None, add_special_tokens: bool
+    ) -> TextReply:
         """Not available in a replay."""
         raise Unavailable("a replay has no tokenizer")
 

@@ -25,7 +25,16 @@ HEADERS = {
 }
 TIMEOUT_S = 120.0
 NOT_COUNTED = frozenset(
-    ("max_tokens", "stream", "stop_sequences", "temperature", "top_k", "top_p", "metadata", "context_management")
+    (
+        "max_tokens",
+        "stream",
+        "stop_sequences",
+        "temperature",
+        "top_k",
+        "top_p",
+        "metadata",
+        "context_management",
+    )
 )
 """Fields of a request that the counting endpoints do not have."""
 
@@ -73,14 +82,20 @@ class Session:
             system=[Text(header.system)] if header.system else [],
             tools=self.replay.tools,
             # Output that begins outside of reasoning needs a prompt that does not open it.
-            thinking=Thinking("disabled") if self.gateway is None and not header.in_reasoning else Thinking(),
+            thinking=Thinking("disabled")
+            if self.gateway is None and not header.in_reasoning
+            else Thinking(),
         )
 
     async def turn(self, turn: Turn) -> Played:
         """Plays the next turn. Raises aiohttp.ClientError where the server does not answer."""
         body = self._request(turn)
         # Without a stream the client receives nothing before the end, and gates would never open.
-        progress = ClientProgress(self.gate_timeout_s) if self.stream and self.gateway is not None else None
+        progress = (
+            ClientProgress(self.gate_timeout_s)
+            if self.stream and self.gateway is not None
+            else None
+        )
         if self.gateway is not None:
             self.gateway.select(turn, progress)
         client = CLIENTS[self.api]
@@ -102,7 +117,9 @@ class Session:
             found += await self._count(client.count_path, body, answer.usage[0])
         return Played(turn.line, answer, found)
 
-    async def _read(self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress | None) -> None:
+    async def _read(
+        self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress | None
+    ) -> None:
         """Reads an answer. Raises IllFormed."""
         if response.content_type != "text/event-stream":
             reader.document(await response.json())
@@ -122,19 +139,27 @@ class Session:
 
     async def _count(self, path: str, body: bytes, prompt: int) -> list[str]:
         """The differences between the counting endpoint and the answer's usage."""
-        counted_body = {name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED}
+        counted_body = {
+            name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED
+        }
         async with self._post(path, msgspec.json.encode(counted_body)) as response:
             if response.status != 200:
                 return [f"counting: {response.status}: {_error_message(await response.read())}"]
             counted = (await response.json())["input_tokens"]
-        return [] if counted == prompt else [f"{counted} tokens are counted, the answer's usage has {prompt}"]
+        return (
+            []
+            if counted == prompt
+            else [f"{counted} tokens are counted, the answer's usage has {prompt}"]
+        )
 
     def _request(self, turn: Turn) -> bytes:
         model = self.conversation.model
         if turn.request is not None:
             return msgspec.json.encode({"model": model, **turn.request, "stream": self.stream})
         if turn.conversation is not None:
-            conversation = self.conversation = msgspec.structs.replace(turn.conversation, model=model)
+            conversation = self.conversation = msgspec.structs.replace(
+                turn.conversation, model=model
+            )
         else:
             if turn.user is not None:
                 self._append(Message("user", [Text(self.ask(turn, turn.user))]))

@@ -1,7 +1,8 @@
-"""Reads replay files: turns with the client's request, the model's output and the expected answer (docs/replay.md).
+"""Reads replay files: turns with the client's request, the model's output and the expected answer
+(docs/replay.md).
 
-A line is one JSON value. A string or a list of strings is output of the model; an object is a `Header`, `TurnStart`,
-`Step` or `TurnProperties`.
+A line is one JSON value. A string or a list of strings is output of the model; an object is a
+`Header`, `TurnStart`, `Step` or `TurnProperties`.
 """
 
 import json
@@ -36,14 +37,16 @@ class RecordedEvents(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecordedTokens(Struct, frozen=True, forbid_unknown_fields=True):
-    """Recorded token ids that arrived together: the same output as in the events, in the model's own tokens."""
+    """Recorded token ids that arrived together: the same output as in the events, in the model's
+    own tokens."""
 
     tokens: list[int]
     at: float = 0.0
 
 
 class Gate(Struct, frozen=True, forbid_unknown_fields=True):
-    """Waits until the client has received one more complete `reasoning`, `text`, `call` or `call NAME`."""
+    """Waits until the client has received one more complete `reasoning`, `text`, `call` or `call
+    NAME`."""
 
     gate: str
 
@@ -69,7 +72,9 @@ class Fail(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Step: TypeAlias = Output | RecordedEvents | RecordedTokens | Gate | Pause | Fail
-_STEPS: Mapping[str, type[Step]] = {kind.__struct_fields__[0]: kind for kind in get_args(Step) if kind is not Output}
+_STEPS: Mapping[str, type[Step]] = {
+    kind.__struct_fields__[0]: kind for kind in get_args(Step) if kind is not Output
+}
 """Steps by the field that names them in a line."""
 
 
@@ -91,7 +96,8 @@ class Header(Struct, forbid_unknown_fields=True):
 
 
 class RecordedPrompt(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The prompt as its worker got it, `at` seconds after the request. No player needs it; `turnwire inspect` does."""
+    """The prompt as its worker got it, `at` seconds after the request. No player needs it;
+    `turnwire inspect` does."""
 
     at: float
     ids: bytes = b""
@@ -142,7 +148,13 @@ class TurnStart(TurnProperties, omit_defaults=True, forbid_unknown_fields=True, 
     recorded: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if sum(request is not None for request in (self.user, self.results, self.conversation, self.request)) != 1:
+        if (
+            sum(
+                request is not None
+                for request in (self.user, self.results, self.conversation, self.request)
+            )
+            != 1
+        ):
             raise ValueError("a turn has one of user, results, conversation and request")
         if (self.request is None) != (self.api is None):
             raise ValueError("request and api go together")
@@ -167,7 +179,9 @@ class Replay(Struct):
     def tools(self) -> list[ToolSpec]:
         """The tools of every turn."""
         return [
-            ToolSpec(tool, f"The tool {tool}.", {"type": "object", "properties": {}}) if isinstance(tool, str) else tool
+            ToolSpec(tool, f"The tool {tool}.", {"type": "object", "properties": {}})
+            if isinstance(tool, str)
+            else tool
             for tool in self.header.tools
         ]
 

@@ -1,8 +1,10 @@
-"""The scripted agent: a small set of rules in place of a model, so that a harness can work without one.
+"""The scripted agent: a small set of rules in place of a model, so that a harness can work without
+one.
 
-It reads the prompt that a model would read, writes one line of reasoning, calls the right tool in the family's own
-format and closes the loop when the result is there. It does what the last user message asks for in plain words:
-commands in backticks, files to read, write or edit. Anything else gets a description of itself. Pure.
+It reads the prompt that a model would read, writes one line of reasoning, calls the right tool in
+the family's own format and closes the loop when the result is there. It does what the last user
+message asks for in plain words: commands in backticks, files to read, write or edit. Anything else
+gets a description of itself. Pure.
 """
 
 import json
@@ -55,8 +57,8 @@ _OVERLAP_CHARS = 8
 
 
 def act(prompt: str, family: Family, form: OutputFormat | None = None, seen: str = "") -> str:
-    """The output that follows `prompt`, its end token not included. With `form` the answer is JSON of that form.
-    `seen`: the description of new images, with which any other text begins."""
+    """The output that follows `prompt`, its end token not included. With `form` the answer is JSON
+    of that form. `seen`: the description of new images, with which any other text begins."""
     view = read_prompt(prompt)
     reply = decide(view, form)
     if seen and reply.text and form is None:
@@ -67,11 +69,15 @@ def act(prompt: str, family: Family, form: OutputFormat | None = None, seen: str
 def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
     """The next reply, whatever the family."""
     if form is not None:
-        value = instance(form.schema or {"properties": {"answer": {}}, "required": ["answer"]}, _title(view))
+        value = instance(
+            form.schema or {"properties": {"answer": {}}, "required": ["answer"]}, _title(view)
+        )
         return Reply("The answer must have a given form.", json.dumps(value, ensure_ascii=False))
     if _COMPACTION.search(view.request):
         return Reply("I am asked for a summary, and for no tool.", _summary(view))
-    if not view.tools and _TITLE.search(view.request + "".join(m.text for m in view.messages if m.role == "system")):
+    if not view.tools and _TITLE.search(
+        view.request + "".join(m.text for m in view.messages if m.role == "system")
+    ):
         return Reply("I am asked for a title.", _title(view))
     answer, span = _asked_word(view.request)
     steps = find_steps(view.request, span)
@@ -83,20 +89,32 @@ def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
         at_once = together(view.request) and all(step.kind != "edit" for step in steps)
         return _calling(todo if at_once else todo[:1])
     if view.results:
-        thought, text = f"The tool answered: {_first_line(view.results[-1])}", answer or _report(view.results)
-        return Reply(thought, text) if len(view.results) > len(calls) else _ending(thought, text, view)
+        thought, text = (
+            f"The tool answered: {_first_line(view.results[-1])}",
+            answer or _report(view.results),
+        )
+        return (
+            Reply(thought, text) if len(view.results) > len(calls) else _ending(thought, text, view)
+        )
     if not view.tools and (edits := edits_as_text(steps, view)):
-        return Reply("I have no tools, and write the changes into the answer.", f"{edits}\n\n{answer}".rstrip())
+        return Reply(
+            "I have no tools, and write the changes into the answer.",
+            f"{edits}\n\n{answer}".rstrip(),
+        )
     if answer and not steps:
         return _ending("I am asked for this word and for nothing else.", answer, view)
     if steps and not calls:
-        return Reply("I am asked for work, and have no tool that does it.", f"No tool for this is offered. {ABOUT}")
+        return Reply(
+            "I am asked for work, and have no tool that does it.",
+            f"No tool for this is offered. {ABOUT}",
+        )
     return _ending("There is nothing in this request that I have a rule for.", ABOUT, view)
 
 
 def compose(reply: Reply, view: Prompt, family: Family) -> str:
-    """The reply in the family's form, from where the prompt ends: before, inside or after the reasoning, or after the
-    opening of a forced call. Where the prompt is not a chat, the bare text."""
+    """The reply in the family's form, from where the prompt ends: before, inside or after the
+    reasoning, or after the opening of a forced call. Where the prompt is not a chat, the bare
+    text."""
     if not view.chat:
         return reply.text
     calls = [family.style.write_call(call.name, call.arguments) for call in reply.calls]
@@ -107,7 +125,10 @@ def compose(reply: Reply, view: Prompt, family: Family) -> str:
         return reasoning + body
     if reasoning and reasoning.startswith(opening):
         return reasoning[len(opening) :] + body
-    forced = [body, *(family.style.write_call(tool.name, _least(tool.schema)) for tool in view.tools)]
+    forced = [
+        body,
+        *(family.style.write_call(tool.name, _least(tool.schema)) for tool in view.tools),
+    ]
     for text in forced:
         for shared in range(min(len(opening), len(text)), _OVERLAP_CHARS - 1, -1):
             if opening.endswith(text[:shared]):
@@ -116,7 +137,8 @@ def compose(reply: Reply, view: Prompt, family: Family) -> str:
 
 
 def _ending(thought: str, text: str, view: Prompt) -> Reply:
-    """Ends the work: with the tool for that, where the client has one and asks again until it is called."""
+    """Ends the work: with the tool for that, where the client has one and asks again until it is
+    called."""
     tool = find_tool("finish", view.tools)
     if tool is None:
         return Reply(thought, text)
@@ -127,7 +149,10 @@ def _calling(calls: list[ToolCall]) -> Reply:
     names = sorted({call.name for call in calls})
     if len(calls) == 1:
         return Reply(f"I am asked to do this with {names[0]}, and call it.", calls=calls)
-    return Reply(f"These are {len(calls)} things to do; I call {' and '.join(names)} for all of them.", calls=calls)
+    return Reply(
+        f"These are {len(calls)} things to do; I call {' and '.join(names)} for all of them.",
+        calls=calls,
+    )
 
 
 def _asked_word(request: str) -> tuple[str, tuple[int, int] | None]:
@@ -146,15 +171,20 @@ def _report(results: list[str]) -> str:
 
 
 def _first_line(result: str) -> str:
-    line = next((text for line in output_of(result).splitlines() if (text := line.strip())), "(no output)")
+    line = next(
+        (text for line in output_of(result).splitlines() if (text := line.strip())), "(no output)"
+    )
     return line[:_LINE_CHARS]
 
 
 def _summary(view: Prompt) -> str:
     texts = [m.text for m in view.messages if m.role == "user" and not _COMPACTION.search(m.text)]
-    asked = [text for text in map(without_additions, texts) if text] or _TRANSCRIPT_USER.findall(view.request)
+    asked = [text for text in map(without_additions, texts) if text] or _TRANSCRIPT_USER.findall(
+        view.request
+    )
     results = sum(message.role == "tool" for message in view.messages)
-    # No backticks: the summary becomes part of the next request, and must not look like a command in it.
+    # No backticks: the summary becomes part of the next request, and must not look like a command
+    # in it.
     last = asked[-1].replace("`", "'")[:_LINE_CHARS] if asked else "nothing yet"
     text = f"The user asked last: {last}\n{results} tool results came in. Nothing else is known to the demo engine."
     if "<summary>" not in view.request:

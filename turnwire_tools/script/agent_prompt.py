@@ -1,7 +1,9 @@
-"""Parses a rendered prompt: its messages, the tools that it offers, and the user's last request. Pure.
+"""Parses a rendered prompt: its messages, the tools that it offers, and the user's last request.
+Pure.
 
-The scripted agent gets what a model gets: a chat template's output and nothing else. Families differ in how they mark a
-message and list a tool; only as much is distinguished here as the agent needs.
+The scripted agent gets what a model gets: a chat template's output and nothing else. Families
+differ in how they mark a message and list a tool; only as much is distinguished here as the agent
+needs.
 """
 
 import json
@@ -33,8 +35,8 @@ class Prompt(Struct, frozen=True):
     messages: list[PromptMessage]
     tools: list[Tool]
     opening: str
-    """What the template has already written of the assistant's turn: an opened or closed reasoning block, or the
-    beginning of a forced call."""
+    """What the template has already written of the assistant's turn: an opened or closed reasoning
+    block, or the beginning of a forced call."""
     request: str
     """What the user asked for last, without what harnesses add to it; may be empty."""
     results: list[str]
@@ -55,7 +57,9 @@ _HEADERS = (
     re.compile(r"<｜(System|User|Assistant)｜>"),
     re.compile(r"\[(INST|/INST)\] ?"),
 )
-_MARKED = re.compile(r"<[|｜]|[|｜]>|<\w+_of_turn>|<s>|<bos>|\[/?INST\]|^(?:system|user|assistant)\n", re.MULTILINE)
+_MARKED = re.compile(
+    r"<[|｜]|[|｜]>|<\w+_of_turn>|<s>|<bos>|\[/?INST\]|^(?:system|user|assistant)\n", re.MULTILINE
+)
 """Control tokens of any chat template, also of those with messages that are not separated here."""
 _ENDS = re.compile(
     r"\s*(?:<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<end_of_turn>|<\|end\|>|</s>|<｜end▁of▁sentence｜>)\s*$"
@@ -94,7 +98,8 @@ _CONTINUED = re.compile(
 _OUTPUT = re.compile(r"^Output:(?:\n|$)", re.MULTILINE)
 """Codex puts the exit code and timing of a command before this line."""
 _DIRECTORY = re.compile(
-    r"(?:working directory|working in the directory|<cwd>|\bcwd)\W{0,4}(?:is )?(/[^\s<>\"'`,;]*)", re.IGNORECASE
+    r"(?:working directory|working in the directory|<cwd>|\bcwd)\W{0,4}(?:is )?(/[^\s<>\"'`,;]*)",
+    re.IGNORECASE,
 )
 _XML_TOOL = re.compile(r"<function>\s*<name>(.*?)</name>(.*?)</function>", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter>\s*<name>(.*?)</name>(.*?)</parameter>", re.DOTALL)
@@ -111,7 +116,11 @@ def read_prompt(text: str) -> Prompt:
         tools=_tools(messages),
         opening=opening,
         request=request,
-        results=[without_additions(message.text) for message in messages[since:] if message.role == "tool"],
+        results=[
+            without_additions(message.text)
+            for message in messages[since:]
+            if message.role == "tool"
+        ],
         answers=sum(message.role == "assistant" for message in messages[since:]),
         directory=found[1] if (found := _DIRECTORY.search(text)) else None,
         chat=_MARKED.search(text) is not None,
@@ -119,12 +128,14 @@ def read_prompt(text: str) -> Prompt:
 
 
 def answered(text: str) -> bool:
-    """Whether the end of a prompt holds a whole message of the assistant, after the beginning of `text`."""
+    """Whether the end of a prompt holds a whole message of the assistant, after the beginning of
+    `text`."""
     return any(message.role == "assistant" for message in _messages(text)[0])
 
 
 def _messages(text: str) -> tuple[list[PromptMessage], str]:
-    """The whole messages, and the text after the last assistant header if that message is still open."""
+    """The whole messages, and the text after the last assistant header if that message is still
+    open."""
     found = [list(header.finditer(text)) for header in _HEADERS]
     # The prompt ends with a header: its form is the one with the last header of all.
     headers = max(found, key=lambda hits: hits[-1].start() if hits else -1)
@@ -155,7 +166,8 @@ def _split(role: Role, body: str) -> list[PromptMessage]:
 
 
 def without_additions(text: str) -> str:
-    """A message of the user or a tool without what the harness, or the template for an image, has added."""
+    """A message of the user or a tool without what the harness, or the template for an image, has
+    added."""
     return _ADDED.sub("", text).strip()
 
 
@@ -167,7 +179,11 @@ def output_of(result: str) -> str:
 def _request(messages: list[PromptMessage]) -> tuple[str, int]:
     """The last user message that asks for something, and the index after it."""
     for index, message in reversed([*enumerate(messages, 1)]):
-        if message.role == "user" and (asked := without_additions(message.text)) and not _CONTINUED.match(asked):
+        if (
+            message.role == "user"
+            and (asked := without_additions(message.text))
+            and not _CONTINUED.match(asked)
+        ):
             return asked, index
     return "", len(messages)
 
@@ -182,7 +198,8 @@ def _tools(messages: list[PromptMessage]) -> list[Tool]:
 
 
 def _json_tools(text: str) -> list[Tool]:
-    """JSON objects that describe a function, bare or as `{"type": "function", "function": …}`, alone or in a list."""
+    """JSON objects that describe a function, bare or as `{"type": "function", "function": …}`,
+    alone or in a list."""
     tools = []
     at = 0
     while (brace := _OBJECT.search(text, at)) is not None:
@@ -191,7 +208,9 @@ def _json_tools(text: str) -> list[Tool]:
         except ValueError:
             at = brace.end()
             continue
-        if isinstance(function := value.get("function", value), dict) and isinstance(function.get("name"), str):
+        if isinstance(function := value.get("function", value), dict) and isinstance(
+            function.get("name"), str
+        ):
             schema = function.get("parameters", function.get("input_schema"))
             if isinstance(schema, dict):
                 tools.append(Tool(function["name"], schema))
@@ -203,9 +222,19 @@ def _xml_tools(text: str) -> list[Tool]:
     tools = []
     for found in _XML_TOOL.finditer(text):
         name, body = found[1].strip(), found[2]
-        properties = {parameter[1].strip(): _xml_schema(parameter[2]) for parameter in _XML_PARAMETER.finditer(body)}
-        required = [names for one in _inside("required", body) if isinstance(names := _parsed(one), list)]
-        tools.append(Tool(name, {"type": "object", "properties": properties, "required": (required or [[]])[-1]}))
+        properties = {
+            parameter[1].strip(): _xml_schema(parameter[2])
+            for parameter in _XML_PARAMETER.finditer(body)
+        }
+        required = [
+            names for one in _inside("required", body) if isinstance(names := _parsed(one), list)
+        ]
+        tools.append(
+            Tool(
+                name,
+                {"type": "object", "properties": properties, "required": (required or [[]])[-1]},
+            )
+        )
     return tools
 
 

@@ -1,4 +1,5 @@
-"""Finds what a request asks for, by rule, and makes the calls that do it, or the text of an edit. Pure.
+"""Finds what a request asks for, by rule, and makes the calls that do it, or the text of an edit.
+Pure.
 
 Steps are commands in backticks, and files to read, write or edit."""
 
@@ -39,7 +40,12 @@ _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             re.IGNORECASE,
         ),
     ),
-    ("write", re.compile(rf"\bwrite {_QUOTED.format('text')} (?:in)?to {_THE_FILE}{_PATH}", re.IGNORECASE)),
+    (
+        "write",
+        re.compile(
+            rf"\bwrite {_QUOTED.format('text')} (?:in)?to {_THE_FILE}{_PATH}", re.IGNORECASE
+        ),
+    ),
     (
         "write",
         re.compile(
@@ -48,11 +54,16 @@ _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             re.IGNORECASE,
         ),
     ),
-    ("read", re.compile(rf"\b(?:read|open|show|print|view|look at) {_THE_FILE}{_PATH}", re.IGNORECASE)),
+    (
+        "read",
+        re.compile(rf"\b(?:read|open|show|print|view|look at) {_THE_FILE}{_PATH}", re.IGNORECASE),
+    ),
 )
 _FENCE = re.compile(r"```(?:sh|bash|shell|console)?\n(?P<command>.*?)\n?```", re.DOTALL)
 _SPAN = re.compile(r"`(?P<command>[^`\n]+)`")
-_ASKED_TO_RUN = re.compile(r"\b(?:run|runs|running|execute|command|commands|shell|terminal|bash)\b", re.IGNORECASE)
+_ASKED_TO_RUN = re.compile(
+    r"\b(?:run|runs|running|execute|command|commands|shell|terminal|bash)\b", re.IGNORECASE
+)
 _COMMAND = re.compile(
     r"(?:awk|cargo|cat|cd|chmod|cp|curl|date|df|du|echo|env|false|find|git|go|grep|head|hostname|id|jq|kill|ls|make|mkdir"
     r"|mv|node|npm|npx|pip|printf|ps|pwd|pytest|python3?|rg|rm|sed|seq|sh|sleep|sort|stat|tail|tar|tee|test|touch|tr"
@@ -61,15 +72,18 @@ _COMMAND = re.compile(
 _EDIT_FORMS = (("*SEARCH/REPLACE", "blocks"), ("diff -U0", "diff"), ("*file listing*", "listing"))
 """How aider's system prompt names each of its formats of edits."""
 _IN_TURN = re.compile(
-    r"\b(?:then|afterwards?|after that|one after (?:the other|another)|step by step)\b", re.IGNORECASE
+    r"\b(?:then|afterwards?|after that|one after (?:the other|another)|step by step)\b",
+    re.IGNORECASE,
 )
 _TOGETHER = re.compile(
-    r"\b(?:parallel|simultaneous(?:ly)?|at once|in (?:one|a|1)(?: single)? (?:response|turn|message|go))\b", re.I
+    r"\b(?:parallel|simultaneous(?:ly)?|at once|in (?:one|a|1)(?: single)? (?:response|turn|message|go))\b",
+    re.I,
 )
 
 
 def find_steps(request: str, answer: tuple[int, int] | None = None) -> list[Step]:
-    """What `request` asks for, in order; nothing inside the span `answer`, which is to be answered and not done."""
+    """What `request` asks for, in order; nothing inside the span `answer`, which is to be answered
+    and not done."""
     taken = [answer] if answer else []
     found: list[tuple[int, Step]] = []
     for kind, rule in _RULES:
@@ -91,14 +105,23 @@ def together(request: str) -> bool:
     return _TOGETHER.search(request) is not None or _IN_TURN.search(request) is None
 
 
-def make_calls(step: Step, tools: list[Tool], directory: str | None, results: Sequence[str] = ()) -> list[ToolCall]:
-    """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of the first calls."""
+def make_calls(
+    step: Step, tools: list[Tool], directory: str | None, results: Sequence[str] = ()
+) -> list[ToolCall]:
+    """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of
+    the first calls."""
     tool, shell, patcher = (find_tool(kind, tools) for kind in (step.kind, "shell", "patch"))
-    if tool is None and patcher is not None and (step.kind == "write" or (step.kind == "edit" and shell is not None)):
+    if (
+        tool is None
+        and patcher is not None
+        and (step.kind == "write" or (step.kind == "edit" and shell is not None))
+    ):
         return _patch_calls(step, patcher, shell, directory, results)
     if tool is None or step.kind == "shell":
         return [_shell_call(shell, _as_command(step))] if shell is not None else []
-    values: dict[Role, str] = {"path": str(PurePosixPath(directory, step.path)) if directory else step.path}
+    values: dict[Role, str] = {
+        "path": str(PurePosixPath(directory, step.path)) if directory else step.path
+    }
     reader = find_tool("read", tools) if step.kind == "edit" else None
     # Claude Code and opencode refuse to edit a file that was not read in the conversation.
     calls = [] if reader is None else [make_call(reader, values)]
@@ -112,12 +135,17 @@ def make_calls(step: Step, tools: list[Tool], directory: str | None, results: Se
 def _patch_calls(
     step: Step, patcher: Tool, shell: Tool | None, directory: str | None, results: Sequence[str]
 ) -> list[ToolCall]:
-    """Calls of Codex's apply_patch. A patch holds whole lines, so that what is changed must be read first."""
+    """Calls of Codex's apply_patch. A patch holds whole lines, so that what is changed must be read
+    first."""
     path = step.path
     if directory is not None and PurePosixPath(path).is_relative_to(directory):
         path = str(PurePosixPath(path).relative_to(directory))
     if step.kind == "write" or shell is None:
-        return [_patch_call(patcher, f"*** Add File: {path}", [f"+{line}" for line in step.text.splitlines()])]
+        return [
+            _patch_call(
+                patcher, f"*** Add File: {path}", [f"+{line}" for line in step.text.splitlines()]
+            )
+        ]
     content = output_of(results[0]) if results else ""
     line = next((line for line in content.splitlines() if step.old in line), step.old)
     change = ["@@", f"-{line}", f"+{line.replace(step.old, step.text)}"]
@@ -128,7 +156,9 @@ def _patch_calls(
 
 
 def _patch_call(tool: Tool, section: str, lines: list[str]) -> ToolCall:
-    return make_call(tool, {"patch": "\n".join(["*** Begin Patch", section, *lines, "*** End Patch"])})
+    return make_call(
+        tool, {"patch": "\n".join(["*** Begin Patch", section, *lines, "*** End Patch"])}
+    )
 
 
 def _shell_call(tool: Tool, command: str) -> ToolCall:
@@ -155,8 +185,9 @@ def _as_command(step: Step) -> str:
 
 
 def edits_as_text(steps: Sequence[Step], view: Prompt) -> str:
-    """The steps that change files, for a client that offers no tools and reads edits from the answer (aider): in the
-    format that the prompt asks for; empty if it asks for none or nothing changes."""
+    """The steps that change files, for a client that offers no tools and reads edits from the
+    answer (aider): in the format that the prompt asks for; empty if it asks for none or nothing
+    changes."""
     rules = "".join(message.text for message in view.messages if message.role == "system")
     form = next((form for words, form in _EDIT_FORMS if words in rules), None)
     changes = [] if form is None else [step for step in steps if step.kind in ("write", "edit")]
@@ -185,7 +216,13 @@ def _written(step: Step, form: str, before: str) -> str:
 def _contents(path: str, view: Prompt) -> str:
     """The file as the user's messages show it last: its name on a line, then its text in a fence."""
     shown = re.compile(
-        rf"^{re.escape(path)}\n(?P<fence>`{{3,}})\w*\n(?P<text>.*?)\n?^(?P=fence)$", re.DOTALL | re.MULTILINE
+        rf"^{re.escape(path)}\n(?P<fence>`{{3,}})\w*\n(?P<text>.*?)\n?^(?P=fence)$",
+        re.DOTALL | re.MULTILINE,
     )
-    found = [hit["text"] for message in view.messages if message.role == "user" for hit in shown.finditer(message.text)]
+    found = [
+        hit["text"]
+        for message in view.messages
+        if message.role == "user"
+        for hit in shown.finditer(message.text)
+    ]
     return found[-1] if found else ""

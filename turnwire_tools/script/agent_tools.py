@@ -1,7 +1,8 @@
-"""Fits the scripted agent's calls to the tools of any client, by their names and JSON schemas. Pure.
+"""Fits the scripted agent's calls to the tools of any client, by their names and JSON schemas.
+Pure.
 
-A tool's arguments have roles: `cmd`, `command` and `commands` are the command, `files[].path` is the path. What has no
-role gets the least value that the schema takes.
+A tool's arguments have roles: `cmd`, `command` and `commands` are the command, `files[].path` is
+the path. What has no role gets the least value that the schema takes.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,9 @@ def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
     by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
     for name in _NAMES[kind].split():
         tool = by_name.get(name)
-        if tool is not None and (not _properties(tool.schema) or _NEEDS[kind] <= _roles(tool.schema)):
+        if tool is not None and (
+            not _properties(tool.schema) or _NEEDS[kind] <= _roles(tool.schema)
+        ):
             return tool
     return next((tool for tool in tools if _fits(kind, tool)), None)
 
@@ -67,9 +70,13 @@ def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
 def make_call(tool: Tool, values: Mapping[Role, str]) -> ToolCall:
     """A call that gives `values` to the tool, nested as its schema nests them."""
     if not _properties(tool.schema):
-        return ToolCall(tool.name, {role: value for role, value in values.items() if role != "description"})
+        return ToolCall(
+            tool.name, {role: value for role, value in values.items() if role != "description"}
+        )
     arguments = dict(values)
-    if "text" in arguments and "text" not in _roles(tool.schema):  # an editor that creates files takes the new text
+    if "text" in arguments and "text" not in _roles(
+        tool.schema
+    ):  # an editor that creates files takes the new text
         arguments["new"] = arguments.pop("text")
     return ToolCall(tool.name, _complete(_fill(tool.schema, arguments), tool.schema))
 
@@ -81,9 +88,15 @@ def _fits(kind: ToolKind, tool: Tool) -> bool:
         case "shell":
             return "command" in required
         case "read":
-            return "path" in required and not roles & {"text", "old", "new"} and tool.name.lower().startswith(_READS)
+            return (
+                "path" in required
+                and not roles & {"text", "old", "new"}
+                and tool.name.lower().startswith(_READS)
+            )
         case "write":
-            return {"path", "text"} <= required or ({"path", "new"} <= required and "old" not in required)
+            return {"path", "text"} <= required or (
+                {"path", "new"} <= required and "old" not in required
+            )
         case "edit":
             return {"path", "old", "new"} <= roles
         case "patch" | "finish":
@@ -91,7 +104,8 @@ def _fits(kind: ToolKind, tool: Tool) -> bool:
 
 
 def _roles(schema: Any, *, required: bool = False) -> set[Role]:
-    """The roles of a schema's arguments, those inside lists and objects too; `required`: only what is required."""
+    """The roles of a schema's arguments, those inside lists and objects too; `required`: only what
+    is required."""
     found: set[Role] = set()
     for name, node in _properties(schema).items():
         if required and name not in _required(schema):
@@ -127,7 +141,10 @@ def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
 def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """With the least value for every other required argument."""
     missing = [name for name in _required(schema) if name not in arguments]
-    return {**arguments, **{name: instance(_properties(schema).get(name) or {}, "") for name in missing}}
+    return {
+        **arguments,
+        **{name: instance(_properties(schema).get(name) or {}, "") for name in missing},
+    }
 
 
 def _required(schema: dict[str, Any]) -> list[str]:
@@ -158,4 +175,6 @@ def _concrete(node: Any) -> dict[str, Any]:
     alternatives = node.get("anyOf") or node.get("oneOf")
     if not isinstance(alternatives, list):
         return node
-    return next((one for one in alternatives if isinstance(one, dict) and one.get("type") != "null"), {})
+    return next(
+        (one for one in alternatives if isinstance(one, dict) and one.get("type") != "null"), {}
+    )

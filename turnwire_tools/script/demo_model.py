@@ -1,7 +1,9 @@
-"""`turnwire demo-model DIR`: builds the demo model, a directory without weights, in seconds and without a download.
+"""`turnwire demo-model DIR`: builds the demo model, a directory without weights, in seconds and
+without a download.
 
-It is for the `script` engine and the tests; transformers can make a tiny random model from it. The tokenizer is a
-byte-level BPE trained on the standard library of the running interpreter, which every machine has.
+It is for the `script` engine and the tests; transformers can make a tiny random model from it. The
+tokenizer is a byte-level BPE trained on the standard library of the running interpreter, which
+every machine has.
 """
 
 import hashlib
@@ -27,10 +29,9 @@ _RECIPE = 1
 _VOCAB = 16_384
 _CORPUS_BYTES = 4_000_000
 _FILES = sorted((Path(__file__).parent / "files").iterdir())
-"""Copied as they are; config.json, Qwen3's with the smallest sizes that work, gets the vocabulary's ids."""
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+"""Copied as they are; config.json, Qwen3's with the smallest sizes that work, gets the vocabulary's
+ids."""
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def make(directory: Path, /) -> int:
@@ -49,8 +50,9 @@ COMMAND = Command(make)
 def build_demo_model(path: Path) -> Path:
     """Make the demo model's directory at `path`, unless it is there already, and return `path`.
 
-    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json, generation_config.json. Safe to
-    call from several processes at once: each file appears whole, and all of them build the same.
+    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json,
+    generation_config.json. Safe to call from several processes at once: each file appears whole,
+    and all of them build the same.
 
     Raises OSError where `path` cannot be written.
     """
@@ -106,7 +108,9 @@ def _train() -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL]
+    )
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKUP])
     return tokenizer
 

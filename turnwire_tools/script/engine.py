@@ -1,10 +1,13 @@
-"""The script engine: stands for a model and needs none. It emits written output, token by token, at a set pace.
+"""The script engine: stands for a model and needs none. It emits written output, token by token, at
+a set pace.
 
-All that an engine has besides a model is real here: slots and a queue, prefill that takes time for tokens which the
-prefix cache does not hold, one step for all turns that are due, and every way to end or to fail.
+All that an engine has besides a model is real here: slots and a queue, prefill that takes time for
+tokens which the prefix cache does not hold, one step for all turns that are due, and every way to
+end or to fail.
 
-The output is fixed, so that no temperature, penalty, bias or seed changes it; log probabilities are synthetic, the same
-for the same token at the same place; structured output (`guided`) is the agent's, while scripts play as written.
+The output is fixed, so that no temperature, penalty, bias or seed changes it; log probabilities are
+synthetic, the same for the same token at the same place; structured output (`guided`) is the
+agent's, while scripts play as written.
 """
 
 import asyncio
@@ -33,7 +36,12 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe
 from services.tokenization.block_keys import block_keys, with_images
-from services.tokenization.model_files import find_file, read_facts, read_json, read_response_template
+from services.tokenization.model_files import (
+    find_file,
+    read_facts,
+    read_json,
+    read_response_template,
+)
 from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks, extended
@@ -107,7 +115,8 @@ class ScriptEngine:
         self._vocabulary_size = 0
 
     async def start(self) -> EngineInfo:
-        """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be read."""
+        """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be
+        read."""
         self._loop = asyncio.get_running_loop()
         info = await asyncio.to_thread(self._load)
         marks = (self._config.engine_args or {}).get("marks")
@@ -127,13 +136,18 @@ class ScriptEngine:
         for path in sorted(Path(config.script_dir).iterdir()) if config.script_dir else []:
             if path.is_file():
                 scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
-        # A model's first detection starts a process that imports transformers, which takes seconds: here, or else on
-        # the thread of the first turn that needs it, while others wait for the result.
+        # A model's first detection starts a process that imports transformers, which takes seconds:
+        # here, or else on the thread of the first turn that needs it, while others wait for the
+        # result.
         detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
         if not scripts and not request_mode:
             detected()
-        self._source = OutputSource(tokenizer, facts.eos_ids, scripts, detected, request_mode=request_mode)
-        self._vocabulary_size = max(facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True))
+        self._source = OutputSource(
+            tokenizer, facts.eos_ids, scripts, detected, request_mode=request_mode
+        )
+        self._vocabulary_size = max(
+            facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True)
+        )
         return EngineInfo(
             name="script",
             version="1",
@@ -185,13 +199,21 @@ class ScriptEngine:
         except TurnwireError as error:
             stream.turn.fail(error)
         except Exception as error:
-            stream.turn.fail(EngineFailed(f"the script engine has no output: {type(error).__name__}: {error}"))
+            stream.turn.fail(
+                EngineFailed(f"the script engine has no output: {type(error).__name__}: {error}")
+            )
         else:
             self._enqueue(stream, request.priority, *written)
 
-    def _enqueue(self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback) -> None:
+    def _enqueue(
+        self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback
+    ) -> None:
         delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
-        stream.playback, stream.ids, stream.delay_us = playback, playback.ids, round(delay_ms * 1000)
+        stream.playback, stream.ids, stream.delay_us = (
+            playback,
+            playback.ids,
+            round(delay_ms * 1000),
+        )
         stream.burst, stream.mark = max(1, directive.burst), directive.id
         insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
@@ -203,7 +225,9 @@ class ScriptEngine:
             waiting=len(self._waiting),
             slots=self._config.slots,
             queue_limit=self._config.queue_limit,
-            kv_used=min(1.0, sum(one.prompt_tokens + one.pos for one in self._running) / self._capacity),
+            kv_used=min(
+                1.0, sum(one.prompt_tokens + one.pos for one in self._running) / self._capacity
+            ),
         )
 
     def healthy(self) -> bool:
@@ -250,7 +274,8 @@ class ScriptEngine:
             put(Delta(ids))
             delay = stream.delay_us
             return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
-        except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
+        # the ticker serves all turns: an error here must end them, not leave them hanging
+        except Exception as error:
             self._turns.die(f"{type(error).__name__}: {error}")
             return None
 
@@ -277,7 +302,9 @@ class ScriptEngine:
         delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
         stream.cached = stream.waited_s = None
         if stream.logprobs is not None:
-            delta.logprobs = [self._logprobs(stream, token, end - len(ids) + n) for n, token in enumerate(ids)]
+            delta.logprobs = [
+                self._logprobs(stream, token, end - len(ids) + n) for n, token in enumerate(ids)
+            ]
         if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
             delta.finish, delta.stop_id = playback.finish, playback.stop_id
             if stream.logprobs is not None and delta.stop_id is not None:
@@ -290,7 +317,9 @@ class ScriptEngine:
         return aligned(now, stream.delay_us) if stream.delay_us else NOW
 
     def _logprobs(self, stream: _Stream, token: int, at: int) -> list[tuple[int, float]]:
-        return synthetic_logprobs(token, stream.resumed + at, stream.logprobs or 0, self._vocabulary_size)
+        return synthetic_logprobs(
+            token, stream.resumed + at, stream.logprobs or 0, self._vocabulary_size
+        )
 
     def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
         """An action that no token follows in this step."""
@@ -330,17 +359,20 @@ class ScriptEngine:
 def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[tuple[int, float]]:
     """(id, log probability) of the token at output index `at` and of `top` others, likeliest first.
 
-    The same for the same arguments in every process. The probabilities of one place add up to less than 1, and the
-    written token is the likeliest.
+    The same for the same arguments in every process. The probabilities of one place add up to less
+    than 1, and the written token is the likeliest.
     """
     chance = 0.75 + 0.24 * ((token * 2654435761 + at * 40503) % 1000) / 1000
     rest = log((1.0 - chance) * (1.0 - exp(-_FALL)))
-    others = [(token + 1 + n * 7) % vocabulary for n in range(min(top, max(vocabulary // 7 - 1, 0)))]
+    others = [
+        (token + 1 + n * 7) % vocabulary for n in range(min(top, max(vocabulary // 7 - 1, 0)))
+    ]
     return [(token, log(chance)), *((other, rest - _FALL * n) for n, other in enumerate(others))]
 
 
 def _family(config: WorkerConfig) -> Family:
-    """The configured family, or the one that the preprocessor detects for the model's chat template."""
+    """The configured family, or the one that the preprocessor detects for the model's chat
+    template."""
     if config.family != "auto":
         return family(config.family)
     description = read_response_template(config.model, config.response_template)

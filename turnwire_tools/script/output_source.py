@@ -1,5 +1,5 @@
-"""Decides what the script engine writes for a request: a script that the prompt names, output that the prompt contains,
-or the scripted agent's reply. Holds the tokenizer; no IO of its own."""
+"""Decides what the script engine writes for a request: a script that the prompt names, output that
+the prompt contains, or the scripted agent's reply. Holds the tokenizer; no IO of its own."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,9 @@ from turnwire_tools.script.agent import Reply, act, compose
 from turnwire_tools.script.agent_prompt import answered, read_prompt
 
 _TAILS = (48, 160)
-"""The play directive is first looked for in this number of tokens at the prompt's end: a long prompt is not decoded
-whole. The last directive counts: one that stands in few tokens need not be looked for in more."""
+"""The play directive is first looked for in this number of tokens at the prompt's end: a long
+prompt is not decoded whole. The last directive counts: one that stands in few tokens need not be
+looked for in more."""
 _EXAMPLE = "x\n[[play some-text n=512 delay=0.5 burst=4 id=r7]] [[play"
 _COMPILED = 256
 _SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
@@ -25,7 +26,8 @@ _OVER = Reply("The request's output is complete.", "The request's script has no 
 
 
 class OutputSource:
-    """The output for each request. Thread-safe: `output` is slow on long prompts and belongs in a thread."""
+    """The output for each request. Thread-safe: `output` is slow on long prompts and belongs in a
+    thread."""
 
     def __init__(
         self,
@@ -36,20 +38,26 @@ class OutputSource:
         *,
         request_mode: bool,
     ) -> None:
-        """`family`: the agent writes in its form; called on the thread of `output`, when it is first needed."""
+        """`family`: the agent writes in its form; called on the thread of `output`, when it is
+        first needed."""
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._scripts = scripts
         self._family = family
         self._request_mode = request_mode
         self._prose = self._encode(player.PROSE)
-        # Decoding 160 tokens costs 200 us. Where a token's text does not depend on its neighbours, joining costs 10.
+        # Decoding 160 tokens costs 200 us. Where a token's text does not depend on its neighbours,
+        # joining costs 10.
         self._piece = cache(lambda token: self._decode([token]))
         self._by_pieces = "".join(map(self._piece, self._encode(_EXAMPLE))) == _EXAMPLE
         compiled = lru_cache(_COMPILED)
-        self._compiled = compiled(lambda name, n: player.compile_script(scripts[name], self._encode, self._prose, n))
+        self._compiled = compiled(
+            lambda name, n: player.compile_script(scripts[name], self._encode, self._prose, n)
+        )
 
-    def find_script(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback] | None:
+    def find_script(
+        self, request: EngineRequest
+    ) -> tuple[player.PlayDirective, player.Playback] | None:
         """Returns the script that the prompt's tail names; None if it names none. Quick.
 
         Raises Invalid for an unknown script.
@@ -62,8 +70,9 @@ class OutputSource:
         return None if directive is None else self._played(directive, request)
 
     def output(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
-        """Returns the script that the user's request names anywhere, the output that the prompt contains (in request
-        mode), or the agent's reply. Takes milliseconds on long prompts, and on each image.
+        """Returns the script that the user's request names anywhere, the output that the prompt
+        contains (in request mode), or the agent's reply. Takes milliseconds on long prompts, and on
+        each image.
 
         Raises Invalid for a malformed directive, or a damaged image.
         """
@@ -73,7 +82,8 @@ class OutputSource:
             del ids[image.at : image.at + image.tokens]
         prompt = self._decode(ids)
         if self._scripts and "[[play " in prompt:
-            # Clients put other messages after the user's, so that the directive is not in the prompt's tail.
+            # Clients put other messages after the user's, so that the directive is not in the
+            # prompt's tail.
             view = read_prompt(prompt)
             directive = None if view.answers else player.find_directive(view.request)
             if directive is not None:
@@ -104,7 +114,9 @@ class OutputSource:
     ) -> tuple[player.PlayDirective, player.Playback]:
         if directive.name not in self._scripts:
             names = ", ".join(sorted(self._scripts))
-            raise Invalid(f"there is no script {directive.name!r}; there are: {names}", param="prompt")
+            raise Invalid(
+                f"there is no script {directive.name!r}; there are: {names}", param="prompt"
+            )
         return directive, self._perform(self._compiled(directive.name, directive.n), request)
 
     def _perform(self, script: player.Playback, request: EngineRequest) -> player.Playback:
@@ -125,7 +137,11 @@ class OutputSource:
         turns = _SAY.findall(view.request)
         if not turns:
             return None
-        return str(turns[view.answers]) if view.answers < len(turns) else compose(_OVER, view, self._family())
+        return (
+            str(turns[view.answers])
+            if view.answers < len(turns)
+            else compose(_OVER, view, self._family())
+        )
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

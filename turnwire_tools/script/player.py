@@ -1,12 +1,15 @@
-"""Parses scripts, which are written model output, and directives, and makes a request's output of them. Pure.
+"""Parses scripts, which are written model output, and directives, and makes a request's output of
+them. Pure.
 
-A script is a list of parts: text (special tokens included), tokens of plain prose, and actions that take effect at
-their place. Files hold either raw text or a JSON list of parts; a JSON object holds several scripts by name:
+A script is a list of parts: text (special tokens included), tokens of plain prose, and actions that
+take effect at their place. Files hold either raw text or a JSON list of parts; a JSON object holds
+several scripts by name:
 
-    ["<think>\\nShort.\\n</think>\\n\\n", {"mark": "open"}, {"pause_ms": 200}, {"fill": 64}, {"fill": "n"}]
+    ["<think>\\nShort.\\n</think>\\n\\n", {"mark": "open"}, {"pause_ms": 200}, {"fill": 64},
+    {"fill": "n"}]
 
-A request in test mode writes the same with directives: `[[fill 64]]`, `[[pause 200]]`, `[[delay 5]]`, `[[burst 4]]`,
-`[[mark open]]`, `[[fail why]]`, `[[die why]]`, `[[silence]]`.
+A request in test mode writes the same with directives: `[[fill 64]]`, `[[pause 200]]`, `[[delay
+5]]`, `[[burst 4]]`, `[[mark open]]`, `[[fail why]]`, `[[die why]]`, `[[silence]]`.
 """
 
 import json
@@ -33,7 +36,9 @@ PROSE = (
 )
 """The text of which `fill` takes tokens."""
 _TEXT_ACTIONS: frozenset[ActionKind] = frozenset(("mark", "fail", "die", "silence"))
-_JSON_KINDS = {"pause_ms": "pause", "delay_ms": "delay"} | {kind: kind for kind in ("burst", "fill", *_TEXT_ACTIONS)}
+_JSON_KINDS = {"pause_ms": "pause", "delay_ms": "delay"} | {
+    kind: kind for kind in ("burst", "fill", *_TEXT_ACTIONS)
+}
 
 
 class Fill(Struct, frozen=True):
@@ -93,7 +98,8 @@ def find_directive(text: str) -> PlayDirective | None:
 
 
 def parse_file(name: str, text: str) -> dict[str, Script]:
-    """The scripts in one file, by name: a `.json` file's own names or the file's; anything else is raw output.
+    """The scripts in one file, by name: a `.json` file's own names or the file's; anything else is
+    raw output.
 
     Raises ValueError, naming the file, if it is malformed.
     """
@@ -111,8 +117,8 @@ def parse_file(name: str, text: str) -> dict[str, Script]:
 
 
 def parse_inline(text: str) -> Script:
-    """Text with directives in it, as a script. Raises Invalid for a directive with a value that must be a number and is
-    not."""
+    """Text with directives in it, as a script. Raises Invalid for a directive with a value that
+    must be a number and is not."""
     parts: Script = []
     end = 0
     for found in _INLINE.finditer(text):
@@ -149,10 +155,11 @@ def perform(
     *,
     resumed: int = 0,
 ) -> Playback:
-    """The part of a script that a request gets: from token `resumed` up to `max_tokens` or the first stop id.
+    """The part of a script that a request gets: from token `resumed` up to `max_tokens` or the
+    first stop id.
 
-    The script's own end is an end token; where the request ignores those, or has not had `min_tokens` yet, prose
-    follows. `max_tokens` and `min_tokens` count from `resumed`.
+    The script's own end is an end token; where the request ignores those, or has not had
+    `min_tokens` yet, prose follows. `max_tokens` and `min_tokens` count from `resumed`.
     """
     stops = frozenset(stop_ids)
     filler = [token for token in prose if token not in stops]
@@ -169,20 +176,27 @@ def perform(
         elif len(ids) < least:
             ids.append(next(more))
         else:
-            return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.STOP, token)
+            return Playback(
+                ids, _remaining_actions(script, resumed, len(ids)), FinishReason.STOP, token
+            )
     return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.LENGTH)
 
 
 def place_after(output: Sequence[int], script: Sequence[int], stops: Collection[int]) -> int:
-    """Where the script goes on after an output. Tokens in it that the script does not have there end a thought at its
-    budget: the script goes on after its own end of the thought, as a model does."""
+    """Where the script goes on after an output. Tokens in it that the script does not have there
+    end a thought at its budget: the script goes on after its own end of the thought, as a model
+    does."""
     at = done = 0
     while done < len(output) and at < len(script):
-        if output[done] == script[at] or script[at] in stops:  # a stop id that `min_tokens` replaced by prose
+        if (
+            output[done] == script[at] or script[at] in stops
+        ):  # a stop id that `min_tokens` replaced by prose
             at, done = at + 1, done + 1
             continue
         places = [place for place in range(at, len(script)) if script[place] == output[done]]
-        length, place = max(((_equal(output[done:], script[place:]), -place) for place in places), default=(0, -at))
+        length, place = max(
+            ((_equal(output[done:], script[place:]), -place) for place in places), default=(0, -at)
+        )
         at = length - place
         done += max(length, 1)
     return at + len(output) - done

@@ -10,7 +10,8 @@ T = TypeVar("T")
 NOW = 0
 """As the time of the next step: in the loop's next turn."""
 _LATE_US = 1000
-"""uvloop's timers count whole milliseconds from the beginning of the loop's turn, and may fire too early by this."""
+"""uvloop's timers count whole milliseconds from the beginning of the loop's turn, and may fire too
+early by this."""
 
 
 def now_us() -> int:
@@ -19,15 +20,17 @@ def now_us() -> int:
 
 
 def aligned(after_us: int, period_us: int) -> int:
-    """The first multiple of `period_us` after `after_us`: streams of one pace step together, whenever they began."""
+    """The first multiple of `period_us` after `after_us`: streams of one pace step together,
+    whenever they began."""
     return (after_us // period_us + 1) * period_us if period_us else after_us
 
 
 class Ticker(Generic[T]):
-    """Calls `step(item, now_us)` for each item when it is due; `step` returns when the item is due again, or None.
+    """Calls `step(item, now_us)` for each item when it is due; `step` returns when the item is due
+    again, or None.
 
-    One timer serves all items that are due at one moment. Items without a delay are stepped once per turn of the loop,
-    without a timer, so that the loop's other work runs between two steps.
+    One timer serves all items that are due at one moment. Items without a delay are stepped once
+    per turn of the loop, without a timer, so that the loop's other work runs between two steps.
     """
 
     def __init__(self, step: Callable[[T, int], int | None]) -> None:

@@ -32,7 +32,9 @@ def lines(subject: str, message: Any) -> list[Line]:
     kind, target = kind_of(subject), target_of(subject)
     match message:
         case frames.TokenFrame():
-            return [Line(kind, target, entry.turn, _tokens(message, entry)) for entry in message.entries]
+            return [
+                Line(kind, target, entry.turn, _tokens(message, entry)) for entry in message.entries
+            ]
         case frames.EventFrame():
             return [
                 Line(kind, target, entry.turn, _attempt(entry.attempt) + describe(event))
@@ -41,8 +43,14 @@ def lines(subject: str, message: Any) -> list[Line]:
             ]
         case control.Replay(streams=streams) if streams:
             everything = " and all others from 0" if message.all else ""
-            places = ((s.turn, f"attempt {s.attempt}, block {s.block}, offset {s.offset}") for s in streams)
-            return [Line(kind, target, turn, f"{message.receiver} is at {at}{everything}") for turn, at in places]
+            places = (
+                (s.turn, f"attempt {s.attempt}, block {s.block}, offset {s.offset}")
+                for s in streams
+            )
+            return [
+                Line(kind, target, turn, f"{message.receiver} is at {at}{everything}")
+                for turn, at in places
+            ]
     return [Line(kind, target, getattr(message, "turn", ""), _describe(message))]
 
 
@@ -59,12 +67,19 @@ def _describe(message: Any) -> str:
             limit = message.sampling.max_tokens
             prompt = ids(frames.unpack_ids(message.prompt))
             prompt += f" with {len(message.images)} images" if message.images else ""
-            held = f", held {message.held_s:.3f} s for {message.held_for}" if message.held_for else ""
-            return _attempt(message.attempt) + f"prompt {prompt}, max_tokens {limit}, tokens to {message.parser}{held}"
+            held = (
+                f", held {message.held_s:.3f} s for {message.held_for}" if message.held_for else ""
+            )
+            return (
+                _attempt(message.attempt)
+                + f"prompt {prompt}, max_tokens {limit}, tokens to {message.parser}{held}"
+            )
         case frames.CountRequest(conversation=conversation):
             return f"count {len(conversation.messages)} messages"
         case frames.TokenizeRequest():
-            return "tokenize " + ("a conversation" if message.text is None else f"{len(message.text)} characters")
+            return "tokenize " + (
+                "a conversation" if message.text is None else f"{len(message.text)} characters"
+            )
         case frames.DetokenizeRequest():
             return f"detokenize {ids(frames.unpack_ids(message.token_ids))}"
         case control.Cancel():
@@ -91,7 +106,9 @@ def describe(event: events.TurnEvent) -> str:
             path = f"{event.worker} → {event.parser}"
             return f"prepared: {event.prompt_tokens} prompt tokens, {event.max_tokens} may follow, {path}"
         case events.BlockStart():
-            return " ".join(filter(None, (f"[{event.block}]", event.kind, event.name, event.call_id)))
+            return " ".join(
+                filter(None, (f"[{event.block}]", event.kind, event.name, event.call_id))
+            )
         case events.Delta():
             return f"[{event.block}] {event.offset:>5} {msgspec.json.encode(event.text).decode()}"
         case events.OutputTokens():

@@ -1,4 +1,5 @@
-"""`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
+"""`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request
+to its last event."""
 
 import sys
 from contextlib import nullcontext
@@ -27,7 +28,14 @@ from turnwire_tools.tap.follow import follow
 from turnwire_tools.tap.recorder import Recorder
 from turnwire_tools.tap.turns import concerns
 
-COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
+COLOURS = {
+    "turn": "cyan",
+    "gen": "green",
+    "tok": "magenta",
+    "evt": "yellow",
+    "cancel": "red",
+    "replay": "red",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +54,9 @@ class Flags:
     """With --record: replace letters by x and digits by 0, and leave out token ids."""
 
 
-def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+def tap(
+    sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+) -> int:
     """Shows the messages on the bus, decoded, until Ctrl-C.
 
     Args:
@@ -60,7 +70,10 @@ def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(na
         viewer = Tap(flags, flags.all or bool(subject), record)
         status = run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
     if record is not None and viewer.recorder.unfinished:
-        print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+        print(
+            f"{viewer.recorder.unfinished} turns were not recorded: they have not ended",
+            file=sys.stderr,
+        )
     return status
 
 
@@ -87,7 +100,9 @@ class Tap:
             lines = bus_view.lines(message.subject, decoded)
             self._record_turns(decoded, now, messages.receiver_of(message.subject))
         except (msgspec.MsgspecError, ValueError) as error:
-            lines = [Line(kind, messages.target_of(message.subject), "", f"cannot be read: {error}")]
+            lines = [
+                Line(kind, messages.target_of(message.subject), "", f"cannot be read: {error}")
+            ]
         if self._flags.request is not None:
             lines = [line for line in lines if concerns(line.turn, self._flags.request)]
         elif kind in bus_view.UPKEEP and not self._upkeep:
@@ -99,7 +114,11 @@ class Tap:
         if self._record is None:
             return
         only = self._flags.request
-        if isinstance(decoded, TurnRequest) and only is not None and not concerns(decoded.turn, only):
+        if (
+            isinstance(decoded, TurnRequest)
+            and only is not None
+            and not concerns(decoded.turn, only)
+        ):
             return
         for text in self.recorder.take(decoded, now.timestamp(), receiver):
             self._record.write(text)
@@ -107,7 +126,9 @@ class Tap:
 
     def _show(self, now: datetime, message: Delivery, lines: list[Line]) -> None:
         if self._flags.json:
-            encoded = msgspec.json.encode(messages.line_of(now.timestamp(), message.subject, message.data))
+            encoded = msgspec.json.encode(
+                messages.line_of(now.timestamp(), message.subject, message.data)
+            )
             self._console.file.write(encoded.decode() + "\n")
             self._console.file.flush()
             return

@@ -16,8 +16,11 @@ PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""
 
 
-async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:
-    """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the bus is lost (1).
+async def follow(
+    config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]
+) -> int:
+    """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the
+    bus is lost (1).
 
     Raises UsageError for a pattern that is not a subject, else as `observing`.
     """
@@ -39,5 +42,8 @@ async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Ca
         for subject in patterns:
             await bus.subscribe(subject, received)
         await bus.flush()  # from now on every message arrives
-        print(f"listening on {', '.join(patterns)} at {mask_servers(config.nats_url)}", file=sys.stderr)
+        print(
+            f"listening on {', '.join(patterns)} at {mask_servers(config.nats_url)}",
+            file=sys.stderr,
+        )
         return await status_of(ended)

@@ -33,7 +33,8 @@ TURN_KINDS = frozenset({"turn", "gen", "tok", "evt", "cancel", "replay"})
 
 
 class MessageLine(Struct, frozen=True, omit_defaults=True):
-    """One message as a line of `turnwire tap --json`. `payload` where it is JSON, else `payload_b64`."""
+    """One message as a line of `turnwire tap --json`. `payload` where it is JSON, else
+    `payload_b64`."""
 
     time: float
     """Unix time of arrival in seconds."""
@@ -66,9 +67,14 @@ def receiver_of(subject: str) -> str:
 
 
 def decode(subject: str, data: bytes) -> Any:
-    """The message as its type; as plain JSON where the subject has none. Raises msgspec.MsgspecError."""
+    """The message as its type; as plain JSON where the subject has none. Raises
+    msgspec.MsgspecError."""
     kind = kind_of(subject)
-    return frames.decode_generate(data) if kind == "gen" else msgspec.json.decode(data, type=TYPES.get(kind, Any))
+    return (
+        frames.decode_generate(data)
+        if kind == "gen"
+        else msgspec.json.decode(data, type=TYPES.get(kind, Any))
+    )
 
 
 def of_turn(subject: str, data: bytes) -> Any:
@@ -93,8 +99,8 @@ def line_of(time: float, subject: str, data: bytes) -> MessageLine:
 def read_lines(name: str, lines: Iterable[bytes]) -> Iterator[tuple[float, str, Any]]:
     """Time, subject and message of each line that belongs to a turn. `name`: of the file.
 
-    Raises UsageError, which names the line, for one that `turnwire tap --json` did not write, or that of a release with
-    other messages did.
+    Raises UsageError, which names the line, for one that `turnwire tap --json` did not write, or
+    that of a release with other messages did.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -107,4 +113,6 @@ def read_lines(name: str, lines: Iterable[bytes]) -> Iterator[tuple[float, str, 
             if message.payload is not msgspec.UNSET and kind_of(message.subject) in TURN_KINDS:
                 yield message.time, message.subject, decode(message.subject, bytes(message.payload))
         except msgspec.MsgspecError as error:
-            raise UsageError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None
+            raise UsageError(
+                f"{name}:{number}: not a line of `turnwire tap --json`: {error}"
+            ) from None

@@ -1,7 +1,9 @@
-"""Writes turns on the bus as a replay file: the request, the tokens, and the events made of them. Pure.
+"""Writes turns on the bus as a replay file: the request, the tokens, and the events made of them.
+Pure.
 
-A turn is written when it has ended. What another attempt repeats is left out, as the frontend leaves it out. API keys
-are never on the bus; the sender of a request (`client`) and the cache salt are left out here.
+A turn is written when it has ended. What another attempt repeats is left out, as the frontend
+leaves it out. API keys are never on the bus; the sender of a request (`client`) and the cache salt
+are left out here.
 """
 
 from collections.abc import Iterator
@@ -42,10 +44,14 @@ class Recorder:
 
     def _text(self, turn: FollowedTurn) -> bytes:
         lines = [msgspec.to_builtins(line) for line in _lines(turn)]
-        return b"".join(msgspec.json.encode(line) + b"\n" for line in (redact(lines) if self._redact else lines))
+        return b"".join(
+            msgspec.json.encode(line) + b"\n" for line in (redact(lines) if self._redact else lines)
+        )
 
 
-def _lines(turn: FollowedTurn) -> Iterator[replay_file.TurnStart | replay_file.Step | replay_file.TurnProperties]:
+def _lines(
+    turn: FollowedTurn,
+) -> Iterator[replay_file.TurnStart | replay_file.Step | replay_file.TurnProperties]:
     """The lines of the file."""
     conversation = replace(turn.conversation, client=Client(), hints=Hints())
     origin = {"turn": turn.id, "model": conversation.model, "time": turn.time}
@@ -59,7 +65,10 @@ def _lines(turn: FollowedTurn) -> Iterator[replay_file.TurnStart | replay_file.S
     yield replay_file.TurnProperties(usage=Usage(usage.prompt, usage.cached))
     yield from turn.steps
     story = story_of(
-        event for step in turn.steps if isinstance(step, replay_file.RecordedEvents) for event in step.events
+        event
+        for step in turn.steps
+        if isinstance(step, replay_file.RecordedEvents)
+        for event in step.events
     )
     yield replay_file.TurnProperties(expect=story, end=_end(turn.last, story))
 

@@ -1,7 +1,8 @@
 """Masks the texts of a recorded turn: letters become x, digits 0. Pure.
 
-Lengths, line breaks, markup, order and timing stay, so that the turn plays like the original. Names of tools, keys of
-schemas and arguments, and numbers in arguments stay too; seals and token ids, which contain the texts, are dropped.
+Lengths, line breaks, markup, order and timing stay, so that the turn plays like the original. Names
+of tools, keys of schemas and arguments, and numbers in arguments stay too; seals and token ids,
+which contain the texts, are dropped.
 """
 
 import re
@@ -14,7 +15,9 @@ import msgspec
 from schemas.events import TurnEvent
 from turnwire_tools.clients.answer import story_of
 
-_TEXT_KEYS = frozenset({"text", "arguments", "description", "title", "url", "definition", "summary", "verbosity"})
+_TEXT_KEYS = frozenset(
+    {"text", "arguments", "description", "title", "url", "definition", "summary", "verbosity"}
+)
 _VALUE_KEYS = ("enum", "const", "default", "examples")
 """In schemas: every string under them is a text."""
 SEAL = "cmVkYWN0ZWQ"
@@ -34,7 +37,11 @@ def redact(lines: list[Any]) -> list[Any]:
             line["conversation"] = _conversation(line["conversation"])
         if "context" in line:
             context = line["context"]
-            context |= {"prefix": mask(context.get("prefix", "")), "stop": [], "tools": _walk(context.get("tools", []))}
+            context |= {
+                "prefix": mask(context.get("prefix", "")),
+                "stop": [],
+                "tools": _walk(context.get("tools", [])),
+            }
         if "expect" in line:
             line["expect"] = story_of(msgspec.convert(events, list[TurnEvent]))
     return kept
@@ -46,7 +53,10 @@ def _redact_events(events: list[Any]) -> None:
         if event["type"] == "delta":
             texts[event["block"]] += event["text"]
     calls = {event["block"] for event in events if event.get("kind") == "tool_use"}
-    masked = {block: StringIO((mask_json if block in calls else mask)(text)) for block, text in texts.items()}
+    masked = {
+        block: StringIO((mask_json if block in calls else mask)(text))
+        for block, text in texts.items()
+    }
     for event in events:
         if event["type"] == "delta":
             event["text"] = masked[event["block"]].read(len(event["text"]))
@@ -75,12 +85,16 @@ def mask_json(text: str) -> str:
 
 
 def _conversation(conversation: dict[str, Any]) -> dict[str, Any]:
-    """Masks a conversation; leaves out users' names, stop strings and template variables, which no player needs."""
+    """Masks a conversation; leaves out users' names, stop strings and template variables, which no
+    player needs."""
     kept = {key: value for key, value in conversation.items() if key != "template_kwargs"}
     kept["messages"] = [
-        {key: value for key, value in message.items() if key != "name"} for message in conversation["messages"]
+        {key: value for key, value in message.items() if key != "name"}
+        for message in conversation["messages"]
     ]
-    kept["sampling"] = {key: value for key, value in conversation.get("sampling", {}).items() if key != "stop"}
+    kept["sampling"] = {
+        key: value for key, value in conversation.get("sampling", {}).items() if key != "stop"
+    }
     walked: dict[str, Any] = _walk(kept)
     return walked
 
@@ -90,7 +104,10 @@ def _walk(value: Any, key: str = "", *, everything: bool = False) -> Any:
     if isinstance(value, list):
         return [_walk(item, key, everything=everything) for item in value]
     if isinstance(value, dict):
-        return {k: _walk(item, k, everything=everything or k in _VALUE_KEYS) for k, item in value.items()}
+        return {
+            k: _walk(item, k, everything=everything or k in _VALUE_KEYS)
+            for k, item in value.items()
+        }
     if not isinstance(value, str):
         return value
     if key == "arguments" and not everything:

@@ -1,4 +1,5 @@
-"""Follows turns on the bus from the request to the last event, and leaves out what is repeated. Pure.
+"""Follows turns on the bus from the request to the last event, and leaves out what is repeated.
+Pure.
 
 A turn may take several attempts, and its tokens and events may be sent more than once.
 """
@@ -40,7 +41,8 @@ class FollowedTurn(Struct, dict=True):
     context: frames.ParseContext | None = None
     """How the tokens are parsed."""
     steps: list[RecordedTokens | RecordedEvents] = []
-    """Tokens of the attempt that ended the turn, and of those that it resumes; events of all attempts."""
+    """Tokens of the attempt that ended the turn, and of those that it resumes; events of all
+    attempts."""
     tokens: int = 0
     logprob_at: dict[int, float] = {}
     """Log probabilities by output index."""
@@ -55,7 +57,10 @@ class FollowedTurn(Struct, dict=True):
     @property
     def reason(self) -> FinishReason | None:
         """Why decoding ended; None: the turn failed, was cancelled, or has not ended."""
-        if isinstance(self.last, Finish) and self.last.reason not in (FinishReason.CANCELLED, FinishReason.ERROR):
+        if isinstance(self.last, Finish) and self.last.reason not in (
+            FinishReason.CANCELLED,
+            FinishReason.ERROR,
+        ):
             return self.last.reason
         return None
 
@@ -67,12 +72,16 @@ class FollowedTurn(Struct, dict=True):
     @property
     def is_whole(self) -> bool:
         """Whether the last event has come, and as many tokens as it counts."""
-        return self.last is not None and (self.reason is None or self.tokens + (self.stop is not None) >= self.count)
+        return self.last is not None and (
+            self.reason is None or self.tokens + (self.stop is not None) >= self.count
+        )
 
     @property
     def is_sequence(self) -> bool:
         """Whether there are tokens, all decoded after the same prompt, and their end."""
-        return self.reason is not None and self.count > 0 and len(self.prompt) > 0 and self.one_prompt
+        return (
+            self.reason is not None and self.count > 0 and len(self.prompt) > 0 and self.one_prompt
+        )
 
     @cached_property
     def prompt(self) -> "array[int]":
@@ -81,7 +90,8 @@ class FollowedTurn(Struct, dict=True):
 
     @cached_property
     def output(self) -> "array[int]":
-        """As many ids as the last event counts: with the end token, if the engine reports one, up to a cut."""
+        """As many ids as the last event counts: with the end token, if the engine reports one, up
+        to a cut."""
         steps = (step.tokens for step in self.steps if isinstance(step, RecordedTokens))
         ids = array("I", chain.from_iterable(steps))
         return ids[: self.count] if self.stop_id is None else ids + array("I", [self.stop_id])
@@ -89,7 +99,9 @@ class FollowedTurn(Struct, dict=True):
     @property
     def stop_id(self) -> int | None:
         """The end token, which is then the last of `output`."""
-        return self.stop.stop_id if self.stop is not None and self.tokens == self.count - 1 else None
+        return (
+            self.stop.stop_id if self.stop is not None and self.tokens == self.count - 1 else None
+        )
 
     @property
     def logprobs(self) -> list[float | None]:
@@ -102,9 +114,13 @@ class FollowedTurn(Struct, dict=True):
     @property
     def written(self) -> list[Text | Call]:
         """The text and calls, as the client received them."""
-        blocks = ((self.log.ends(block)[0], self.log.text(block)) for block in range(self.log.blocks))
+        blocks = (
+            (self.log.ends(block)[0], self.log.text(block)) for block in range(self.log.blocks)
+        )
         return [
-            Text(text) if start.kind == "text" else Call(start.call_id or "", start.name or "", text)
+            Text(text)
+            if start.kind == "text"
+            else Call(start.call_id or "", start.name or "", text)
             for start, text in blocks
             if start.kind != "reasoning"
         ]
@@ -118,9 +134,18 @@ class FollowedTurn(Struct, dict=True):
         elif self.placed is not None and request.attempt > self.placed.attempt:
             self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
             self.tokens, self.logprob_at, self.stop, self.context = 0, {}, None, None
-        self.attempt, self.context = request.attempt, self.context or _decode_context(request.context)
+        self.attempt, self.context = (
+            request.attempt,
+            self.context or _decode_context(request.context),
+        )
         self.placed = RecordedPrompt(
-            self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall
+            self._at(now),
+            request.prompt,
+            worker,
+            request.parser,
+            request.attempt,
+            request.reused,
+            request.recall,
         )
 
     def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
@@ -149,7 +174,9 @@ class FollowedTurn(Struct, dict=True):
             accepted = self.cursor.accept(event)
             if accepted is Verdict.GAP:
                 break
-            if isinstance(accepted, events.BlockStart | events.Delta | events.BlockStop | Finish | Failed):
+            if isinstance(
+                accepted, events.BlockStart | events.Delta | events.BlockStop | Finish | Failed
+            ):
                 new.append(accepted)
                 self.log.append(accepted)
         if new:
@@ -164,7 +191,8 @@ class TurnFollower:
     """Takes the messages of a bus in the order in which they came."""
 
     def __init__(self, *, whole: bool = False) -> None:
-        """`whole`: a turn ends when all its tokens have come, too. Another server of the bus may send them later."""
+        """`whole`: a turn ends when all its tokens have come, too. Another server of the bus may
+        send them later."""
         self._whole = whole
         self._open: LRUCache[str, FollowedTurn] = LRUCache(MAX_OPEN)
         self.cancelled = 0
@@ -176,14 +204,17 @@ class TurnFollower:
         return len(self._open)
 
     def take(self, message: Any, now: float, receiver: str = "") -> list[FollowedTurn]:
-        """Takes a message that came to `receiver` at this Unix time; returns the turns that it ends."""
+        """Takes a message that came to `receiver` at this Unix time; returns the turns that it
+        ends."""
         match message:
             case frames.TurnRequest():
                 self._begin(message, now)
             case frames.GenerateRequest(turn=name) if message.parser and name in self._open:
                 self._open[name].place(message, receiver, now)
             case frames.TokenFrame() | frames.EventFrame():
-                return [turn for entry in message.entries if (turn := self._add(entry, now)) is not None]
+                return [
+                    turn for entry in message.entries if (turn := self._add(entry, now)) is not None
+                ]
             case Cancel(turn=name, reason=reason) if reason not in CONTINUED:
                 self.cancelled += self._open.pop(name, None) is not None
         return []
@@ -211,5 +242,6 @@ class TurnFollower:
 
 
 def concerns(turn: str, query: str) -> bool:
-    """Whether `query` is the turn's id, a part of it (four characters or more), or an id made of it."""
+    """Whether `query` is the turn's id, a part of it (four characters or more), or an id made of
+    it."""
     return bool(turn) and (turn == query or (len(query) >= 4 and (query in turn or turn in query)))

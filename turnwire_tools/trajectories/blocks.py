@@ -16,8 +16,9 @@ _SEALER = Sealer(b"trajectories")
 
 
 class Block(Struct, omit_defaults=True):
-    """The tokens of a block's text; of a call, of its arguments. Those between two blocks are markup: what closes the
-    first one and opens the second, with the name of a call. A block without tokens of its own has `start` = `end`."""
+    """The tokens of a block's text; of a call, of its arguments. Those between two blocks are
+    markup: what closes the first one and opens the second, with the name of a call. A block without
+    tokens of its own has `start` = `end`."""
 
     kind: BlockKind
     start: int
@@ -29,16 +30,22 @@ class Block(Struct, omit_defaults=True):
 
 
 def blocks_of(
-    turn: str, context: ParseContext, ids: Sequence[int], finish: TokenFinish, vocabulary: Vocabulary
+    turn: str,
+    context: ParseContext,
+    ids: Sequence[int],
+    finish: TokenFinish,
+    vocabulary: Vocabulary,
 ) -> list[Block]:
-    """The blocks of a turn's output, in order; offsets count output tokens. Propagates errors of the parser.
+    """The blocks of a turn's output, in order; offsets count output tokens. Propagates errors of
+    the parser.
 
     `ids`: the output without the end token, which `finish` has.
     """
     parse = TurnParse(turn, 1, replace(context, logprobs=0, ledger=None, prompt_ids=b""), "")
     parse.start(vocabulary, _SEALER)
     assert parse.trace is not None  # because of `logprobs`
-    # In place of its log probability each token has its index: the parser returns it with the text that it made of it.
+    # In place of its log probability each token has its index: the parser returns it with the text
+    # that it made of it.
     parse.feed_traced(parse.trace, ids, [[(token, float(at))] for at, token in enumerate(ids)])
     if not parse.ended:
         reason = FinishReason.LENGTH if finish.reason is FinishReason.CONTEXT else finish.reason

@@ -1,4 +1,5 @@
-"""`turnwire trajectories`: turns recorded or live messages of the bus into one training sample a session, as JSONL."""
+"""`turnwire trajectories`: turns recorded or live messages of the bus into one training sample a
+session, as JSONL."""
 
 import sys
 import time
@@ -39,7 +40,9 @@ class Flags:
     """Seconds without a turn after which a session is written; all are written at the end."""
 
 
-def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+def trajectories(
+    sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+) -> int:
     """Writes each session's tokens as a line of JSON: ids, loss mask, log probabilities, blocks.
 
     Without a file it follows the bus until Ctrl-C.
@@ -47,7 +50,11 @@ def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Param
     Args:
         file: Messages that `turnwire tap --json` wrote; several files are read as one.
     """
-    vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
+    vocabulary = (
+        None
+        if flags.model is None
+        else Vocabulary(load_backend(flags.model, trust_remote_code=False))
+    )
     writer = Writer(vocabulary, flags.idle_s)
     if not file:
         return run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
@@ -91,14 +98,18 @@ class Writer:
         if self._vocabulary is None or turn.context is None or turn.reason is None:
             return None
         ids = turn.output if turn.stop_id is None else turn.output[:-1]
-        return blocks_of(turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
+        return blocks_of(
+            turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary
+        )
 
     def end(self) -> None:
         """Writes all sessions."""
         self._write(float("inf"))
         dropped, unfinished = self._dropped + self._turns.cancelled, self._turns.unfinished
         if dropped or unfinished:
-            text = f"{dropped} turns failed or were cancelled, {unfinished} have not ended: left out"
+            text = (
+                f"{dropped} turns failed or were cancelled, {unfinished} have not ended: left out"
+            )
             print(text, file=sys.stderr)
 
     def _write(self, before: float) -> None:

@@ -1,8 +1,9 @@
-"""Joins turns to samples: one for each stretch of a session in which every prompt extends the tokens before.
+"""Joins turns to samples: one for each stretch of a session in which every prompt extends the
+tokens before.
 
-A turn continues a sample if its prompt begins with all of the sample's ids. Otherwise it begins a sample of its own,
-and `Break` names the sample from which it departs, the place and the cause.
-So each decoded token is in one loss mask, once. Pure.
+A turn continues a sample if its prompt begins with all of the sample's ids. Otherwise it begins a
+sample of its own, and `Break` names the sample from which it departs, the place and the cause. So
+each decoded token is in one loss mask, once. Pure.
 """
 
 import re
@@ -23,11 +24,14 @@ _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 
 Cause: TypeAlias = Literal["retry", "fork", "client", "template", "head", "unseen"]
 """
-retry: the prompt of an earlier turn again: another try, another choice (`n`), or another session that begins alike.
+retry: the prompt of an earlier turn again: another try, another choice (`n`), or another session
+that begins alike.
 fork: the earlier turns, up to the end of one of them, and then another continuation.
 client: the client changed what the model wrote, or left some of it out.
-template: the client sent the model's turn back, and its tokens are others: the template renders it differently.
-head: something before the first answer changed (tools, instructions, a date), or the client summarized its history.
+template: the client sent the model's turn back, and its tokens are others: the template renders it
+differently.
+head: something before the first answer changed (tools, instructions, a date), or the client
+summarized its history.
 unseen: the prompt has turns of the model that were not recorded.
 """
 
@@ -106,9 +110,15 @@ class _OpenSample:
         """Appends a turn with a prompt that begins with all ids so far."""
         start, self.last = len(turn.prompt), now
         self.ids = turn.prompt + turn.output
-        self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
-        placed = blocks and [replace(block, start=block.start + start, end=block.end + start) for block in blocks]
-        span = TurnSpan(turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
+        self.logprobs |= {
+            start + at: value for at, value in enumerate(turn.logprobs) if value is not None
+        }
+        placed = blocks and [
+            replace(block, start=block.start + start, end=block.end + start) for block in blocks
+        ]
+        span = TurnSpan(
+            turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed
+        )
         self.turns.append(_SampleTurn(span, _head(turn), turn.written))
 
     def is_of(self, conversation: Conversation) -> bool:
@@ -121,7 +131,8 @@ class _OpenSample:
         return (self.model, self.client.tenant) == (conversation.model, conversation.client.tenant)
 
     def continues(self, turn: FollowedTurn) -> bool:
-        """Whether the prompt begins with all ids, and is of the same session as far as that is known."""
+        """Whether the prompt begins with all ids, and is of the same session as far as that is
+        known."""
         return self.is_of(turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
 
     def sample(self) -> Sample:
@@ -131,7 +142,16 @@ class _OpenSample:
         for span in spans:
             mask[span.start : span.end] = [1] * (span.end - span.start)
         logprobs = [self.logprobs.get(at) for at in range(len(self.ids))] if self.logprobs else None
-        return Sample(self.id, self.model, self.client.session, self.ids.tolist(), mask, logprobs, spans, self.departs)
+        return Sample(
+            self.id,
+            self.model,
+            self.client.session,
+            self.ids.tolist(),
+            mask,
+            logprobs,
+            spans,
+            self.departs,
+        )
 
 
 class Sampler:
@@ -150,7 +170,8 @@ class Sampler:
         longest.add(turn, blocks, now)
 
     def close(self, before: float = float("inf")) -> list[Sample]:
-        """Samples with a last turn that ended before a Unix time. A session that goes on later begins another one."""
+        """Samples with a last turn that ended before a Unix time. A session that goes on later
+        begins another one."""
         closed = [sample for sample in self._open if sample.last < before]
         self._open = [sample for sample in self._open if sample.last >= before]
         return [sample.sample() for sample in closed]
@@ -161,12 +182,17 @@ class Sampler:
         near: list[tuple[bool, int, _OpenSample]] = []
         for sample in self._open:
             at, same_session = len(common_prefix(sample.ids, prompt)), sample.is_of(conversation)
-            # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
+            # Sessions with other ids may begin alike. Only one that has the whole first turn was
+            # made of this one.
             first = sample.turns[0]
-            if sample.has_owner(conversation) and at >= (first.head if same_session else first.span.end):
+            if sample.has_owner(conversation) and at >= (
+                first.head if same_session else first.span.end
+            ):
                 near.append((same_session, at, sample))
         if not any(message.role == "assistant" for message in conversation.messages):
-            retried = (sample for same_session, at, sample in near if same_session and at == len(prompt))
+            retried = (
+                sample for same_session, at, sample in near if same_session and at == len(prompt)
+            )
             return next((_departure(sample, turn, len(prompt)) for sample in retried), None)
         if near:
             _, at, sample = max(near, key=lambda entry: entry[:2])
@@ -178,7 +204,8 @@ class Sampler:
 
 
 def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
-    """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
+    """The break of a prompt that has the first `at` ids of another sample, its first prompt among
+    them."""
     last = other.turns[0].span.turn
     for earlier in other.turns:
         if at == len(turn.prompt) == earlier.span.start:
@@ -193,12 +220,14 @@ def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
 
 
 def _head(turn: FollowedTurn) -> int:
-    """About how many ids of a turn's prompt come before its opening, the marks of its reasoning, which the template may
-    write differently once the turn is history. Each mark, and the white space after it, is taken for one token."""
+    """About how many ids of a turn's prompt come before its opening, the marks of its reasoning,
+    which the template may write differently once the turn is history. Each mark, and the white
+    space after it, is taken for one token."""
     ledger = None if turn.context is None else turn.context.ledger
     return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
 
 
 def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
-    """Whether a history has a turn with the same text and calls, in whatever form its client sends them back."""
+    """Whether a history has a turn with the same text and calls, in whatever form its client sends
+    them back."""
     return content_of(parts) in map(content_of, answers_in(conversation.messages))

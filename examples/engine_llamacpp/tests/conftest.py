@@ -16,7 +16,8 @@ LAYERS, WIDTH, HEADS, KV_HEADS, INNER = 2, 64, 4, 2, 128
 
 
 def write_tiny(folder: Path) -> Path:
-    """Writes a Llama of two layers with random weights in 32 bits, end tokens 5 and 7, and its config.json.
+    """Writes a Llama of two layers with random weights in 32 bits, end tokens 5 and 7, and its
+    config.json.
 
     It decodes in microseconds, and the same in every batch.
     """

@@ -25,7 +25,12 @@ PROMPT = [(11 * i + 3) % 500 + 8 for i in range(100)]
 
 
 def config(folder: Path, **changes: Any) -> WorkerConfig:
-    options: dict[str, Any] = {"slots": SLOTS, "max_model_len": WINDOW, "kv_tokens": 4 * WINDOW, **changes}
+    options: dict[str, Any] = {
+        "slots": SLOTS,
+        "max_model_len": WINDOW,
+        "kv_tokens": 4 * WINDOW,
+        **changes,
+    }
     return WorkerConfig(model=str(folder), **{"engine_args": {"n_threads": 1}, **options})
 
 
@@ -157,11 +162,15 @@ async def test_schema_and_grammar_force_the_output(real: Bench, folder: Path) ->
 
 async def test_turns_that_outgrow_the_cache_are_paused_and_lose_nothing(tiny: Path) -> None:
     """Each of four turns fits alone, all of them together do not."""
-    engine: Any = open_engine("llamacpp", config(tiny, max_model_len=512, kv_tokens=512, engine_args=PRECISE))
+    engine: Any = open_engine(
+        "llamacpp", config(tiny, max_model_len=512, kv_tokens=512, engine_args=PRECISE)
+    )
     bench = Bench(engine, await engine.start(), PROMPT, kill=lambda: None)
     prompts = [[token, *PROMPT] for token in (101, 102, 103, 104)]
     alone = [await bench.ids(bench.request(prompt, max_tokens=200)) for prompt in prompts]
-    together = await asyncio.gather(*(bench.ids(bench.request(prompt, max_tokens=200)) for prompt in prompts))
+    together = await asyncio.gather(
+        *(bench.ids(bench.request(prompt, max_tokens=200)) for prompt in prompts)
+    )
     assert together == alone
     await engine.stop(20.0)
 
@@ -173,7 +182,11 @@ async def test_default_number_of_slots_starts(tiny: Path) -> None:
     assert 200 < info.slots == engine.load().slots < llama_cpp.llama_max_parallel_sequences()
     bench = Bench(engine, info, PROMPT, kill=lambda: None)
     prompts = [[token, *PROMPT[:2]] for token in range(8, info.slots + 100)]
-    assert all(await asyncio.gather(*(bench.ids(bench.request(prompt, max_tokens=3)) for prompt in prompts)))
+    assert all(
+        await asyncio.gather(
+            *(bench.ids(bench.request(prompt, max_tokens=3)) for prompt in prompts)
+        )
+    )
     await engine.stop(20.0)
 
 
@@ -195,7 +208,9 @@ async def test_sessions_stay_in_the_cache_beside_each_other(bench: Bench) -> Non
         assert cached(await bench.run(bench.request([*ids, 5, 6], max_tokens=2))) == len(ids) - 1
 
 
-async def test_model_without_a_gguf_file_is_refused_with_what_to_do(tmp_path: Path, folder: Path) -> None:
+async def test_model_without_a_gguf_file_is_refused_with_what_to_do(
+    tmp_path: Path, folder: Path
+) -> None:
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(Invalid, match="has no GGUF file: --engine-args"):
@@ -205,6 +220,8 @@ async def test_model_without_a_gguf_file_is_refused_with_what_to_do(tmp_path: Pa
     with pytest.raises(EngineFailed, match=r"llama\.cpp cannot load .*00001-of-00002"):
         await open_engine("llamacpp", config(tmp_path)).start()
     with pytest.raises(Invalid, match="there is no file"):
-        await open_engine("llamacpp", config(tmp_path, engine_args={"gguf": "/nonexistent"})).start()
+        await open_engine(
+            "llamacpp", config(tmp_path, engine_args={"gguf": "/nonexistent"})
+        ).start()
     with pytest.raises(Invalid, match=r"engine_args of the llamacpp engine: .*unknown field"):
         open_engine("llamacpp", config(tmp_path, engine_args={"n_thread": 1}))

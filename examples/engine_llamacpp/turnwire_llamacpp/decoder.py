@@ -1,7 +1,9 @@
-"""Decodes turns with llama.cpp, all of them in one batch for each step, and keeps ended ones in the KV cache.
+"""Decodes turns with llama.cpp, all of them in one batch for each step, and keeps ended ones in the
+KV cache.
 
-Each turn has a sequence of llama.cpp's, with its tokens in the cache. When a turn ends, its sequence stays. The next
-turn takes over the sequence that begins as its prompt does, or copies the beginning; llama.cpp then shares the cells.
+Each turn has a sequence of llama.cpp's, with its tokens in the cache. When a turn ends, its
+sequence stays. The next turn takes over the sequence that begins as its prompt does, or copies the
+beginning; llama.cpp then shares the cells.
 
 Everything here runs on one thread, except `add`, `stop` and `Turn.close`.
 """
@@ -32,7 +34,8 @@ from services.worker.engines.memory import available_bytes, cpu_kv_tokens
 from services.worker.engines.support import chosen_first
 
 IDLE = 2
-"""Least number of sequences without an open turn: one that a new turn begins as, and one to copy it to."""
+"""Least number of sequences without an open turn: one that a new turn begins as, and one to copy it
+to."""
 COLDEST = 1e-4
 """Least temperature that is not greedy."""
 NO_ROOM = 1
@@ -66,7 +69,8 @@ class EngineArgs(Struct, frozen=True, forbid_unknown_fields=True):
     n_threads: int | None = None
     """CPU threads; default: all cores but one."""
     n_batch: int = 512
-    """Tokens of a step, all turns together: more make prompts faster, and gaps between tokens longer."""
+    """Tokens of a step, all turns together: more make prompts faster, and gaps between tokens
+    longer."""
     kv_type: Literal["f16", "f32", "q8_0"] = "f16"
     """Numbers in the KV cache."""
     flash_attention: bool = True
@@ -105,14 +109,16 @@ class Turn:
         self.closed = True
 
     def begin(self, cached: int) -> Delta | None:
-        """Makes the delta with the number of cached tokens, the first time that the turn gets a sequence."""
+        """Makes the delta with the number of cached tokens, the first time that the turn gets a
+        sequence."""
         if self._reported:
             return None
         self._reported = True
         return Delta(cached=cached, waited_s=time.monotonic() - self._opened)
 
     def choose(self, context: Any, row: int, scores: NDArray[numpy.float32]) -> Delta:
-        """Chooses the next token by its scores, which are row `row` of llama.cpp's output and are changed in place."""
+        """Chooses the next token by its scores, which are row `row` of llama.cpp's output and are
+        changed in place."""
         top = self._sampling.logprobs
         logprobs = None if top is None else _log_softmax(scores)
         self._shape(scores)
@@ -123,14 +129,20 @@ class Turn:
         self.ids.append(token)
         listed = None if logprobs is None else [_listed(logprobs, token, top or 0)]
         if token in self.stops:
-            return Delta(finish=FinishReason.STOP, stop_id=token, stop_logprobs=listed[0] if listed else None)
-        return Delta([token], listed, finish=FinishReason.LENGTH if len(self.ids) == self.limit else None)
+            return Delta(
+                finish=FinishReason.STOP, stop_id=token, stop_logprobs=listed[0] if listed else None
+            )
+        return Delta(
+            [token], listed, finish=FinishReason.LENGTH if len(self.ids) == self.limit else None
+        )
 
     def _shape(self, scores: NDArray[numpy.float32]) -> None:
         sampling = self._sampling
         if (penalty := sampling.repetition_penalty) not in (None, 1.0):
             seen = numpy.unique(numpy.frombuffer(self.ids, numpy.int32))
-            scores[seen] = numpy.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
+            scores[seen] = numpy.where(
+                scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty
+            )
         if self._counts and (sampling.presence_penalty or sampling.frequency_penalty):
             counts = numpy.array(list(self._counts.values()), numpy.float32)
             each = (sampling.presence_penalty or 0.0) + (sampling.frequency_penalty or 0.0) * counts
@@ -149,7 +161,8 @@ class Turn:
         temperature = sampling.temperature or 0.0
         if temperature < COLDEST or sampling.top_k == 1:
             return int(scores.argmax())
-        # The seed of a step depends on the place in the text alone, so that a turn repeats however it was batched.
+        # The seed of a step depends on the place in the text alone, so that a turn repeats however
+        # it was batched.
         seed = hash((self._seed, len(self.ids))) % 0xFFFFFFFF
         steps = [llama_cpp.llama_sampler_init_temp(temperature)]
         if sampling.top_k is not None and sampling.top_k > 0:
@@ -178,11 +191,14 @@ class Cells:
         self.used_at = 0
 
     def common(self, turn: Turn) -> int:
-        """Returns how many tokens at the beginning of the turn are here; the last one must be computed anyway."""
+        """Returns how many tokens at the beginning of the turn are here; the last one must be
+        computed anyway."""
         length = min(len(self.tokens), len(turn.ids) - 1)
         if self.salt != turn.salt or length == 0:
             return 0
-        here, there = (numpy.frombuffer(ids, numpy.int32, length) for ids in (self.tokens, turn.ids))
+        here, there = (
+            numpy.frombuffer(ids, numpy.int32, length) for ids in (self.tokens, turn.ids)
+        )
         differs = here != there
         return int(differs.argmax()) if differs.any() else length
 
@@ -214,14 +230,18 @@ class Decoder:
         """Turns that decode at once."""
         vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         self.vocab_size = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
-        self.end_ids = {int(llama_cpp.llama_vocab_eos(vocabulary)), int(llama_cpp.llama_vocab_eot(vocabulary))} - {-1}
+        self.end_ids = {
+            int(llama_cpp.llama_vocab_eos(vocabulary)),
+            int(llama_cpp.llama_vocab_eot(vocabulary)),
+        } - {-1}
         self.trained_window = int(llama_cpp.llama_model_n_ctx_train(self._model))
         self.cells = 0
         """Tokens that the KV cache holds."""
         self.used = 0
         """How many of them open turns use."""
         self._recurrent = bool(
-            llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model)
+            llama_cpp.llama_model_is_recurrent(self._model)
+            or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self._all = [Cells(number) for number in range(sequences)]
         self._active: list[Cells] = []
@@ -233,8 +253,8 @@ class Decoder:
         self._stopped = False
 
     def allocate(self, window: int, kv_tokens: int | None) -> str:
-        """Allocates a KV cache of `kv_tokens`, by default as large as the window or as memory allows. Returns why it is
-        not larger. Raises ValueError if llama.cpp cannot."""
+        """Allocates a KV cache of `kv_tokens`, by default as large as the window or as memory
+        allows. Returns why it is not larger. Raises ValueError if llama.cpp cannot."""
         tokens, limit = kv_tokens, "--kv-tokens holds no more"
         if tokens is None:
             size = int(self._numbers_per_token() * KV_TYPES[self._args.kv_type][1])
@@ -303,7 +323,9 @@ class Decoder:
             delta = None
             if chooses:
                 pointer = llama_cpp.llama_get_logits_ith(self._context, row)
-                delta = turn.choose(self._context, row, numpy.ctypeslib.as_array(pointer, (self.vocab_size,)))
+                delta = turn.choose(
+                    self._context, row, numpy.ctypeslib.as_array(pointer, (self.vocab_size,))
+                )
             elif len(cells.tokens) == turn.limit:
                 delta = Delta(finish=FinishReason.LENGTH)
             if delta is not None:
@@ -314,7 +336,8 @@ class Decoder:
         return deltas
 
     def _admit(self) -> list[tuple[Turn, Delta]]:
-        """Releases closed turns, and begins turns that wait, as long as there are slots and cells for them."""
+        """Releases closed turns, and begins turns that wait, as long as there are slots and cells
+        for them."""
         while self._added:
             self._waiting.append(self._added.popleft())
         for cells in [cells for cells in self._active if cells.turn is None or cells.turn.closed]:
@@ -334,7 +357,9 @@ class Decoder:
 
     def _place(self, turn: Turn) -> int:
         """Gives the turn a sequence. Returns how many of its tokens are in it."""
-        idle = sorted((cells for cells in self._all if cells.turn is None), key=lambda cells: cells.used_at)
+        idle = sorted(
+            (cells for cells in self._all if cells.turn is None), key=lambda cells: cells.used_at
+        )
         source = max(self._all, key=lambda cells: cells.common(turn))
         common = source.common(turn)
         if self._recurrent and (source.turn is not None or common < len(source.tokens)):
@@ -352,8 +377,11 @@ class Decoder:
         return len(target.tokens)
 
     def _cut(self, cells: Cells, length: int) -> None:
-        """Removes what follows the first `length` tokens of a sequence; all, where llama.cpp cannot."""
-        if length < len(cells.tokens) and not llama_cpp.llama_memory_seq_rm(self._memory, cells.number, length, -1):
+        """Removes what follows the first `length` tokens of a sequence; all, where llama.cpp
+        cannot."""
+        if length < len(cells.tokens) and not llama_cpp.llama_memory_seq_rm(
+            self._memory, cells.number, length, -1
+        ):
             length = 0
             llama_cpp.llama_memory_seq_rm(self._memory, cells.number, -1, -1)
         del cells.tokens[length:]
@@ -364,7 +392,8 @@ class Decoder:
         cells.turn, cells.used_at = None, next(self._uses)
 
     def _make_room(self) -> None:
-        """Removes the ended turn that was used longest ago; if there is none, pauses the newest open turn."""
+        """Removes the ended turn that was used longest ago; if there is none, pauses the newest
+        open turn."""
         ended = [cells for cells in self._all if cells.turn is None and cells.tokens]
         if ended:
             self._cut(min(ended, key=lambda cells: cells.used_at), 0)
@@ -387,7 +416,11 @@ class Decoder:
             if ids:
                 turn = cells.turn
                 parts.append(
-                    Part(cells, ids, turn is not None and len(ids) == len(rest) and len(turn.ids) < turn.limit)
+                    Part(
+                        cells,
+                        ids,
+                        turn is not None and len(ids) == len(rest) and len(turn.ids) < turn.limit,
+                    )
                 )
             room -= len(ids)
         return parts
@@ -409,9 +442,16 @@ class Decoder:
     def _numbers_per_token(self) -> int:
         """Returns how many numbers a token has in the KV cache."""
         name = self._metadata("general.architecture") or ""
-        width = llama_cpp.llama_model_n_embd(self._model) // max(1, llama_cpp.llama_model_n_head(self._model))
-        both = sum(int(self._metadata(f"{name}.attention.{kind}_length") or width) for kind in ("key", "value"))
-        heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
+        width = llama_cpp.llama_model_n_embd(self._model) // max(
+            1, llama_cpp.llama_model_n_head(self._model)
+        )
+        both = sum(
+            int(self._metadata(f"{name}.attention.{kind}_length") or width)
+            for kind in ("key", "value")
+        )
+        heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(
+            self._model
+        )
         return int(heads * both)
 
     def _metadata(self, key: str) -> str | None:

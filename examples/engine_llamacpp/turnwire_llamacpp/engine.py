@@ -1,6 +1,7 @@
 """The engine `llamacpp`: a GGUF file, token ids in and token ids out.
 
-llama.cpp runs on a thread of its own (`decoder.py`); what a step has decoded comes back to the event loop in one call.
+llama.cpp runs on a thread of its own (`decoder.py`); what a step has decoded comes back to the
+event loop in one call.
 """
 
 import asyncio
@@ -18,7 +19,15 @@ from schemas.control import Load
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import local_folder, read_facts, with_defaults
-from services.worker.engine import FEATURES, Delta, Engine, EngineInfo, EngineRequest, EngineSupport, Sink
+from services.worker.engine import (
+    FEATURES,
+    Delta,
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    EngineSupport,
+    Sink,
+)
 from services.worker.engines.guide import load_guides
 from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread, run_for
 
@@ -42,7 +51,8 @@ def parse_args(config: WorkerConfig) -> EngineArgs:
 
 
 def find_gguf(model: str, args: EngineArgs) -> Path:
-    """Returns the model's GGUF file. Raises Invalid if there is none, or more than one to choose from."""
+    """Returns the model's GGUF file. Raises Invalid if there is none, or more than one to choose
+    from."""
     if args.gguf is not None:
         path = Path(args.gguf).expanduser()
         if not path.is_file():
@@ -50,11 +60,15 @@ def find_gguf(model: str, args: EngineArgs) -> Path:
         return path
     folder = local_folder(model)
     found = sorted(folder.glob("*.gguf")) if folder is not None else []
-    # A file in parts has the number of the part in each name; llama.cpp takes the first, and finds the others.
+    # A file in parts has the number of the part in each name; llama.cpp takes the first, and finds
+    # the others.
     whole = [path for path in found if "-of-" not in path.stem or "-00001-of-" in path.stem]
     if len(whole) != 1:
         many = f"{model} has {len(whole)} GGUF files" if whole else f"{model} has no GGUF file"
-        raise Invalid(f'{many}: --engine-args \'{{"gguf": "/path/to/file.gguf"}}\' names one', param="engine_args")
+        raise Invalid(
+            f'{many}: --engine-args \'{{"gguf": "/path/to/file.gguf"}}\' names one',
+            param="engine_args",
+        )
     return whole[0]
 
 
@@ -74,19 +88,24 @@ class LlamaCppEngine(Engine):
         """Explains the engine (`EngineSupport`) without loading the model."""
         if config.model:
             find_gguf(config.model, parse_args(config))
-        lacks = LACKING | ({} if find_spec("llguidance") else dict.fromkeys(("guided", "grammar"), GUIDED))
+        lacks = LACKING | (
+            {} if find_spec("llguidance") else dict.fromkeys(("guided", "grammar"), GUIDED)
+        )
         return EngineSupport(version("llama-cpp-python"), FEATURES - set(lacks), lacks)
 
     @override
     async def start(self) -> EngineInfo:
-        """Loads the model. Raises Invalid if there is no GGUF file, EngineFailed if llama.cpp cannot load it."""
+        """Loads the model. Raises Invalid if there is no GGUF file, EngineFailed if llama.cpp
+        cannot load it."""
         self._loop = asyncio.get_running_loop()
         try:
             self._info = await in_daemon_thread(self._load, "llamacpp-load")
         except Invalid:
             raise
         except Exception as error:
-            raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+            raise EngineFailed(
+                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
+            ) from error
         self._thread.start()
         self._turns.watch(self._config.watchdog_s, lambda: None)
         return self._info
@@ -99,10 +118,14 @@ class LlamaCppEngine(Engine):
         decoder = self._decoder = Decoder(path, args, slots=config.slots)
         if facts.vocab_size is not None and decoder.vocab_size > facts.vocab_size:
             ids = f"{decoder.vocab_size} token ids, and {config.model} {facts.vocab_size}"
-            raise Invalid(f"{path.name} is not a file of this model: it has {ids}", param="engine_args")
+            raise Invalid(
+                f"{path.name} is not a file of this model: it has {ids}", param="engine_args"
+            )
         window = config.max_model_len or facts.window or decoder.trained_window
         limit = decoder.allocate(window, config.kv_tokens)
-        self._guides = load_guides(config.model, decoder.vocab_size, trust_remote_code=config.trust_remote_code)
+        self._guides = load_guides(
+            config.model, decoder.vocab_size, trust_remote_code=config.trust_remote_code
+        )
         lacks = LACKING | ({} if self._guides else dict.fromkeys(("guided", "grammar"), GUIDED))
         return EngineInfo(
             name="llamacpp",

@@ -1,6 +1,8 @@
-"""`turnwire health STAGE`: requests /live or /ready from a process on this machine, as a container's health check.
+"""`turnwire health STAGE`: requests /live or /ready from a process on this machine, as a
+container's health check.
 
-It imports only the standard library and the configuration, because it runs every few seconds in every container.
+It imports only the standard library and the configuration, because it runs every few seconds in
+every container.
 """
 
 import sys
@@ -12,8 +14,16 @@ from services.runtime.config import STAGES, FrontendConfig, Positive, StageConfi
 from services.runtime.config.loader import Sources
 
 
-def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False, timeout_s: Positive = 3.0) -> int:
-    """Requests /live or /ready from a process on this machine. Exits with status 1 unless the answer is 200.
+def check(
+    sources: Sources,
+    stage: Stage = "frontend",
+    /,
+    *,
+    ready: bool = False,
+    timeout_s: Positive = 3.0,
+) -> int:
+    """Requests /live or /ready from a process on this machine. Exits with status 1 unless the
+    answer is 200.
 
     Args:
         stage: The stage of the process.
@@ -28,7 +38,10 @@ def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False
     else:
         assert isinstance(config, StageConfig)
         if config.metrics_port is None:
-            print(f"turnwire health: no port for the request: give the {stage} a --metrics-port", file=sys.stderr)
+            print(
+                f"turnwire health: no port for the request: give the {stage} a --metrics-port",
+                file=sys.stderr,
+            )
             return 2
         host, port = config.metrics_host, config.metrics_port
     url = f"{scheme}://{reachable_host(host)}:{port}/{'ready' if ready else 'live'}"

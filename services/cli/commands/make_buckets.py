@@ -1,4 +1,5 @@
-"""`turnwire buckets`: creates the buckets that services share, because services may not create them.
+"""`turnwire buckets`: creates the buckets that services share, because services may not create
+them.
 
 With `--every-s` it creates them again when the server has lost them.
 """
@@ -21,14 +22,15 @@ from services.runtime.storage.kv import BucketConfig, create_bucket, ledger_buck
 
 RETRY_S = 0.5
 COPIES = (5, 3, 1)
-"""Numbers of copies to try. Half of an even number is not a majority: a further server would not help."""
+"""Numbers of copies to try. Half of an even number is not a majority: a further server would not
+help."""
 
 
 def make(sources: Sources, /) -> int:
     """Creates the buckets in JetStream, or updates them to these settings.
 
-    To be run before the services start, as the bus's user `setup`; it may run again at any time. It waits
-    `connect_timeout_s` for the server.
+    To be run before the services start, as the bus's user `setup`; it may run again at any time. It
+    waits `connect_timeout_s` for the server.
     """
     config = sources.load(BucketsConfig).config
     print(*run(make_buckets(config)), sep="\n", flush=True)
@@ -41,7 +43,8 @@ COMMAND = Command(make, (BusConfig, BucketsConfig))
 
 
 async def make_buckets(config: BucketsConfig) -> list[str]:
-    """Makes all buckets; returns a description of each. Raises TurnwireError for the first that cannot be made."""
+    """Makes all buckets; returns a description of each. Raises TurnwireError for the first that
+    cannot be made."""
     made = []
     async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
         for choices in _buckets(config):
@@ -54,13 +57,15 @@ async def make_buckets(config: BucketsConfig) -> list[str]:
 
 
 async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
-    """Makes the buckets that do not exist, every `every_s`, until it is cancelled. Raises Unavailable if there is no
-    server at the start."""
+    """Makes the buckets that do not exist, every `every_s`, until it is cancelled. Raises
+    Unavailable if there is no server at the start."""
     async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
         while True:
             await asyncio.sleep(every_s)
             for choices in _buckets(config):
-                with suppress(TurnwireError):  # the server is away, or has a reason that the first attempt reported
+                with suppress(
+                    TurnwireError
+                ):  # the server is away, or has a reason that the first attempt reported
                     await _make_largest(bus, choices, 0.0)
 
 
@@ -74,7 +79,8 @@ def _buckets(config: BucketsConfig) -> list[list[BucketConfig]]:
 
 
 async def _make_largest(bus: Bus, choices: list[BucketConfig], patience_s: float) -> BucketConfig:
-    """Makes a bucket with the most copies for which the cluster has servers: it refuses more. Returns what was made."""
+    """Makes a bucket with the most copies for which the cluster has servers: it refuses more.
+    Returns what was made."""
     for bucket in choices[:-1]:
         with suppress(EngineFailed):
             await _make(bus, bucket, patience_s)
@@ -94,5 +100,7 @@ async def _make(bus: Bus, bucket: BucketConfig, patience_s: float) -> None:
             if loop.time() > deadline:
                 raise Unavailable(f"bucket {bucket.name}: {error}") from error
         except TimedOut as error:
-            raise TimedOut(f"bucket {bucket.name}: {error}; may this user create streams?") from error
+            raise TimedOut(
+                f"bucket {bucket.name}: {error}; may this user create streams?"
+            ) from error
         await asyncio.sleep(RETRY_S)

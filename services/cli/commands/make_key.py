@@ -20,8 +20,9 @@ NAME = re.compile(r"[A-Za-z0-9._@-]+")
 def make(name: str, /, *option: str, file: Path | None = None) -> int:
     """Makes an API key and prints it on stdout, once; only its hash is kept.
 
-    The line for the key file goes to stderr; with --file it is appended to the file, which is created if necessary. A
-    running frontend reads it within a second. Options of the key follow its name:
+    The line for the key file goes to stderr; with --file it is appended to the file, which is
+    created if necessary. A running frontend reads it within a second. Options of the key follow its
+    name:
 
         turnwire key ci --file keys.txt concurrency=4 rpm=60 models=small-*,coder expires=2027-01-31
 
@@ -41,7 +42,10 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
         raise UsageError(error) from None
     if file:
         _append(file, line)
-    print(f"its hash was appended to {file}" if file else f"for the key file:  {line}", file=sys.stderr)
+    print(
+        f"its hash was appended to {file}" if file else f"for the key file:  {line}",
+        file=sys.stderr,
+    )
     print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)
     return 0

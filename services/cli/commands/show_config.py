@@ -32,16 +32,23 @@ def show(
     # Without a model, the tables still show all other settings.
     loaded = sources.load_all(tables, defaults={"model": None})
     if json:
-        rows = {name: {row: {"value": v, "origin": o} for row, v, o in table.rows()} for name, table in loaded.items()}
+        rows = {
+            name: {row: {"value": v, "origin": o} for row, v, o in table.rows()}
+            for name, table in loaded.items()
+        }
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
         return 0
     console = Console(markup=False)
     if not console.is_terminal:
         console.width = 1000  # never wraps
     for name, settings in loaded.items():
-        table = Table("setting", "value", "origin", title=name, title_justify="left", box=box.SIMPLE_HEAD)
+        table = Table(
+            "setting", "value", "origin", title=name, title_justify="left", box=box.SIMPLE_HEAD
+        )
         for setting, value, origin in settings.rows():
-            table.add_row(setting, as_text(value), origin, style="dim" if origin == "default" else "")
+            table.add_row(
+                setting, as_text(value), origin, style="dim" if origin == "default" else ""
+            )
         console.print(table)
     return 0
 

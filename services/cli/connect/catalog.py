@@ -1,7 +1,9 @@
-"""`turnwire catalog codex`: writes the model catalogue, without which Codex uses a fallback profile (docs/clients.md).
+"""`turnwire catalog codex`: writes the model catalogue, without which Codex uses a fallback profile
+(docs/clients.md).
 
-The entries come from a running server or from a model's files. The frontend serves the same document under
-`/codex/models.json`. A file is for a Codex that cannot reach the server when it starts, or that uses its own profiles.
+The entries come from a running server or from a model's files. The frontend serves the same
+document under `/codex/models.json`. A file is for a Codex that cannot reach the server when it
+starts, or that uses its own profiles.
 """
 
 import os
@@ -21,12 +23,19 @@ from services.cli.common import CommandError, UsageError
 from services.cli.connect.server import ServerError, read_models
 from services.cli.instances import server_url
 from services.cli.registry import Command
-from services.frontend.apis.models.codex_profile import Profile, assign_profiles, catalogue, profiles_of, with_profile
+from services.frontend.apis.models.codex_profile import (
+    Profile,
+    assign_profiles,
+    catalogue,
+    profiles_of,
+    with_profile,
+)
 from services.runtime.config import Count, PreprocessorConfig
 from services.runtime.config.loader import KEY_VARIABLE
 
 DEFAULT_PROFILE = "gpt-5.5"
-"""The newest profile of Codex with plain tools: later ones require a model that calls tools in JavaScript."""
+"""The newest profile of Codex with plain tools: later ones require a model that calls tools in
+JavaScript."""
 CODEX_TIMEOUT_S = 30.0
 
 
@@ -47,12 +56,15 @@ class Flags:
     bundled: Annotated[str | None, Parameter(name="--from")] = None
     """Use the profiles of Codex itself: path of the program, or of a file with its catalogue."""
     profile: list[str] | None = None
-    """With --from: use this profile: SLUG for all models or NAME=SLUG for one; may be repeated. Default: gpt-5.5."""
+    """With --from: use this profile: SLUG for all models or NAME=SLUG for one; may be repeated.
+    Default: gpt-5.5."""
     output: Annotated[str | None, Parameter(alias="-o")] = None
     """Write to this file instead of stdout."""
 
 
-def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+def catalog(
+    client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+) -> int:
     """Writes the model catalogue that Codex needs for models that it does not know.
 
     Args:
@@ -66,7 +78,10 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
         Path(flags.output).write_text(text, encoding="utf-8")
         slugs = ", ".join(model["slug"] for model in document["models"])
         path = msgspec.json.encode(str(Path(flags.output).resolve())).decode()
-        print(f"{flags.output}: {slugs}; in Codex' config.toml: model_catalog_json = {path}", file=sys.stderr)
+        print(
+            f"{flags.output}: {slugs}; in Codex' config.toml: model_catalog_json = {path}",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -76,8 +91,8 @@ COMMAND = Command(catalog)
 def make(flags: Flags) -> dict[str, Any]:
     """Makes the catalogue for these flags.
 
-    Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or OSError if the server, a
-    file or Codex cannot be read.
+    Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or
+    OSError if the server, a file or Codex cannot be read.
     """
     if flags.model_dir is not None:
         entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
@@ -85,7 +100,9 @@ def make(flags: Flags) -> dict[str, Any]:
         server = read_models(server_url(flags.url, os.environ), flags.key)
         for name in flags.model or []:
             server.choose(name)
-        entries = [entry for entry in server.catalogue if not flags.model or entry["slug"] in flags.model]
+        entries = [
+            entry for entry in server.catalogue if not flags.model or entry["slug"] in flags.model
+        ]
         if not entries:
             raise ServerError(f"{server.url} serves no model")
     if flags.bundled is None:
@@ -99,12 +116,15 @@ def make(flags: Flags) -> dict[str, Any]:
 def with_profiles(
     entries: Sequence[dict[str, Any]], profiles: dict[str, Profile], flags: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns the entries with profiles of Codex. Raises UsageError for a name or profile that does not exist."""
+    """Returns the entries with profiles of Codex. Raises UsageError for a name or profile that does
+    not exist."""
     names = [entry["slug"] for entry in entries]
     chosen = {"*": DEFAULT_PROFILE} if DEFAULT_PROFILE in profiles else {}
     chosen |= {name or "*": slug for name, _, slug in (flag.rpartition("=") for flag in flags)}
     if unknown := chosen.keys() - {*names, "*"}:
-        raise UsageError(f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}")
+        raise UsageError(
+            f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}"
+        )
     try:
         own = assign_profiles(profiles, chosen, names)
     except ValueError as error:
@@ -113,15 +133,20 @@ def with_profiles(
 
 
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:
-    """Makes entries for a model that is not served yet. Raises CommandError, TurnwireError or OSError."""
+    """Makes entries for a model that is not served yet. Raises CommandError, TurnwireError or
+    OSError."""
     from services.preprocessor.model import ModelSetup  # transformers takes 1.5 s to import
 
-    config = PreprocessorConfig(model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len)
+    config = PreprocessorConfig(
+        model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len
+    )
     try:
         card: ModelCard = ModelSetup.load(config).card
     except ValueError as error:
         raise CommandError(f"{model}: {error}") from error
-    entries: list[dict[str, Any]] = catalogue((card, name) for name in (card.name, *card.aliases))["models"]
+    entries: list[dict[str, Any]] = catalogue((card, name) for name in (card.name, *card.aliases))[
+        "models"
+    ]
     return entries
 
 
@@ -136,7 +161,9 @@ def codex_profiles(source: str) -> dict[str, Profile]:
     elif (program := shutil.which(str(path))) is not None:
         command = [program, "debug", "models", "--bundled"]
         try:
-            data = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CODEX_TIMEOUT_S).stdout
+            data = subprocess.run(
+                command, check=True, stdout=subprocess.PIPE, timeout=CODEX_TIMEOUT_S
+            ).stdout
         except subprocess.SubprocessError as error:
             raise CommandError(error) from error
     else:

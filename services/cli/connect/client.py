@@ -68,10 +68,13 @@ class Target(Struct, frozen=True):
         return [self.model, *self.others]
 
     def settings_folder(self, default: str, variable: str | None = None) -> str:
-        """Returns the folder that the user chose, else the value of `variable`, else `default`, as an absolute path."""
+        """Returns the folder that the user chose, else the value of `variable`, else `default`, as
+        an absolute path."""
         home = self.env.get("HOME") or self.env.get("USERPROFILE") or "~"
         from_env = self.env.get(variable) if variable else None
-        return os.path.abspath(os.path.expanduser(self.folder or from_env or default.replace("~", home, 1)))
+        return os.path.abspath(
+            os.path.expanduser(self.folder or from_env or default.replace("~", home, 1))
+        )
 
 
 class Settings(Struct, frozen=True):
@@ -84,7 +87,8 @@ class Settings(Struct, frozen=True):
     if_absent: dict[str, Any] = {}
     """Merged where the file has no value."""
     remove: dict[str, Any] = {}
-    """Removed if the file has this value; None: any value. For values that other options of `connect` have set."""
+    """Removed if the file has this value; None: any value. For values that other options of
+    `connect` have set."""
     whole: bool = False
     """Replace the file instead of merging."""
 
@@ -108,31 +112,37 @@ class BadRequest(UsageError):
 
 
 class Client(Struct, frozen=True):
-    """An agent client or library. Its name on the command line is its module's, with hyphens, or its entry point's."""
+    """An agent client or library. Its name on the command line is its module's, with hyphens, or
+    its entry point's."""
 
     title: str
     make_settings: Callable[[Target], Plan]
     apis: Sequence[Api] = get_args(Api)
 
     def plan(self, target: Target) -> Plan:
-        """Makes the settings for a target. Raises BadRequest for an API that the client does not support."""
+        """Makes the settings for a target. Raises BadRequest for an API that the client does not
+        support."""
         if target.api not in (None, *self.apis):
             raise BadRequest(f"{self.title} uses {' or '.join(self.apis)}, not {target.api}")
         return self.make_settings(target)
 
 
 def client_names() -> list[str]:
-    """Lists all clients: modules in `clients/`, files in `programs/`, and entry points. Imports none of them."""
+    """Lists all clients: modules in `clients/`, files in `programs/`, and entry points. Imports
+    none of them."""
     return sorted({*_modules(), *_programs(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def load_client(name: str) -> Client:
-    """Loads a client: `CLIENT` of a module in `clients/`, a program, or the object that an entry point names."""
+    """Loads a client: `CLIENT` of a module in `clients/`, a program, or the object that an entry
+    point names."""
     client: Client
     if name in _modules():
         client = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}").CLIENT
     elif (program := _programs().get(name)) is not None:
-        client = Client(name, lambda target: Plan([], "", code=program_for(program, target)), apis=("chat",))
+        client = Client(
+            name, lambda target: Plan([], "", code=program_for(program, target)), apis=("chat",)
+        )
     else:
         (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)
         client = entry.load()
@@ -140,9 +150,15 @@ def load_client(name: str) -> Client:
 
 
 def program_for(file: Path, target: Target) -> str:
-    """Returns a library's program with quoted values for `$base`, `$key`, `$model` and `$litellm_model`."""
+    """Returns a library's program with quoted values for `$base`, `$key`, `$model` and
+    `$litellm_model`."""
     model = target.model.id
-    values = {"base": f"{target.url}/v1", "key": target.token, "model": model, "litellm_model": f"openai/{model}"}
+    values = {
+        "base": f"{target.url}/v1",
+        "key": target.token,
+        "model": model,
+        "litellm_model": f"openai/{model}",
+    }
     quoted = {name: msgspec.json.encode(value).decode() for name, value in values.items()}
     return Template(file.read_text("utf-8")).substitute(quoted)
 
@@ -153,4 +169,7 @@ def _modules() -> list[str]:
 
 
 def _programs() -> dict[str, Path]:
-    return {path.name.partition(".")[0]: path for path in (Path(__file__).parent / "programs").glob("*.txt")}
+    return {
+        path.name.partition(".")[0]: path
+        for path in (Path(__file__).parent / "programs").glob("*.txt")
+    }

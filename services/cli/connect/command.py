@@ -1,4 +1,5 @@
-"""`turnwire connect CLIENT`: prints or writes the settings with which an agent client uses a running server."""
+"""`turnwire connect CLIENT`: prints or writes the settings with which an agent client uses a
+running server."""
 
 import itertools
 import os
@@ -10,7 +11,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from services.cli.common import CommandError
-from services.cli.connect.client import Api, BadRequest, Client, Plan, Settings, Target, client_names, load_client
+from services.cli.connect.client import (
+    Api,
+    BadRequest,
+    Client,
+    Plan,
+    Settings,
+    Target,
+    client_names,
+    load_client,
+)
 from services.cli.connect.server import ServedModel, read_models
 from services.cli.connect.settings_file import text_of, undo, write
 from services.cli.instances import server_url
@@ -31,7 +41,8 @@ class Flags:
     write: bool = False
     """Merge the settings into the client's own, after making a copy of them."""
     undo: bool = False
-    """Restore the client's settings as they were before --write; changes made since stay. Needs no server."""
+    """Restore the client's settings as they were before --write; changes made since stay. Needs no
+    server."""
     dir: str | None = None
     """Folder for the settings; default: the client's own."""
     default: bool = False
@@ -50,7 +61,8 @@ def connect(
     *,
     flags: Annotated[Flags, Parameter(name="*")] = Flags(),
 ) -> int:
-    """Prints the settings with which a client uses a running server; with --write, merges them into its own.
+    """Prints the settings with which a client uses a running server; with --write, merges them into
+    its own.
 
     Context windows and limits are the server's.
 
@@ -73,7 +85,9 @@ def connect(
         print(note)
     reads = [f". {shlex.quote(settings.path)}" for settings in plan.files if settings.kind == "env"]
     print(f"Start {module.title} with:  {' && '.join([*reads, plan.start])}")
-    print(f"Undo with:  turnwire connect {client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo")
+    print(
+        f"Undo with:  turnwire connect {client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo"
+    )
     return 0
 
 
@@ -81,16 +95,28 @@ COMMAND = Command(connect)
 
 
 def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
-    """Undoes what any `--write` of this client wrote. Returns lines for the user. Raises CommandError or OSError."""
+    """Undoes what any `--write` of this client wrote. Returns lines for the user. Raises
+    CommandError or OSError."""
     if flags.write:
         raise BadRequest("--write and --undo exclude each other")
     files: dict[str, Settings] = {}
     for default, catalogue_file in itertools.product((False, True), repeat=2):
-        target = Target("", ServedModel(""), default=default, catalogue_file=catalogue_file, folder=flags.dir, env=env)
+        target = Target(
+            "",
+            ServedModel(""),
+            default=default,
+            catalogue_file=catalogue_file,
+            folder=flags.dir,
+            env=env,
+        )
         files |= {settings.path: settings for settings in client.plan(target).files}
     if lines := undo(*files.values()):
         return lines
-    paths = f"{', '.join(files)}; if a file was a link, put the link back first" if files else "a library"
+    paths = (
+        f"{', '.join(files)}; if a file was a link, put the link back first"
+        if files
+        else "a library"
+    )
     raise CommandError(f"nothing to undo: no file has settings that --write wrote ({paths})")
 
 
@@ -123,7 +149,9 @@ def text_of_plan(plan: Plan) -> str:
         return "\n".join([*lines, *exports, plan.start])
     for settings in plan.files:
         if settings.whole:
-            lines.append(f"# {settings.path}: written by --write, or by `turnwire catalog codex -o`")
+            lines.append(
+                f"# {settings.path}: written by --write, or by `turnwire catalog codex -o`"
+            )
         else:
             lines += [f"# {settings.path}", text_of(settings)]
     return "\n".join([*lines, f"# start with: {plan.start}"])

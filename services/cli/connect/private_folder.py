@@ -1,7 +1,8 @@
-"""Reads, writes and removes files of one folder. Only the owner can read what it writes, from the first byte on.
+"""Reads, writes and removes files of one folder. Only the owner can read what it writes, from the
+first byte on.
 
-The folder is open while it is used, and no link is followed in it or on the way to it: one that another user puts there
-after the check of the path has no effect.
+The folder is open while it is used, and no link is followed in it or on the way to it: one that
+another user puts there after the check of the path has no effect.
 """
 
 import contextlib
@@ -28,9 +29,12 @@ class PrivateFolder:
         self._descriptor = descriptor
 
     def read(self, name: str) -> tuple[bytes, int] | None:
-        """Returns the content and the mode of a file; None: it does not exist. Raises CommandError for a device."""
+        """Returns the content and the mode of a file; None: it does not exist. Raises CommandError
+        for a device."""
         try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor)
+            descriptor = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor
+            )
         except FileNotFoundError:
             return None
         mode = os.fstat(descriptor).st_mode
@@ -41,7 +45,8 @@ class PrivateFolder:
             return file.read(), stat.S_IMODE(mode)
 
     def create(self, name: str, data: bytes, mode: int = PRIVATE) -> None:
-        """Writes a new file, which is private until it is complete and then has its mode. Raises FileExistsError."""
+        """Writes a new file, which is private until it is complete and then has its mode. Raises
+        FileExistsError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(name, flags, PRIVATE, dir_fd=self._descriptor), "wb") as file:
             file.write(data)
@@ -49,7 +54,8 @@ class PrivateFolder:
             os.fchmod(file.fileno(), mode)
 
     def replace(self, name: str, data: bytes, mode: int = PRIVATE) -> None:
-        """Writes a file atomically: no reader sees a part of it. A link of this name is replaced, not followed."""
+        """Writes a file atomically: no reader sees a part of it. A link of this name is replaced,
+        not followed."""
         partial = f".{name}.{os.getpid()}"
         self.remove(partial)
         self.create(partial, data, mode)
@@ -63,11 +69,13 @@ class PrivateFolder:
 
 @contextlib.contextmanager
 def open_folder_of(path: Path, *, create: bool) -> Iterator[tuple[PrivateFolder, str]]:
-    """Opens the folder of the file that a path and its links lead to, and returns it with the file's name there.
+    """Opens the folder of the file that a path and its links lead to, and returns it with the
+    file's name there.
 
-    Links stay: they may lead into a repository of dotfiles. Raises FileNotFoundError for a folder that does not exist,
-    unless it is created; OSError, with the path, for a loop and for what fails in the folder; CommandError where links
-    lead into a folder of another user, who would get the key.
+    Links stay: they may lead into a repository of dotfiles. Raises FileNotFoundError for a folder
+    that does not exist, unless it is created; OSError, with the path, for a loop and for what fails
+    in the folder; CommandError where links lead into a folder of another user, who would get the
+    key.
     """
     try:
         try:
@@ -101,4 +109,6 @@ def open_folder_of(path: Path, *, create: bool) -> Iterator[tuple[PrivateFolder,
 
 def _check_owner(folder: int, path: Path, real: Path, *, linked: bool) -> None:
     if linked and os.fstat(folder).st_uid != os.getuid():
-        raise CommandError(f"{path} is a link to {real}, in a folder of another user; it is unchanged")
+        raise CommandError(
+            f"{path} is a link to {real}, in a folder of another user; it is unchanged"
+        )

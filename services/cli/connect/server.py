@@ -39,7 +39,8 @@ class ServedModel(Struct, frozen=True):
         return self.max_output_tokens or self.window
 
     def supports(self, *path: str) -> bool:
-        """Returns whether the server lists a capability as supported. A path names one within another."""
+        """Returns whether the server lists a capability as supported. A path names one within
+        another."""
         entry: Any = self.capabilities
         for name in path:
             entry = entry.get(name) if isinstance(entry, dict) else None
@@ -62,7 +63,9 @@ class Server(Struct, frozen=True, rename={"models": "data", "catalogue": "models
                 return model
         names = ", ".join(model.id for model in self.models)
         raise ServerError(
-            f"{self.url} serves no {name}; it serves: {names}" if names else f"{self.url} serves no model"
+            f"{self.url} serves no {name}; it serves: {names}"
+            if names
+            else f"{self.url} serves no model"
         )
 
 
@@ -83,7 +86,9 @@ def read_models(address: str, key: str | None) -> Server:
     url = base_url(address)
     if key and not (key.isprintable() and max(key) <= "\xff"):
         raise ServerError("the key has characters that an HTTP header cannot have")
-    request = urllib.request.Request(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(
+        f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {}
+    )
     # Requests to this machine bypass the proxy of the environment.
     local = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
@@ -94,7 +99,9 @@ def read_models(address: str, key: str | None) -> Server:
         if error.code in (401, 403):
             need = "refuses this key" if key else "requires a key: pass one with --key"
             raise ServerError(f"{url} {need}") from None
-        raise ServerError(f"{url}/v1/models answers {error.code}; is {url} a Turnwire server?") from None
+        raise ServerError(
+            f"{url}/v1/models answers {error.code}; is {url} a Turnwire server?"
+        ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         if isinstance(why, ssl.SSLCertVerificationError):

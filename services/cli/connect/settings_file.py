@@ -1,8 +1,8 @@
-"""Merges settings into a client's file, after copying it, and takes them out again. Does not change a file that it
-cannot parse.
+"""Merges settings into a client's file, after copying it, and takes them out again. Does not change
+a file that it cannot parse.
 
-The settings may contain a key, so only the owner can read the file and its copies. `FILE.turnwire-undo` has what `undo`
-needs."""
+The settings may contain a key, so only the owner can read the file and its copies.
+`FILE.turnwire-undo` has what `undo` needs."""
 
 import contextlib
 import itertools
@@ -27,7 +27,12 @@ from services.cli.connect.client import Kind, Settings
 from services.cli.connect.private_folder import PRIVATE, PrivateFolder, open_folder_of
 
 UNDO_SUFFIX = ".turnwire-undo"
-_NAMES: dict[Kind, str] = {"json": "plain JSON", "toml": "TOML", "yaml": "plain YAML", "env": "a list of variables"}
+_NAMES: dict[Kind, str] = {
+    "json": "plain JSON",
+    "toml": "TOML",
+    "yaml": "plain YAML",
+    "env": "a list of variables",
+}
 _ABSENT = object()
 
 
@@ -58,7 +63,8 @@ def text_of(settings: Settings) -> str:
 
 
 def write(settings: Settings) -> list[str]:
-    """Merges settings into their file. Returns lines that describe the changes. Raises OSError or UnreadableFile."""
+    """Merges settings into their file. Returns lines that describe the changes. Raises OSError or
+    UnreadableFile."""
     with open_folder_of(Path(settings.path).expanduser(), create=True) as (folder, name):
         path = folder.path / name
         before, mode = _read(folder, name)
@@ -71,7 +77,10 @@ def write(settings: Settings) -> list[str]:
         try:
             clean, mode = _without_ours(settings.kind, record, (before, mode), path)
         except CommandError:
-            clean, mode = before, PRIVATE  # it has an edit that cannot be told from our settings: both stay
+            clean, mode = (
+                before,
+                PRIVATE,
+            )  # it has an edit that cannot be told from our settings: both stay
         copies = [] if before is None else [_back_up(folder, name, before)]
         record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders, before)
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
@@ -81,15 +90,20 @@ def write(settings: Settings) -> list[str]:
 
 
 def undo(*files: Settings) -> list[str]:
-    """Restores what was in files and their modes before the first `write`. Where the user has changed a file since,
-    takes out our settings only. Returns lines for the user; none, if `write` has written none of the files.
+    """Restores what was in files and their modes before the first `write`. Where the user has
+    changed a file since, takes out our settings only. Returns lines for the user; none, if `write`
+    has written none of the files.
 
-    Raises OSError, UnreadableFile, or CommandError where a user's edit would be lost; that file is then unchanged.
+    Raises OSError, UnreadableFile, or CommandError where a user's edit would be lost; that file is
+    then unchanged.
     """
     lines, folders = [], list[str]()
     for settings in files:
         place = Path(settings.path).expanduser()
-        with contextlib.suppress(FileNotFoundError), open_folder_of(place, create=False) as (folder, name):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open_folder_of(place, create=False) as (folder, name),
+        ):
             record = _read_record(folder, name)
             if record is None:
                 continue
@@ -98,7 +112,11 @@ def undo(*files: Settings) -> list[str]:
             copies = record.copies
             if clean is not None:
                 folder.replace(name, clean.encode(), mode)
-                kept = "as before" if clean == record.before else "without our settings; your changes stay"
+                kept = (
+                    "as before"
+                    if clean == record.before
+                    else "without our settings; your changes stay"
+                )
             elif record.before is None:
                 folder.remove(name)
                 kept = "removed"
@@ -128,19 +146,23 @@ def _read_record(folder: PrivateFolder, name: str) -> UndoRecord | None:
     try:
         return found and msgspec.json.decode(found[0], type=UndoRecord)
     except msgspec.DecodeError as error:
-        raise CommandError(f"{folder.path / name}{UNDO_SUFFIX} is damaged ({error}); remove it") from None
+        raise CommandError(
+            f"{folder.path / name}{UNDO_SUFFIX} is damaged ({error}); remove it"
+        ) from None
 
 
 def _without_ours(
     kind: Kind, record: UndoRecord, current: tuple[str | None, int], path: Path
 ) -> tuple[str | None, int]:
-    """Returns the text and mode that the file has without our settings; None: it does not exist. The mode stays where
-    the user has changed the file: a copy of the key may be in it."""
+    """Returns the text and mode that the file has without our settings; None: it does not exist.
+    The mode stays where the user has changed the file: a copy of the key may be in it."""
     text, mode = current
     restored = record.before, record.mode if mode == PRIVATE else mode
     if text in (None, record.after, record.before, record.replaced):
         return current if text is None else restored
-    now, before, after = (_load(kind, one, path) for one in (text, record.before or "", record.after))
+    now, before, after = (
+        _load(kind, one, path) for one in (text, record.before or "", record.after)
+    )
     _take_out(now, before, after)
     clean = _dump(kind, now)
     if kind != "toml":  # a client may have written it in another layout
@@ -156,7 +178,11 @@ def _without_ours(
 def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Puts the values of `before` back where `now` still has those of `after`."""
     for key in {**after, **before}:
-        old, ours, current = before.get(key, _ABSENT), after.get(key, _ABSENT), now.get(key, _ABSENT)
+        old, ours, current = (
+            before.get(key, _ABSENT),
+            after.get(key, _ABSENT),
+            now.get(key, _ABSENT),
+        )
         if _same(old, ours):
             continue
         if not _same(current, ours):
@@ -174,7 +200,9 @@ def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 def _same(one: Any, other: Any) -> bool:
     """Returns whether two values are the same, where 1 is not true."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(
+            _same(value, other[key]) for key, value in one.items()
+        )
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     return type(one) is type(other) and bool(one == other)
@@ -189,7 +217,9 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
         known = kind == "toml" or type(error) is ValueError  # found here, not by a parser
         why = f"{'' if known else ', perhaps because of comments'} ({' '.join(str(error).split())})"
         remedy = "add or remove by hand the settings that are shown without --write"
-        raise UnreadableFile(f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}") from None
+        raise UnreadableFile(
+            f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}"
+        ) from None
     if not isinstance(document, dict):
         raise UnreadableFile(f"{path} has no settings; it is unchanged")
     return document
@@ -208,7 +238,9 @@ def _finite(number: str) -> float:
 def _load_yaml(text: str) -> Any:
     if re.search(r"(^|\s)#", text):  # they would be lost
         raise ValueError("it has comments")
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # of a value that contains itself, perhaps
+    if any(
+        isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
+    ):  # of a value that contains itself, perhaps
         raise ValueError("it has aliases")
     return yaml.safe_load(text)
 
@@ -236,7 +268,9 @@ def _dump(kind: Kind, document: Any) -> str:
         case "yaml":
             return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
         case "env":
-            return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in document.items())
+            return "".join(
+                f"export {name}={shlex.quote(value)}\n" for name, value in document.items()
+            )
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     return text.encode(errors="backslashreplace").decode()  # half a surrogate pair, as its escape
 
@@ -273,7 +307,9 @@ def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str 
         if isinstance(old, dict) and isinstance(value, Mapping):
             changes += _changes(old, value, f"{above}{key}.")
         elif old != value:
-            secret = any(word in key.lower() for word in ("token", "key", "secret")) and not key.endswith("_TOKENS")
+            secret = any(
+                word in key.lower() for word in ("token", "key", "secret")
+            ) and not key.endswith("_TOKENS")
             was = "" if secret else f": was {json.dumps(old, default=str, skipkeys=True)[:80]}"
             changes.append(f"{above}{key}{was}")
     return changes

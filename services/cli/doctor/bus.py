@@ -15,18 +15,22 @@ from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.loader import mask_passwords, mask_servers
 
 NEEDED_PAYLOAD = 8_000_000
-"""A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of them."""
+"""A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of
+them."""
 
 
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
-    """Checks the bus. `explicit`: the user named this server, so it is a failure if it cannot be reached."""
+    """Checks the bus. `explicit`: the user named this server, so it is a failure if it cannot be
+    reached."""
     try:
         async with observing(config, "doctor") as bus:
             return [await _server(config, bus), *await _peers(bus, listen_s)]
     except (TurnwireError, OSError, ValueError) as error:
         if explicit:
             return [Finding("fail", "bus", mask_passwords(error))]
-        return [Finding("note", "bus", f"{mask_passwords(error)}; turnwire up starts one of its own")]
+        return [
+            Finding("note", "bus", f"{mask_passwords(error)}; turnwire up starts one of its own")
+        ]
 
 
 async def _server(config: BusConfig, bus: Bus) -> Finding:
@@ -61,17 +65,28 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     if not heartbeats:
         return [*findings, Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     for stage in STAGES:
-        processes = [describe(peer) for peer in heartbeats.values() if peer.stage == stage and not peer.leaving]
-        findings.append(Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none"))
+        processes = [
+            describe(peer)
+            for peer in heartbeats.values()
+            if peer.stage == stage and not peer.leaving
+        ]
+        findings.append(
+            Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none")
+        )
     versions = {peer.version for peer in heartbeats.values()}
     if len(versions) > 1:
-        findings.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
+        findings.append(
+            Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}")
+        )
     return findings
 
 
 def describe(peer: Heartbeat) -> str:
     """Describes a process in a few words."""
-    lengths = ((card.name, f" ({card.max_model_len})" if card.max_model_len else "") for card in peer.models)
+    lengths = (
+        (card.name, f" ({card.max_model_len})" if card.max_model_len else "")
+        for card in peer.models
+    )
     models = "".join(f" {name}{length}" for name, length in lengths)
     load = f"{peer.load.running} running" + (f" of {peer.load.slots}" if peer.load.slots else "")
     return f"{peer.id}{models}, {load}{', draining' if peer.draining else ''}"

@@ -1,4 +1,5 @@
-"""`turnwire doctor`: checks this machine, the bus and the model, and prints a report for pasting into an issue."""
+"""`turnwire doctor`: checks this machine, the bus and the model, and prints a report for pasting
+into an issue."""
 
 import os
 from collections.abc import Iterable
@@ -28,10 +29,11 @@ _STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "
 
 
 def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
-    """Checks this machine, the bus and the model, and prints a report that can be pasted into an issue.
+    """Checks this machine, the bus and the model, and prints a report that can be pasted into an
+    issue.
 
-    It shows settings as `turnwire config` does and files by name only: nothing in it is secret. Exits with status 1 if
-    a check failed; notes and warnings do not count.
+    It shows settings as `turnwire config` does and files by name only: nothing in it is secret.
+    Exits with status 1 if a check failed; notes and warnings do not count.
 
     Args:
         listen_s: How long to listen for heartbeats.
@@ -40,11 +42,17 @@ def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
     status = 0
     for finding in findings(sources, listen_s):
         status |= finding.status == "fail"
-        console.print(Text(f"{finding.status:<5}", style=_STYLES[finding.status]).append(str(finding), style="default"))
+        console.print(
+            Text(f"{finding.status:<5}", style=_STYLES[finding.status]).append(
+                str(finding), style="default"
+            )
+        )
     return status
 
 
-COMMAND = Command(examine, (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig))
+COMMAND = Command(
+    examine, (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig)
+)
 
 
 def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
@@ -59,13 +67,19 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
         return
     rows = [row for settings in loaded.values() for row in settings.rows()]
     changed = dict.fromkeys(
-        f"{name} = {as_text(value)} ({origin})" for name, value, origin in rows if origin != "default"
+        f"{name} = {as_text(value)} ({origin})"
+        for name, value, origin in rows
+        if origin != "default"
     )
     yield Finding("ok", "settings", "; ".join(changed) or "all defaults")
-    frontend, worker, preprocessor = (loaded[stage].config for stage in ("frontend", "worker", "preprocessor"))
+    frontend, worker, preprocessor = (
+        loaded[stage].config for stage in ("frontend", "worker", "preprocessor")
+    )
     instance = newest_instance(sources.env)
     if instance is not None:
-        yield Finding("ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}")
+        yield Finding(
+            "ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}"
+        )
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
     yield from run(doctor_bus.check(frontend.bus, explicit, listen_s))
     if instance is None:

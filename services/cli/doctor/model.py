@@ -18,14 +18,18 @@ _ERRORS = (TurnwireError, ValueError, OSError)
 def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Finding]:
     """Yields the findings of all checks that do not load the weights."""
     if preprocessor.model != worker.model:
-        yield Finding("warn", "model", f"the worker has {worker.model}, the preprocessor {preprocessor.model}")
+        yield Finding(
+            "warn", "model", f"the worker has {worker.model}, the preprocessor {preprocessor.model}"
+        )
     try:
         setup = ModelSetup.load(preprocessor)
     except _ERRORS as error:
         yield Finding("fail", "model", f"{preprocessor.model}: {first_line(error)}")
         return
     encoder = setup.encoder
-    parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
+    parts = (
+        f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
+    )
     tokens = f"{setup.tokenizer.vocab_size} tokens, ends with {setup.tokenizer.token_strings(setup.stop_ids)}"
     yield Finding("ok", "tokenizer", f"{tokens}; {encoder.name} ({encoder.reason}); {parts}")
     if setup.traits.tools:
@@ -53,13 +57,21 @@ def describe_history(traits: TemplateTraits) -> str:
         reasoning = f"in the content between {start} and {end}, before calls"
     else:
         reasoning = "left out"
-    calls = {"object": "arguments as an object", "string": "arguments as a string", None: "written into the text"}
+    calls = {
+        "object": "arguments as an object",
+        "string": "arguments as a string",
+        None: "written into the text",
+    }
     system = {
         "anywhere": "in their place",
         "first": "marked, in a user message in their place",
         "none": "in the first user message",
     }
-    several = {"inline": "in one message", "split": "as several messages", "drop": "with later reasoning left out"}
+    several = {
+        "inline": "in one message",
+        "split": "as several messages",
+        "drop": "with later reasoning left out",
+    }
     facts = (
         f"reasoning {reasoning}",
         f"calls: {calls[traits.arguments]}",
@@ -77,7 +89,9 @@ def check_turns(setup: ModelSetup) -> Finding:
     if "refused" in (keeps.loop, keeps.user):
         return Finding("warn", "turns", "the template refuses a small session with a call")
     if keeps.loop == "changed":
-        return Finding("warn", "turns", "the template renders a call differently: it is prefilled again")
+        return Finding(
+            "warn", "turns", "the template renders a call differently: it is prefilled again"
+        )
     if keeps.user == "changed":
         text = "kept in a tool loop; with the next user message, the template renders them differently: prefilled again"
         return Finding("ok", "turns", text)
@@ -89,31 +103,51 @@ def check_images(config: PreprocessorConfig) -> Finding:
     try:
         processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (*_ERRORS, ImportError) as error:
-        return Finding("warn", "images", f"the model's processor cannot be used: {first_line(error)}")
+        return Finding(
+            "warn", "images", f"the model's processor cannot be used: {first_line(error)}"
+        )
     if processor is None:
         return Finding("note", "images", "the model sees none: a line in the prompt names each")
-    return Finding("ok", "images", f"the model sees them as {processor.placeholder}, if the engine has vision")
+    return Finding(
+        "ok", "images", f"the model sees them as {processor.placeholder}, if the engine has vision"
+    )
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:
     """Checks context window and weights, if the model is a directory."""
     directory = Path(config.model)
     if not directory.is_dir():
-        yield Finding("note", "weights", f"{config.model} is a hub id: they are downloaded when the engine starts")
+        yield Finding(
+            "note",
+            "weights",
+            f"{config.model} is a hub id: they are downloaded when the engine starts",
+        )
         return
     try:
         trained = read_facts(config.model).window
     except (ValueError, OSError) as error:
-        yield Finding("warn", "model", f"no readable config.json in {directory}: {first_line(error)}")
+        yield Finding(
+            "warn", "model", f"no readable config.json in {directory}: {first_line(error)}"
+        )
         return
     limit = config.max_model_len
     if limit and trained and limit > trained:
-        yield Finding("warn", "context", f"{limit} tokens are configured, the model was trained for {trained}")
+        yield Finding(
+            "warn", "context", f"{limit} tokens are configured, the model was trained for {trained}"
+        )
     else:
         yield Finding("ok", "context", f"{limit or trained or 'unknown'} tokens")
-    sizes = [file.stat().st_size for file in directory.iterdir() if file.suffix in (".safetensors", ".bin", ".gguf")]
+    sizes = [
+        file.stat().st_size
+        for file in directory.iterdir()
+        if file.suffix in (".safetensors", ".bin", ".gguf")
+    ]
     if sizes:
         yield Finding("ok", "weights", f"{sum(sizes) / 1e9:.1f} GB in {len(sizes)} files")
     else:
         required = config.engine != "script"
-        yield Finding("fail" if required else "note", "weights", f"none in {directory}; the script engine needs none")
+        yield Finding(
+            "fail" if required else "note",
+            "weights",
+            f"none in {directory}; the script engine needs none",
+        )

@@ -1,10 +1,20 @@
-"""Tests whether a template keeps turns: plays a small session through the ledger, for `turnwire doctor`."""
+"""Tests whether a template keeps turns: plays a small session through the ledger, for `turnwire
+doctor`."""
 
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolSpec,
+)
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
@@ -35,17 +45,23 @@ class TurnFates(Struct, frozen=True):
 def try_turns(setup: ModelSetup) -> TurnFates:
     """Tests whether the model's template keeps turns."""
     ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
-    question, result = Message("user", [Text("Which city?")]), Message("tool", [Result("c0", [Text("Paris")])])
+    question, result = (
+        Message("user", [Text("Which city?")]),
+        Message("tool", [Result("c0", [Text("Paris")])]),
+    )
     style = setup.family.style
     call = style.call and setup.family.style.write_call("probe", {"city": "Paris"})
     loop, parts = _fate(setup, ledger, [question], call, result)
     history = [question, Message("assistant", parts), result] if parts else [question]
-    user, _ = _fate(setup, ledger, history, style.write_text("Paris."), Message("user", [Text("And then?")]))
+    user, _ = _fate(
+        setup, ledger, history, style.write_text("Paris."), Message("user", [Text("And then?")])
+    )
     return TurnFates(loop, user)
 
 
 def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
-    """The output of a model for the prompt: a thought, where the prompt leaves room for one, and `text`."""
+    """The output of a model for the prompt: a thought, where the prompt leaves room for one, and
+    `text`."""
     style = setup.family.style
     if style.joint:
         text = text.removesuffix(style.text.partition("{text}")[2])
@@ -71,16 +87,34 @@ def _fate(
         context = prompt.found.context
         assert context is not None
         output = _output(setup, prompt, text)
-        parts = ledger.reader.read(output, prompt.tools, ParseMode(prompt.in_reasoning, prompt.prefix))
+        parts = ledger.reader.read(
+            output, prompt.tools, ParseMode(prompt.in_reasoning, prompt.prefix)
+        )
         if not parts:
             return "refused", []
         ids = pack_ids(setup.encoder.encode(output))
         key = turn_key(context.state, *text_and_calls(parts))
-        thoughts = reasoning_digests([part.text or "" for part in parts if isinstance(part, Reasoning)])
+        thoughts = reasoning_digests(
+            [part.text or "" for part in parts if isinstance(part, Reasoning)]
+        )
         reasoned = prompt.in_reasoning
-        ledger.add(LedgerEntry(setup.card.name, key, context, ids, in_reasoning=reasoned, thoughts=thoughts, mac=key))
-        sent: list[Part] = [Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts]
-        later = Conversation(setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL])
+        ledger.add(
+            LedgerEntry(
+                setup.card.name,
+                key,
+                context,
+                ids,
+                in_reasoning=reasoned,
+                thoughts=thoughts,
+                mac=key,
+            )
+        )
+        sent: list[Part] = [
+            Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts
+        ]
+        later = Conversation(
+            setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL]
+        )
         found = assemble(later, setup, limit=False, look_up=ledger.look_up).found
     except Invalid:
         return "refused", []

@@ -24,7 +24,14 @@ from services.cli.registry import Command
 from services.cli.up.supervisor import describe_status
 from services.runtime.config import STAGES, PreprocessorConfig, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
-from services.runtime.config.loader import ConfigError, LoadedConfig, Sources, mask_servers, nearest, nearest_file
+from services.runtime.config.loader import (
+    ConfigError,
+    LoadedConfig,
+    Sources,
+    mask_servers,
+    nearest,
+    nearest_file,
+)
 from services.runtime.nats_login import parse_servers, read_login, read_tls
 from services.tokenization.model_files import find_file, local_folder, read_response_template
 
@@ -37,11 +44,14 @@ PACKAGES = {
 }
 """The package that an engine, tracing or a protocol requires, and the extra that installs it."""
 CONNECT_S = 1.0
-"""Longest time to connect to the hub, or to the bus: a wrong address ends the start within three seconds."""
+"""Longest time to connect to the hub, or to the bus: a wrong address ends the start within three
+seconds."""
 NO_TOOLS = ", a template without tools"
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "npu", "hpu")
 DTYPES = ("auto", "bfloat16", "float16", "float32", "half", "float")
-_NOT_A_TOKENIZER = frozenset({"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
+_NOT_A_TOKENIZER = frozenset(
+    {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}
+)
 _TOKENIZER = re.compile(r"token|vocab|spiece|sentencepiece|tekken")
 """Parts of the names of files that hold a tokenizer."""
 
@@ -49,9 +59,9 @@ _TOKENIZER = re.compile(r"token|vocab|spiece|sentencepiece|tekken")
 def check(sources: Sources, /) -> int:
     """Checks the settings of every stage, and loads the model's tokenizer and chat template.
 
-    To be run before the services start: what is wrong is reported once, as the last line, instead of by every process
-    at each of its starts. A model on the hub is downloaded, except for its weights. Exits with status 2 if a setting is
-    wrong, with status 1 if the model cannot be loaded.
+    To be run before the services start: what is wrong is reported once, as the last line, instead
+    of by every process at each of its starts. A model on the hub is downloaded, except for its
+    weights. Exits with status 2 if a setting is wrong, with status 1 if the model cannot be loaded.
     """
     stages = sources.load_all(STAGES)
     check_settings(stages.values())
@@ -59,9 +69,13 @@ def check(sources: Sources, /) -> int:
     try:
         require_hub_model(config.model)
     except OSError as error:
-        raise ConfigError([f"Invalid value for {stages['preprocessor'].origins['model']}: {error}"]) from error
+        raise ConfigError(
+            [f"Invalid value for {stages['preprocessor'].origins['model']}: {error}"]
+        ) from error
     try:
-        from services.preprocessor.model import ModelSetup  # imports the tokenizer libraries, which takes a second
+        from services.preprocessor.model import (
+            ModelSetup,
+        )  # imports the tokenizer libraries, which takes a second
 
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
@@ -75,16 +89,21 @@ COMMAND = Command(check, tuple(STAGES.values()))
 
 
 def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
-    """Reads what the settings of stages name: files, folders, addresses, engines, parsers. Defaults are not checked.
+    """Reads what the settings of stages name: files, folders, addresses, engines, parsers. Defaults
+    are not checked.
 
-    Raises ConfigError with all problems, each with the flag (or the variable, or the place in the file), the value, and
-    where there is one, the nearest that would do.
+    Raises ConfigError with all problems, each with the flag (or the variable, or the place in the
+    file), the value, and where there is one, the nearest that would do.
     """
     problems: dict[str, None] = {}
     for loaded in stages:
         for name, value, problem in _problems(loaded):
             shown = mask_servers(str(value)) if name == "nats_url" else str(value)
-            text = problem if isinstance(value, list | dict) or shown in problem else f'"{shown}": {problem}'
+            text = (
+                problem
+                if isinstance(value, list | dict) or shown in problem
+                else f'"{shown}": {problem}'
+            )
             problems[f"Invalid value for {loaded.origins[name]}: {text}"] = None
     if problems:
         raise ConfigError(list(problems))
@@ -97,7 +116,11 @@ def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
         (name, value, problem)
         for name, value in chosen.items()
         if (name.endswith("_file") or name in _FILES)
-        and (problem := _file_problem(os.path.expanduser(value) if name == "response_template" else value))
+        and (
+            problem := _file_problem(
+                os.path.expanduser(value) if name == "response_template" else value
+            )
+        )
     ]
     yield from missing
     if missing:  # the readers would fail with the same
@@ -154,7 +177,9 @@ def _read_description(config: Any) -> None:
     from services.families.registry import family
     from services.families.response_template import template_name
 
-    family(template_name(read_response_template(config.model or "", config.response_template) or ""))
+    family(
+        template_name(read_response_template(config.model or "", config.response_template) or "")
+    )
 
 
 def _read_template(config: Any) -> None:
@@ -210,21 +235,30 @@ def _read_url(url: str) -> None:
 def _read_origins(config: Any) -> None:
     for origin in config.cors_origins:
         parts = urlsplit(origin)
-        if origin not in ("*", "null") and (not parts.scheme or not parts.netloc or parts.path or parts.query):
+        if origin not in ("*", "null") and (
+            not parts.scheme or not parts.netloc or parts.path or parts.query
+        ):
             host = parts.netloc or origin.partition("/")[0]
-            raise ValueError(f'"{origin}" is not an origin; did you mean "{parts.scheme or "https"}://{host}"?')
+            raise ValueError(
+                f'"{origin}" is not an origin; did you mean "{parts.scheme or "https"}://{host}"?'
+            )
 
 
 def _read_hosts(names: Iterable[str]) -> None:
     for name in names:
         if "/" in name or " " in name:
             host = urlsplit(name if "//" in name else f"//{name}").hostname
-            raise ValueError(f'"{name}" is not a host name' + (f'; did you mean "{host}"?' if host else ""))
+            raise ValueError(
+                f'"{name}" is not a host name' + (f'; did you mean "{host}"?' if host else "")
+            )
 
 
 def _read_model(config: Any) -> None:
     if problem := model_problem(config.model):
-        raise ValueError(problem + ("" if Path(config.model).expanduser().exists() else nearest_file(config.model)))
+        raise ValueError(
+            problem
+            + ("" if Path(config.model).expanduser().exists() else nearest_file(config.model))
+        )
 
 
 def _require(package: str) -> None:
@@ -264,7 +298,8 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "device": lambda config: _choose(config.engine, re.sub(r":\d+$", "", config.device), DEVICES),
     "dtype": lambda config: _choose(config.engine, config.dtype, DTYPES),
 }
-"""Reads what a setting names. Raises OSError, ValueError or TurnwireError, as the stage would at its start."""
+"""Reads what a setting names. Raises OSError, ValueError or TurnwireError, as the stage would at
+its start."""
 
 
 def engine_problem(engine: str) -> str | None:
@@ -278,7 +313,8 @@ def engine_problem(engine: str) -> str | None:
 
 
 def model_problem(model: str) -> str | None:
-    """Returns why the model cannot be loaded from local files; None if it can, or if it may be on the hub."""
+    """Returns why the model cannot be loaded from local files; None if it can, or if it may be on
+    the hub."""
     if Path(model).expanduser().is_file():
         return f"{model} is a file; a model is a directory or a hub id"
     try:
@@ -294,30 +330,38 @@ def model_problem(model: str) -> str | None:
 
 
 def require_model(flags: Iterable[str]) -> bool:
-    """Tries the model as `turnwire check` does with these flags; returns whether its template lists tools. Raises
-    CommandError with the problem. Uses another process: the libraries that read a model leave 90 MB allocated."""
+    """Tries the model as `turnwire check` does with these flags; returns whether its template lists
+    tools. Raises CommandError with the problem. Uses another process: the libraries that read a
+    model leave 90 MB allocated."""
     command = [sys.executable, "-m", "services.cli.main", "check", *flags]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != CLEAN:
         problem = ran.stderr.strip().rpartition("\n")[2].removeprefix("turnwire check: ")
         if ran.returncode < 0 or not problem:
-            problem = f"the check of the model ended without a result: {describe_status(ran.returncode)}"
+            problem = (
+                f"the check of the model ended without a result: {describe_status(ran.returncode)}"
+            )
         raise (UsageError if ran.returncode == USAGE else CommandError)(problem)
     return NO_TOOLS not in ran.stdout
 
 
 def require_hub_model(model: str) -> None:
-    """Raises OSError if a model is neither local nor on the hub: one error instead of one from each process."""
+    """Raises OSError if a model is neither local nor on the hub: one error instead of one from each
+    process."""
     try:
         if local_folder(model) is not None:
             return
         if not os.environ.get("HF_HUB_OFFLINE") and not _reaches_hub():
-            os.environ["HF_HUB_OFFLINE"] = "1"  # else the library tries for half a minute; files that it has do
+            os.environ["HF_HUB_OFFLINE"] = (
+                "1"  # else the library tries for half a minute; files that it has do
+            )
         if find_file(model, "config.json") is not None:
             return
     except ValueError:  # a name that no model of the hub can have
         pass
-    raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
+    raise FileNotFoundError(
+        f"there is no directory {model} here, and the hub has no such model or is out of reach"
+    )
 
 
 def _reaches_hub() -> bool:

@@ -22,7 +22,14 @@ from services.cli.up.plan import Plan, inner_processes, make_plan, make_specs, p
 from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
+from services.runtime.config import (
+    BusConfig,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    UpConfig,
+    WorkerConfig,
+)
 from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
@@ -38,7 +45,8 @@ class Interrupted(Exception):
 
 
 def up(sources: Sources, /) -> int:
-    """Starts everything on this machine and prints how to use it. A flag reaches every stage that has it."""
+    """Starts everything on this machine and prints how to use it. A flag reaches every stage that
+    has it."""
     plan = make_plan(sources)
     remove_ready_file(plan)
     running = _Up(plan)
@@ -54,9 +62,34 @@ COMMAND = Command(
     (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig, BusConfig),
     without=("id", "log_format"),
     essential=(
-        *("workers", "state_dir", "ready_file", "model", "served_model_name", "engine", "engine_args", "slots"),
-        *("max_model_len", "device", "dtype", "host", "port", "tls_cert_file", "api_keys_file", "metrics_port"),
-        *("chat_template", "tool_call_parser", "reasoning_parser", "seal_key_file", "nats_url", "log_level"),
+        *(
+            "workers",
+            "state_dir",
+            "ready_file",
+            "model",
+            "served_model_name",
+            "engine",
+            "engine_args",
+            "slots",
+        ),
+        *(
+            "max_model_len",
+            "device",
+            "dtype",
+            "host",
+            "port",
+            "tls_cert_file",
+            "api_keys_file",
+            "metrics_port",
+        ),
+        *(
+            "chat_template",
+            "tool_call_parser",
+            "reasoning_parser",
+            "seal_key_file",
+            "nats_url",
+            "log_level",
+        ),
         *("tracing", "script_dir"),
     ),
 )
@@ -72,7 +105,9 @@ class _Up:
         """The port of `up`'s own metrics, then those of the processes after the frontend."""
         if plan.up.metrics_port is not None:
             host = plan.up.metrics_host
-            self._metrics = reserve_ports(host, plan.up.metrics_port, 1, flags=("--metrics-host", "--metrics-port"))
+            self._metrics = reserve_ports(
+                host, plan.up.metrics_port, 1, flags=("--metrics-host", "--metrics-port")
+            )
             self._metrics += reserve_ports("127.0.0.1", 0, len(inner_processes(plan)))
         self._screen = screen = Screen(plan.frontend.log_level)
         self._supervisor = Supervisor(screen.child, screen.report, screen.advance)
@@ -81,16 +116,20 @@ class _Up:
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     def prepare(self) -> None:
-        """Connects to the bus, makes the files that the processes need, and tries the model. Raises OSError or
-        CommandError.
+        """Connects to the bus, makes the files that the processes need, and tries the model. Raises
+        OSError or CommandError.
 
         Blocks, so that Ctrl-C ends it at once.
         """
         if not self._plan.embedded_nats:
             run(self._require_bus())
-        with self._screen.progress("preparing the demo model" if self._plan.demo else "trying the model"):
+        with self._screen.progress(
+            "preparing the demo model" if self._plan.demo else "trying the model"
+        ):
             prepare_state(self._plan)
-            self._tools = require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
+            self._tools = require_model(
+                dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags)
+            )
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -154,7 +193,10 @@ class _Up:
         from services.cli.up.metrics import serve_metrics  # takes 0.1 s
 
         plan, host = self._plan, self._plan.up.metrics_host
-        urls = {f"frontend-{number}": f"{plan.url(port)}/metrics" for number, port in enumerate(self._ports, 1)}
+        urls = {
+            f"frontend-{number}": f"{plan.url(port)}/metrics"
+            for number, port in enumerate(self._ports, 1)
+        }
         inner = zip(inner_processes(plan), self._metrics[1:], strict=True)
         urls |= {name: f"http://127.0.0.1:{port}/metrics" for name, port in inner}
         serve_metrics(host, self._metrics[0], urls)
@@ -162,7 +204,10 @@ class _Up:
 
     async def _keep_buckets(self, nats_url: str, made: asyncio.Event) -> None:
         """Makes the buckets, sets `made`, and makes them again when the server has lost them."""
-        from services.cli.commands.make_buckets import keep_buckets, make_buckets  # takes 0.1 s, while the stages start
+        from services.cli.commands.make_buckets import (
+            keep_buckets,
+            make_buckets,
+        )  # takes 0.1 s, while the stages start
 
         buckets = self._plan.buckets
         bus = dataclasses.replace(buckets.bus, nats_url=nats_url, connect_timeout_s=NATS_START_S)
@@ -172,12 +217,17 @@ class _Up:
         except TurnwireError as error:
             self._screen.report(f"turns are kept in memory only: {error.info.message}")
         made.set()
-        with suppress(TurnwireError):  # without a server nothing runs, and its supervisor reports that
+        with suppress(
+            TurnwireError
+        ):  # without a server nothing runs, and its supervisor reports that
             await keep_buckets(config, BUCKETS_S)
 
     async def _require_bus(self) -> None:
-        """Raises CommandError if the bus cannot be reached: one error instead of one from each process."""
-        from services.cli.observer import observing  # takes 0.1 s, and is not needed with an embedded server
+        """Raises CommandError if the bus cannot be reached: one error instead of one from each
+        process."""
+        from services.cli.observer import (
+            observing,
+        )  # takes 0.1 s, and is not needed with an embedded server
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:
@@ -197,7 +247,9 @@ class _Up:
 
     async def _end(self, drain: bool) -> None:
         if drain:
-            self._screen.report("ending when the turns in progress have finished; a second Ctrl-C ends at once")
+            self._screen.report(
+                "ending when the turns in progress have finished; a second Ctrl-C ends at once"
+            )
             draining = asyncio.ensure_future(self._drain())
             killed = asyncio.ensure_future(self._kill.wait())
             await asyncio.wait({draining, killed}, return_when=asyncio.FIRST_COMPLETED)

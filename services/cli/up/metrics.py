@@ -1,7 +1,8 @@
 """Serves the metrics of all processes of `turnwire up` at one address.
 
-Each process has its own metrics; this server reads them when it is read. Every sample gets the labels `stage` and
-`process`, because several processes of a stage have series of the same name and labels.
+Each process has its own metrics; this server reads them when it is read. Every sample gets the
+labels `stage` and `process`, because several processes of a stage have series of the same name and
+labels.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,8 @@ TIMEOUT_S = 2.0
 
 
 def serve_metrics(host: str, port: int, urls: Mapping[str, str]) -> WSGIServer:
-    """Serves `ProcessMetrics` in a thread until this process ends. Raises OSError if the port is taken."""
+    """Serves `ProcessMetrics` in a thread until this process ends. Raises OSError if the port is
+    taken."""
     registry = CollectorRegistry()
     registry.register(ProcessMetrics(urls))
     server, _ = start_http_server(port, host, registry)
@@ -27,14 +29,15 @@ def serve_metrics(host: str, port: int, urls: Mapping[str, str]) -> WSGIServer:
 
 
 class ProcessMetrics(Collector):
-    """Collects the metrics of processes. `urls`: the address of each process's `/metrics` by its name, as in
-    `worker-1`."""
+    """Collects the metrics of processes. `urls`: the address of each process's `/metrics` by its
+    name, as in `worker-1`."""
 
     def __init__(self, urls: Mapping[str, str]) -> None:
         self._urls = urls
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics, those of one name together. A process that does not answer has only `up`, which is 0."""
+        """Yields the metrics, those of one name together. A process that does not answer has only
+        `up`, which is 0."""
         found: dict[str, Metric] = {"up": Metric("up", "Whether the process answers.", "gauge")}
         with ThreadPoolExecutor(len(self._urls)) as threads:  # all that hang take the time of one
             texts = threads.map(_read, self._urls.values())
@@ -42,12 +45,19 @@ class ProcessMetrics(Collector):
                 labels = {"stage": process.rpartition("-")[0], "process": process}
                 found["up"].add_sample("up", labels, float(bool(text)))
                 for metric in text_string_to_metric_families(text):
-                    counter = metric.name.removesuffix("_created")  # OpenMetrics has both in one family
+                    counter = metric.name.removesuffix(
+                        "_created"
+                    )  # OpenMetrics has both in one family
                     name = counter if counter in found else metric.name
                     joined = found.setdefault(name, Metric(name, metric.documentation, metric.type))
-                    joined.samples += [sample._replace(labels={**labels, **sample.labels}) for sample in metric.samples]
+                    joined.samples += [
+                        sample._replace(labels={**labels, **sample.labels})
+                        for sample in metric.samples
+                    ]
         for metric in found.values():  # OpenMetrics has all samples of a series together
-            metric.samples.sort(key=lambda sample: sorted(item for item in sample.labels.items() if item[0] != "le"))
+            metric.samples.sort(
+                key=lambda sample: sorted(item for item in sample.labels.items() if item[0] != "le")
+            )
         yield from found.values()
 
 

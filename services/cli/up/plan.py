@@ -1,8 +1,8 @@
 """Decides what `turnwire up` starts: the command line of every child, before anything runs.
 
-A flag of `up` is passed to every stage that has it. The children read the environment and the configuration file
-themselves. Defaults of `up` (demo model, sealing key, names and ports) become flags of a child, unless the user has set
-another value.
+A flag of `up` is passed to every stage that has it. The children read the environment and the
+configuration file themselves. Defaults of `up` (demo model, sealing key, names and ports) become
+flags of a child, unless the user has set another value.
 """
 
 import secrets
@@ -19,7 +19,14 @@ from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
 from services.cli.up.check import PACKAGES, check_settings, place_problem
 from services.cli.up.supervisor import Spec, quiet_variables
-from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
+from services.runtime.config import (
+    STAGES,
+    BucketsConfig,
+    Config,
+    FrontendConfig,
+    UpConfig,
+    WorkerConfig,
+)
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 
@@ -52,13 +59,17 @@ class Plan(Struct, frozen=True):
 
 
 def make_plan(sources: Sources) -> Plan:
-    """Checks the configuration of every stage, and decides what to start. Raises ConfigError with all problems."""
+    """Checks the configuration of every stage, and decides what to start. Raises ConfigError with
+    all problems."""
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
     loaded = sources.load_all(tables, {"model": None})
     up: UpConfig = loaded["up"].config
     demo = loaded["worker"].origins["model"] == "default"
     state_dir = Path(up.state_dir).expanduser() if up.state_dir else default_state_dir(sources.env)
-    defaults: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
+    defaults: dict[str, Any] = {
+        "model": str(state_dir / "demo-model"),
+        "seal_key_file": str(state_dir / "seal.key"),
+    }
     if up.frontends > 1:
         defaults["response_store"] = "shared"
     if demo:
@@ -66,7 +77,9 @@ def make_plan(sources: Sources) -> Plan:
     stages = sources.load_all(STAGES, defaults)
     worker: WorkerConfig = stages["worker"].config
     if demo and worker.engine in PACKAGES:
-        raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
+        raise ConfigError(
+            [f"--engine {worker.engine} needs a --model: the demo model has no weights"]
+        )
     check_settings(stages.values())
     origins = loaded["up"].origins
     for name, place in (("state_dir", str(state_dir)), ("ready_file", up.ready_file)):
@@ -74,7 +87,11 @@ def make_plan(sources: Sources) -> Plan:
             origin = "--state-dir" if origins[name] == "default" else origins[name]
             raise ConfigError([f"Invalid value for {origin}: {problem}"])
     if up.metrics_port and up.metrics_port == stages["frontend"].config.port:
-        raise ConfigError([f"Invalid value for {origins['metrics_port']}: {up.metrics_port} is the frontend's port"])
+        raise ConfigError(
+            [
+                f"Invalid value for {origins['metrics_port']}: {up.metrics_port} is the frontend's port"
+            ]
+        )
     return Plan(
         up=up,
         buckets=loaded["buckets"].config,
@@ -111,27 +128,40 @@ def prepare_state(plan: Plan) -> None:
 
 
 def _make_demo_model(path: Path) -> None:
-    """Makes the demo model, unless it exists. Uses another process: training a tokenizer leaves 110 MB allocated."""
+    """Makes the demo model, unless it exists. Uses another process: training a tokenizer leaves 110
+    MB allocated."""
     command = [sys.executable, "-m", "services.cli.main", "demo-model", str(path)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode != 0:
-        raise OSError(f"the demo model cannot be made: {process.stderr.strip().rpartition(chr(10))[2]}")
+        raise OSError(
+            f"the demo model cannot be made: {process.stderr.strip().rpartition(chr(10))[2]}"
+        )
 
 
 def inner_processes(plan: Plan) -> list[str]:
     """Returns the names of the processes that are not frontends."""
     stages = [stage for stage in START_ORDER if stage != "frontend"]
-    return [f"{stage}-{number + 1}" for stage in stages for number in range(getattr(plan.up, stage + "s"))]
+    return [
+        f"{stage}-{number + 1}"
+        for stage in stages
+        for number in range(getattr(plan.up, stage + "s"))
+    ]
 
 
 def make_specs(
-    plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str], metrics_ports: Sequence[int] = ()
+    plan: Plan,
+    nats_url: str | None,
+    ports: Sequence[int],
+    env: Mapping[str, str],
+    metrics_ports: Sequence[int] = (),
 ) -> list[Spec]:
-    """Returns the specs of all service processes, in the order of their start. `metrics_ports`: those of the stages
-    after the frontend; without them, these serve no metrics."""
+    """Returns the specs of all service processes, in the order of their start. `metrics_ports`:
+    those of the stages after the frontend; without them, these serve no metrics."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
     variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
-    variables["TQDM_POSITION"] = "-1"  # the hub's library shows the progress of downloads without a terminal, too
+    variables["TQDM_POSITION"] = (
+        "-1"  # the hub's library shows the progress of downloads without a terminal, too
+    )
     processes = []
     for stage in START_ORDER:
         for number in range(getattr(plan.up, stage + "s")):
@@ -141,6 +171,15 @@ def make_specs(
                 own.append(f"--port={ports[number]}")
             elif metrics := dict(zip(inner_processes(plan), metrics_ports, strict=False)):
                 own += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
-            command = [sys.executable, "-m", "services.cli.main", "serve", stage, *plan.flags[stage], *bus, *own]
+            command = [
+                sys.executable,
+                "-m",
+                "services.cli.main",
+                "serve",
+                stage,
+                *plan.flags[stage],
+                *bus,
+                *own,
+            ]
             processes.append(Spec(name, command, variables))
     return processes

@@ -27,7 +27,9 @@ def problem_of(body: bytes) -> str:
         if isinstance(answer, dict):
             if answer.get("bus") is False:
                 return "the frontend is connecting to the bus"
-            missing = [stage for stage, processes in (answer.get("stages") or {}).items() if not processes]
+            missing = [
+                stage for stage, processes in (answer.get("stages") or {}).items() if not processes
+            ]
             if missing:
                 return f"waiting for {' and '.join(missing)}"
     return "not ready yet"

@@ -1,7 +1,8 @@
 """Leads the process group of `turnwire up`'s children, and ends it when `up` ends.
 
-It holds one end of a pipe; `up` holds the other end. When `up` ends for any reason, the pipe closes, and this process
-sends SIGTERM and then SIGKILL to the whole group. So even `kill -9` leaves no orphans, on every POSIX system.
+It holds one end of a pipe; `up` holds the other end. When `up` ends for any reason, the pipe
+closes, and this process sends SIGTERM and then SIGKILL to the whole group. So even `kill -9` leaves
+no orphans, on every POSIX system.
 """
 
 import os

@@ -1,6 +1,8 @@
-"""Prints the output of `turnwire up`: progress, log lines of the child processes, and how to use the server.
+"""Prints the output of `turnwire up`: progress, log lines of the child processes, and how to use
+the server.
 
-On a terminal: colours, a spinner, and log lines as text. Elsewhere: plain lines, and the children's JSON unchanged.
+On a terminal: colours, a spinner, and log lines as text. Elsewhere: plain lines, and the children's
+JSON unchanged.
 """
 
 import re
@@ -26,7 +28,8 @@ DEMO_NOTE = """\
 This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.
 """
 AGENT_TOKENS = 24_000
-"""Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's prompt has 16,000."""
+"""Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's
+prompt has 16,000."""
 REMIND_S = 10.0
 """Without a terminal, the reason for waiting is repeated at this interval."""
 _COLOURS: Mapping[str, str] = {
@@ -36,7 +39,12 @@ _COLOURS: Mapping[str, str] = {
     "worker": "magenta",
     "parser": "yellow",
 }
-_LEVELS: Mapping[str, str] = {"debug": "dim", "warning": "yellow", "error": "bold red", "critical": "bold red"}
+_LEVELS: Mapping[str, str] = {
+    "debug": "dim",
+    "warning": "yellow",
+    "error": "bold red",
+    "critical": "bold red",
+}
 _HIDDEN = frozenset({"time", "level", "event", "stage", "process", "exception"})
 _NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
 
@@ -76,7 +84,8 @@ class Screen:
         self._debug = log_level == "debug"
         self._state = ""
         self.parser = ""
-        """The parser of the model's output and the evidence for it, by the log line of a preprocessor."""
+        """The parser of the model's output and the evidence for it, by the log line of a
+        preprocessor."""
 
     def child(self, name: str, line: str) -> None:
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
@@ -87,7 +96,9 @@ class Screen:
             and (fields := _log_fields(line))
             and isinstance(fields.get("evidence"), list)
         ):
-            self.parser = "; ".join(map(str, (fields.get("family"), *cast("list[object]", fields["evidence"]))))
+            self.parser = "; ".join(
+                map(str, (fields.get("family"), *cast("list[object]", fields["evidence"])))
+            )
         if self._console.is_terminal:
             self._console.print(log_text(name, line))
         else:
@@ -122,20 +133,32 @@ class Screen:
 
 
 def instructions(
-    plan: Plan, urls: Sequence[str], model: ServedModelNotes, seconds: float, program: str, *, metrics_url: str = ""
+    plan: Plan,
+    urls: Sequence[str],
+    model: ServedModelNotes,
+    seconds: float,
+    program: str,
+    *,
+    metrics_url: str = "",
 ) -> str:
-    """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`; `metrics_url`:
-    where the metrics of all processes are served."""
+    """Returns how to use the server, as lines for a shell. `program`: how the shell calls
+    `turnwire`; `metrics_url`: where the metrics of all processes are served."""
     keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
     exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, model.window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     if keys:
-        settings[1] = f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
+        settings[1] = (
+            f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
+        )
         # /v1/models needs a key, of which this process knows the hash only.
         shown = f"{program} connect claude"
-        settings.append(f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {shown}")
+        settings.append(
+            f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {shown}"
+        )
     if certificate:
-        settings.append(f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE")
+        settings.append(
+            f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE"
+        )
     agents = [
         "Point Claude Code at it:\n",
         *settings,

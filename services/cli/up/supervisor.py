@@ -1,7 +1,8 @@
-"""Keeps child processes running: starts them, relays their output, restarts those that die, and ends them.
+"""Keeps child processes running: starts them, relays their output, restarts those that die, and
+ends them.
 
-The children have their own process group, so a Ctrl-C in the terminal reaches only the supervisor, which ends them in
-order. If the supervisor is killed, the leader of the group ends them (`reaper`).
+The children have their own process group, so a Ctrl-C in the terminal reaches only the supervisor,
+which ends them in order. If the supervisor is killed, the leader of the group ends them (`reaper`).
 """
 
 import asyncio
@@ -15,7 +16,8 @@ from msgspec import Struct
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 STEADY_S = 10.0
-"""A child that ran for this time did not fail at its start, and is restarted with the first back-off."""
+"""A child that ran for this time did not fail at its start, and is restarted with the first
+back-off."""
 LINE_BYTES = 1024 * 1024
 USAGE = 2
 
@@ -34,8 +36,9 @@ class ChildFailed(Exception):
 
 
 class Supervisor:
-    """Supervises the children of one `turnwire up`. `relay(name, line)` gets their output; `report(text)`, restarts;
-    `advance(name, text)`, the last state of a progress bar, which its process writes again and again on one line."""
+    """Supervises the children of one `turnwire up`. `relay(name, line)` gets their output;
+    `report(text)`, restarts; `advance(name, text)`, the last state of a progress bar, which its
+    process writes again and again on one line."""
 
     def __init__(
         self,
@@ -61,7 +64,11 @@ class Supervisor:
         """Starts one process and keeps it running until `stop`."""
         if self._leader is None:
             self._leader = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "services.cli.up.reaper", stdin=asyncio.subprocess.PIPE, process_group=0
+                sys.executable,
+                "-m",
+                "services.cli.up.reaper",
+                stdin=asyncio.subprocess.PIPE,
+                process_group=0,
             )
         child = await self._spawn(spec)
         self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=spec.name)
@@ -132,10 +139,14 @@ class Supervisor:
             failures = 1 if steady else failures + 1
             if status == USAGE or (not self.ready and failures >= self._start_attempts):
                 reason = f": {self._last[spec.name]}" if self._last.get(spec.name) else ""
-                self._failures.put_nowait(f"{spec.name} does not run: {describe_status(status)}{reason}")
+                self._failures.put_nowait(
+                    f"{spec.name} does not run: {describe_status(status)}{reason}"
+                )
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
-            self._report(f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s")
+            self._report(
+                f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s"
+            )
             await asyncio.sleep(delay)
             try:
                 child = await self._spawn(spec)
@@ -165,7 +176,11 @@ class Supervisor:
 
 def _after_return(line: bytes) -> str:
     """Returns the text after the last carriage return that text follows; "" without one."""
-    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").strip() if b"\r" in line else ""
+    return (
+        line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").strip()
+        if b"\r" in line
+        else ""
+    )
 
 
 def describe_status(status: int) -> str:
@@ -179,7 +194,12 @@ def describe_status(status: int) -> str:
 
 
 def quiet_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables to add to `env`. They stop numeric libraries from starting a thread for each core in every
-    process, and transformers from printing in each that torch is missing."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TRANSFORMERS_NO_ADVISORY_WARNINGS")
+    """Returns variables to add to `env`. They stop numeric libraries from starting a thread for
+    each core in every process, and transformers from printing in each that torch is missing."""
+    names = (
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "TRANSFORMERS_NO_ADVISORY_WARNINGS",
+    )
     return {name: "1" for name in names if name not in env}

@@ -1,6 +1,7 @@
 r"""Apertus.
 
-    <|inner_prefix|>Look first.<|inner_suffix|><|tools_prefix|>[{"run_shell": {"cmd": "ls"}}]<|tools_suffix|>
+    <|inner_prefix|>Look first.<|inner_suffix|><|tools_prefix|>[{"run_shell": {"cmd":
+    "ls"}}]<|tools_suffix|>
 
 Special: a call is an object with the name as its only key.
 """
@@ -14,7 +15,9 @@ FAMILY = Family(
     name="apertus",
     models="Apertus",
     tool_parsers=("apertus2509",),
-    grammar=tagged_json("<|tools_prefix|>", closer="<|tools_suffix|>", think=(THINK,), stops=STOPS, form=Form.KEYED),
+    grammar=tagged_json(
+        "<|tools_prefix|>", closer="<|tools_suffix|>", think=(THINK,), stops=STOPS, form=Form.KEYED
+    ),
     style=Style(call='<|tools_prefix|>[{"{name}": {arguments}}]<|tools_suffix|>'),
     markers=("<|tools_prefix|>", "<|tools_suffix|>", *THINK),
     evidence=("<|tools_prefix|>", "<|tools_suffix|>"),

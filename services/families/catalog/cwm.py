@@ -13,7 +13,12 @@ BODY = TextCall(END, (CALL,))
 FAMILY = Family(
     name="cwm",
     models="CWM",
-    grammar=Markup(think=(THINK,), calls=(Call(Shape(CALL + "{name}>\n"), BODY),), tails=(END,), stops=("<|eot_id|>",)),
+    grammar=Markup(
+        think=(THINK,),
+        calls=(Call(Shape(CALL + "{name}>\n"), BODY),),
+        tails=(END,),
+        stops=("<|eot_id|>",),
+    ),
     style=Style(call=CALL + "{name}>\n{arguments}\n" + END),
     prompt_opens_reasoning=True,
     markers=THINK,

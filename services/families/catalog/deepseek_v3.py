@@ -25,7 +25,8 @@ SECTION_END = "<｜tool▁calls▁end｜>"
 
 
 def grammar(opening: str, then: tuple[str, ...], closes: tuple[str, ...]) -> Markup:
-    """The grammar of calls with markers that end in `opening` and JSON arguments that end in `closes`."""
+    """The grammar of calls with markers that end in `opening` and JSON arguments that end in
+    `closes`."""
     arguments = JsonCalls(form=Form.ARGUMENTS, closes=closes)
     openers = (SECTION + "{ws}" + CALL, CALL)
     return Markup(
@@ -40,9 +41,15 @@ FAMILY = Family(
     name="deepseek_v3",
     models="DeepSeek V3, V3-0324, R1-0528 (with tools)",
     tool_parsers=("deepseekv3",),
-    grammar=grammar("function<｜tool▁sep｜>{name}{ws}```json", ("{", "null", "```"), ("```{ws}" + END, END)),
+    grammar=grammar(
+        "function<｜tool▁sep｜>{name}{ws}```json", ("{", "null", "```"), ("```{ws}" + END, END)
+    ),
     style=Style(
-        call=SECTION + CALL + "function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```" + END + SECTION_END,
+        call=SECTION
+        + CALL
+        + "function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```"
+        + END
+        + SECTION_END,
         reasoning=FRAMED_THINK,
     ),
     prompt_opens_reasoning=True,

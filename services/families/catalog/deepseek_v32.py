@@ -1,9 +1,10 @@
 r"""DeepSeek V3.2.
 
-    Look first.</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
+    Look first.</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter
+    name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
 
-Special: strings are marked (`string="true"`) and raw, everything else is JSON, or text if it is not valid JSON. The section
-may be missing; text may follow it.
+Special: strings are marked (`string="true"`) and raw, everything else is JSON, or text if it is not
+valid JSON. The section may be missing; text may follow it.
 """
 
 from services.families.authoring import attribute_style

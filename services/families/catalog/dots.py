@@ -1,6 +1,7 @@
 r"""dots.
 
-    <think>\nLook first.\n</think>\n\n<dots_function_call>\n<invoke name="run_shell">\n<parameter name="cmd">ls</parameter>\n</invoke>\n</dots_function_call>
+    <think>\nLook first.\n</think>\n\n<dots_function_call>\n<invoke name="run_shell">\n<parameter
+    name="cmd">ls</parameter>\n</invoke>\n</dots_function_call>
 
 Special: MiniMax M2's grammar in a wrapper of its own, or Hermes' JSON in the same wrapper.
 """
@@ -12,7 +13,9 @@ STOPS = ("<|endofresponse|>", "<|im_end|>", "<|endoftext|>")
 FAMILY = Family(
     name="dots",
     models="dots.llm",
-    grammar=invoke_tags(("<dots_function_call>",), tails=("</dots_function_call>",), stops=STOPS, json=True),
+    grammar=invoke_tags(
+        ("<dots_function_call>",), tails=("</dots_function_call>",), stops=STOPS, json=True
+    ),
     style=Style(
         call='<dots_function_call>\n<invoke name="{name}">\n{arguments}</invoke>\n</dots_function_call>',
         arguments=Tags('<parameter name="{key}">{value}</parameter>\n'),

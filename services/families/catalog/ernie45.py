@@ -15,7 +15,8 @@ FAMILY = Family(
     name="ernie45",
     models="ERNIE 4.5",
     grammar=replace(
-        tagged_json("<tool_call>", closer="</tool_call>", stops=STOPS), frames=(("<response>", "</response>"),)
+        tagged_json("<tool_call>", closer="</tool_call>", stops=STOPS),
+        frames=(("<response>", "</response>"),),
     ),
     style=Style(
         call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>\n',

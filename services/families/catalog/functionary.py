@@ -12,7 +12,12 @@ FAMILY = Family(
     models="Functionary 3.1",
     tool_parsers=("functionary_v31",),
     grammar=Markup(
-        calls=(Call(Shape(OPENER, then=("{", '"', "null", CLOSER)), JsonCalls(form=Form.ARGUMENTS, closes=(CLOSER,))),),
+        calls=(
+            Call(
+                Shape(OPENER, then=("{", '"', "null", CLOSER)),
+                JsonCalls(form=Form.ARGUMENTS, closes=(CLOSER,)),
+            ),
+        ),
         tails=(CLOSER,),
         stops=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     ),

@@ -13,8 +13,12 @@ END = "<end_function_call>"
 FAMILY = Family(
     name="functiongemma",
     models="FunctionGemma",
-    grammar=object_calls("<start_function_call>", TOKEN, END, stops=("<end_of_turn>", "<start_function_response>")),
-    style=Style(call="<start_function_call>call:{name}{arguments}" + END, arguments=gemma_style(TOKEN)),
+    grammar=object_calls(
+        "<start_function_call>", TOKEN, END, stops=("<end_of_turn>", "<start_function_response>")
+    ),
+    style=Style(
+        call="<start_function_call>call:{name}{arguments}" + END, arguments=gemma_style(TOKEN)
+    ),
     markers=("<start_function_call>", END, TOKEN),
     evidence=("<start_function_call>",),
 )

@@ -1,9 +1,10 @@
 r"""Gemma 4.
 
-    <|channel>thought\nLook first.<channel|><|tool_call>call:run_shell{cmd:<|"|>ls<|"|>,timeout_s:5}<tool_call|>
+    <|channel>thought\nLook
+    first.<channel|><|tool_call>call:run_shell{cmd:<|"|>ls<|"|>,timeout_s:5}<tool_call|>
 
-Special: its own syntax for argument objects; the model opens its reasoning, and may do so again. With thinking off the
-prompt ends in an empty reasoning.
+Special: its own syntax for argument objects; the model opens its reasoning, and may do so again.
+With thinking off the prompt ends in an empty reasoning.
 """
 
 from services.families.authoring import Family, Style, gemma_style, object_calls
@@ -17,7 +18,9 @@ FAMILY = Family(
     models="Gemma 4",
     tool_parsers=("gemma-4",),
     reasoning_parsers=("gemma-4",),
-    grammar=object_calls("<|tool_call>", TOKEN, END, think=(THINK,), stops=("<turn|>", "<|tool_response>")),
+    grammar=object_calls(
+        "<|tool_call>", TOKEN, END, think=(THINK,), stops=("<turn|>", "<|tool_response>")
+    ),
     style=Style(
         call="<|tool_call>call:{name}{arguments}" + END,
         arguments=gemma_style(TOKEN),

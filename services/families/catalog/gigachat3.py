@@ -12,7 +12,9 @@ STOPS = ("<|message_sep|>", "</s>")
 FAMILY = Family(
     name="gigachat3",
     models="GigaChat 3",
-    grammar=tagged_json("<|function_call|>", "function call<|role_sep|>", closer="", think=(), stops=STOPS),
+    grammar=tagged_json(
+        "<|function_call|>", "function call<|role_sep|>", closer="", think=(), stops=STOPS
+    ),
     style=Style(call='<|function_call|>{"name": "{name}", "arguments": {arguments}}'),
     markers=("<|function_call|>", "<|role_sep|>", "<|message_sep|>"),
     evidence=("<|function_call|>",),

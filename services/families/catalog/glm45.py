@@ -1,9 +1,10 @@
 r"""GLM-4.5 and 4.6.
 
-    \n<think>Look first.</think>\n<tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
+    \n<think>Look
+    first.</think>\n<tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
 
-Special: values are exact, types are the schema's. A name is final only at its first key or the closer. Under load the
-model leaves `<arg_value>` out.
+Special: values are exact, types are the schema's. A name is final only at its first key or the
+closer. Under load the model leaves `<arg_value>` out.
 """
 
 from services.families.authoring import THINK, Family, Style, Tags, key_value_tags
@@ -18,6 +19,14 @@ FAMILY = Family(
         arguments=Tags("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"),
         reasoning="\n<think>{text}</think>\n",
     ),
-    markers=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *THINK),
+    markers=(
+        "<tool_call>",
+        "</tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        *THINK,
+    ),
     evidence=("<tool_call>", "<arg_key>", "<arg_value>", "</arg_key>\n"),
 )

@@ -1,11 +1,12 @@
 r"""gpt-oss (harmony).
 
-    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary to=functions.run_shell <|constrain|>json<|message|>{"cmd": "ls"}<|call|>
+    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary
+    to=functions.run_shell <|constrain|>json<|message|>{"cmd": "ls"}<|call|>
     <|channel|>final<|message|>Done.<|return|>
 
-Special: the prompt ends in `<|start|>assistant`. A recipient, wherever in the header it stands, makes a message a call;
-commentary without one is text for the user, and so is a message with an unknown channel. `<|call|>` and `<|return|>` are
-stop tokens and usually missing.
+Special: the prompt ends in `<|start|>assistant`. A recipient, wherever in the header it stands,
+makes a message a call; commentary without one is text for the user, and so is a message with an
+unknown channel. `<|call|>` and `<|return|>` are stop tokens and usually missing.
 """
 
 from re import compile
@@ -53,7 +54,11 @@ def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
     if recipient is not None:
         return Tool(recipient, arguments)
     channels = _CHANNEL.findall(header)
-    return MessageKind.REASONING if channels and channels[-1].lower() == "analysis" else MessageKind.TEXT
+    return (
+        MessageKind.REASONING
+        if channels and channels[-1].lower() == "analysis"
+        else MessageKind.TEXT
+    )
 
 
 HARMONY = Channels(

@@ -10,7 +10,9 @@ from services.families.authoring import Family, Style, tagged_json
 FAMILY = Family(
     name="granite4",
     models="Granite 4",
-    grammar=tagged_json("<tool_call>", closer="</tool_call>", think=(), stops=("<|end_of_text|>", "<|end_of_role|>")),
+    grammar=tagged_json(
+        "<tool_call>", closer="</tool_call>", think=(), stops=("<|end_of_text|>", "<|end_of_role|>")
+    ),
     style=Style(call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>'),
     markers=("<tool_call>", "</tool_call>"),
     evidence=("<tool_call>", '"name"', '"arguments"'),

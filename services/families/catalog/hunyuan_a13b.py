@@ -13,7 +13,12 @@ FAMILY = Family(
     name="hunyuan_a13b",
     models="Hunyuan A13B",
     grammar=replace(
-        tagged_json("<tool_calls>", closer="</tool_calls>", stops=("<|eos|>", "<|endoftext|>"), form=Form.LIST),
+        tagged_json(
+            "<tool_calls>",
+            closer="</tool_calls>",
+            stops=("<|eos|>", "<|endoftext|>"),
+            form=Form.LIST,
+        ),
         frames=(("<answer>", "</answer>"),),
     ),
     style=Style(

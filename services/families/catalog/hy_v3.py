@@ -1,9 +1,10 @@
 r"""Hunyuan 3 (Hy3).
 
-    Look first.</think><tool_calls>\n<tool_call>run_shell<tool_sep>\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>\n</tool_calls>
+    Look
+    first.</think><tool_calls>\n<tool_call>run_shell<tool_sep>\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>\n</tool_calls>
 
-Special: GLM's tags in a section, the name ends at `<tool_sep>`. A tokenizer may add to every marker's name
-(`<tool_calls:opensource>`).
+Special: GLM's tags in a section, the name ends at `<tool_sep>`. A tokenizer may add to every
+marker's name (`<tool_calls:opensource>`).
 """
 
 from services.families.authoring import Family, Style, Tags, key_value_tags
@@ -28,7 +29,15 @@ FAMILY = Family(
     ),
     think=("<think>", "</think>"),
     prompt_opens_reasoning=True,
-    markers=("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<tool_sep>", "<think>", "</think>"),
+    markers=(
+        "<tool_calls>",
+        "</tool_calls>",
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_sep>",
+        "<think>",
+        "</think>",
+    ),
     evidence=("<tool_calls>", "<tool_call>", "<tool_sep>", "<arg_key>", "</arg_key>\n"),
     model_types=("hy_v3",),
 )

@@ -1,6 +1,7 @@
 r"""Hunyuan 4 (Hy4).
 
-    Look first.</think><tool_calls><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call></tool_calls>
+    Look
+    first.</think><tool_calls><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call></tool_calls>
 
 Special: Hunyuan 3's section without `<tool_sep>` and line breaks.
 """
@@ -12,7 +13,9 @@ from services.families.catalog.hy_v3 import STOPS, SUFFIXED_THINK
 FAMILY = HY_V3.variant(
     "hy_v4",
     "Hunyuan 4",
-    grammar=key_value_tags(section="tool_calls", suffix="{suffix}", think=(SUFFIXED_THINK,), stops=STOPS),
+    grammar=key_value_tags(
+        section="tool_calls", suffix="{suffix}", think=(SUFFIXED_THINK,), stops=STOPS
+    ),
     style=Style(
         call="<tool_calls><tool_call>{name}{arguments}</tool_call></tool_calls>",
         arguments=Tags("<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"),

@@ -10,7 +10,9 @@ STOPS = ("<|endoftext|>", "<|im_end|>", "<|eom|>")
 FAMILY = Family(
     name="jamba",
     models="Jamba 1.5, 1.6",
-    grammar=tagged_json("<tool_calls>", closer="</tool_calls>", think=(), stops=STOPS, form=Form.LIST),
+    grammar=tagged_json(
+        "<tool_calls>", closer="</tool_calls>", think=(), stops=STOPS, form=Form.LIST
+    ),
     style=Style(call='<tool_calls>[{"name": "{name}", "arguments": {arguments}}]</tool_calls>'),
     markers=("<tool_calls>", "</tool_calls>"),
     evidence=("<tool_calls>[",),

@@ -1,12 +1,22 @@
 r"""K2 Horizon.
 
-    Look first.</ifm|think><ifm|tool_calls><ifm|tool_call>run_shell\n<ifm|arg_key>cmd</ifm|arg_key>\n<ifm|arg_value>ls</ifm|arg_value>\n</ifm|tool_call></ifm|tool_calls>
+    Look
+    first.</ifm|think><ifm|tool_calls><ifm|tool_call>run_shell\n<ifm|arg_key>cmd</ifm|arg_key>\n<ifm|arg_value>ls</ifm|arg_value>\n</ifm|tool_call></ifm|tool_calls>
 
-Special: GLM's tags, a value's type may be stated (`<ifm|arg_type>`), the body may be JSON. The prompt always opens
-reasoning, by `<ifm|think>`, `<ifm|think_fast>` or `<ifm|think_faster>`.
+Special: GLM's tags, a value's type may be stated (`<ifm|arg_type>`), the body may be JSON. The
+prompt always opens reasoning, by `<ifm|think>`, `<ifm|think_fast>` or `<ifm|think_faster>`.
 """
 
-from services.families.authoring import Call, Family, JsonCalls, Markup, Parameters, Shape, Style, Tags
+from services.families.authoring import (
+    Call,
+    Family,
+    JsonCalls,
+    Markup,
+    Parameters,
+    Shape,
+    Style,
+    Tags,
+)
 
 KEY = "<ifm|arg_key>{key}</ifm|arg_key>"
 VALUE = "{ws}<ifm|arg_value>"
@@ -29,7 +39,10 @@ FAMILY = Family(
     grammar=Markup(
         think=(("<ifm|think{suffix}>", "</ifm|think{suffix}>"),),
         calls=(
-            *(Call(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1])) for o in (SECTION + CALL, CALL)),
+            *(
+                Call(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1]))
+                for o in (SECTION + CALL, CALL)
+            ),
             *(ARGUMENTS.call(o + "{ws}{name}") for o in (SECTION + CALL, CALL)),
         ),
         tails=TAILS,
@@ -37,10 +50,19 @@ FAMILY = Family(
     ),
     style=Style(
         call="<ifm|tool_calls><ifm|tool_call>{name}\n{arguments}</ifm|tool_call></ifm|tool_calls>",
-        arguments=Tags("<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>{value}</ifm|arg_value>\n"),
+        arguments=Tags(
+            "<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>{value}</ifm|arg_value>\n"
+        ),
     ),
     think=("<ifm|think>", "</ifm|think>"),
     prompt_opens_reasoning=True,
-    markers=("<ifm|tool_calls>", "</ifm|tool_calls>", CALL, TAILS[0], "<ifm|think>", "</ifm|think>"),
+    markers=(
+        "<ifm|tool_calls>",
+        "</ifm|tool_calls>",
+        CALL,
+        TAILS[0],
+        "<ifm|think>",
+        "</ifm|think>",
+    ),
     evidence=("<ifm|tool_call>",),
 )

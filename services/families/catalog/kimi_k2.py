@@ -1,14 +1,27 @@
 r"""Kimi K2, K2 Thinking, K2.5 to 2.7.
 
-    Look first.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.run_shell:0<|tool_call_argument_begin|>{"cmd": "ls"}<|tool_call_end|><|tool_calls_section_end|>
+    Look
+    first.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.run_shell:0<|tool_call_argument_begin|>{"cmd":
+    "ls"}<|tool_call_end|><|tool_calls_section_end|>
 
-Special: the header is the call's id. Its number counts over the whole conversation, and the template renders it verbatim,
-so it must survive the client. The section may be missing, or named in the singular; text before its first call is dropped.
+Special: the header is the call's id. Its number counts over the whole conversation, and the
+template renders it verbatim, so it must survive the client. The section may be missing, or named in
+the singular; text before its first call is dropped.
 """
 
 from re import compile
 
-from services.families.authoring import CHATML_STOPS, THINK, Call, Family, Form, JsonCalls, Markup, Shape, Style
+from services.families.authoring import (
+    CHATML_STOPS,
+    THINK,
+    Call,
+    Family,
+    Form,
+    JsonCalls,
+    Markup,
+    Shape,
+    Style,
+)
 
 _ID = compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?\Z")
 CALL = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>"
@@ -33,7 +46,11 @@ FAMILY = Family(
         calls=(
             *(Call(Shape(begin + "{ws}" + CALL), ARGUMENTS, identify) for begin in BEGINS),
             *(
-                Call(Shape(begin + "{junk}" + CALL, marker=begin + "{junk}<|tool_call_begin|>"), ARGUMENTS, identify)
+                Call(
+                    Shape(begin + "{junk}" + CALL, marker=begin + "{junk}<|tool_call_begin|>"),
+                    ARGUMENTS,
+                    identify,
+                )
                 for begin in BEGINS
             ),
             Call(Shape(CALL), ARGUMENTS, identify),

@@ -1,9 +1,13 @@
 r"""Kimi K3 (XTML).
 
-    Look first.<|close|>think<|sep|><|open|>response<|sep|>Done.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="run_shell" index="1"<|sep|><|open|>argument key="cmd" type="string"<|sep|>ls<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>
+    Look
+    first.<|close|>think<|sep|><|open|>response<|sep|>Done.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call
+    tool="run_shell" index="1"<|sep|><|open|>argument key="cmd"
+    type="string"<|sep|>ls<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>
 
-Special: types are stated; attributes escape `"` and `&`; a call may hold one JSON block instead of arguments; a tokenizer
-may put blanks around the names. The prompt ends in the opener of the reasoning or of the response.
+Special: types are stated; attributes escape `"` and `&`; a call may hold one JSON block instead of
+arguments; a tokenizer may put blanks around the names. The prompt ends in the opener of the
+reasoning or of the response.
 """
 
 from services.families.authoring import Family, Markup, Parameters, Style, Tags
@@ -27,7 +31,10 @@ def unescape(attribute: str) -> str:
 CALL = ("call tool={q}{name}{q} index={q}{tag}{q}", "call tool={q}{name}{q}")
 NEXT_CALL = "<|open|>{ws}call tool="
 ARGUMENTS = Parameters(
-    opens=(opening("argument key={q}{key}{q} type={q}{word}{q}"), opening("argument key={q}{key}{q}")),
+    opens=(
+        opening("argument key={q}{key}{q} type={q}{word}{q}"),
+        opening("argument key={q}{key}{q}"),
+    ),
     closes=(closing("argument"),),
     ends=(closing("call"),),
     beyond=(closing("tools"), NEXT_CALL, closing("message")),
@@ -57,7 +64,9 @@ FAMILY = Family(
     style=Style(
         call='<|open|>tools<|sep|><|open|>call tool="{name}" index="1"<|sep|>{arguments}<|close|>call<|sep|>'
         "<|close|>tools<|sep|>",
-        arguments=Tags('<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'),
+        arguments=Tags(
+            '<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'
+        ),
         text="<|open|>response<|sep|>{text}<|close|>response<|sep|>",
         counter='index="1"',
     ),

@@ -2,7 +2,8 @@ r"""LFM 2 and 2.5.
 
     <think>Look first.</think><|tool_call_start|>[run_shell(cmd="ls")]<|tool_call_end|>
 
-Special: the template does not escape quotes inside strings; the calls may also be a list of JSON objects.
+Special: the template does not escape quotes inside strings; the calls may also be a list of JSON
+objects.
 """
 
 from services.families.authoring import (
@@ -28,7 +29,10 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            Call(Shape(START, then=("[{", "[ {", "[\n", "{")), JsonCalls(form=Form.LIST, closes=(END,))),
+            Call(
+                Shape(START, then=("[{", "[ {", "[\n", "{")),
+                JsonCalls(form=Form.LIST, closes=(END,)),
+            ),
             Call(Shape(START, then=("[",)), Pythonic(START, (END,))),
         ),
         tails=(END,),

@@ -2,8 +2,8 @@ r"""Llama 3.1 to 3.3, and Llama 4 with JSON calls.
 
     {"name": "run_shell", "parameters": {"cmd": "ls"}}; {"name": …}   or   <|python_tag|>{"name": …}
 
-Special: the JSON is its own marker, so an object is a call only if it has a name, arguments and nothing else, or the name
-of a tool of the request. Other JSON is text.
+Special: the JSON is its own marker, so an object is a call only if it has a name, arguments and
+nothing else, or the name of a tool of the request. Other JSON is text.
 """
 
 from services.families.authoring import Call, Family, JsonCalls, Markup, Shape, Style

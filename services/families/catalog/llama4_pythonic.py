@@ -14,7 +14,11 @@ STOPS = ("<|eot|>", "<|eom|>", "<|end_of_text|>")
 FAMILY = Family(
     name="llama4_pythonic",
     models="Llama 4",
-    grammar=Markup(calls=(Call(Shape(START, then=("[",)), Pythonic(START, (END,))), *BARE), tails=(END,), stops=STOPS),
+    grammar=Markup(
+        calls=(Call(Shape(START, then=("[",)), Pythonic(START, (END,))), *BARE),
+        tails=(END,),
+        stops=STOPS,
+    ),
     style=Style(call=START + STYLE.call + END, arguments=STYLE.arguments),
     markers=(START, END),
     evidence=(START, END),

@@ -12,7 +12,12 @@ THINK = ("<longcat_think>", "</longcat_think>")
 FAMILY = Family(
     name="longcat",
     models="LongCat Flash",
-    grammar=tagged_json("<longcat_tool_call>", closer="</longcat_tool_call>", think=(THINK,), stops=("</longcat_s>",)),
+    grammar=tagged_json(
+        "<longcat_tool_call>",
+        closer="</longcat_tool_call>",
+        think=(THINK,),
+        stops=("</longcat_s>",),
+    ),
     style=Style(
         call='<longcat_tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</longcat_tool_call>',
         reasoning="<longcat_think>\n{text}\n</longcat_think>\n",

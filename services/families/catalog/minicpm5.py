@@ -26,7 +26,8 @@ FAMILY = Family(
         stops=CHATML_STOPS,
     ),
     style=Style(
-        call='<function name="{name}">{arguments}</function>', arguments=Tags('<param name="{key}">{value}</param>')
+        call='<function name="{name}">{arguments}</function>',
+        arguments=Tags('<param name="{key}">{value}</param>'),
     ),
     markers=THINK,
     evidence=("<param name=",),

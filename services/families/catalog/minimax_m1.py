@@ -1,6 +1,7 @@
 r"""MiniMax M1.
 
-    <think>\nLook first.\n</think>\n\n<tool_calls>\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n{"name": …}\n</tool_calls>
+    <think>\nLook first.\n</think>\n\n<tool_calls>\n{"name": "run_shell", "arguments": {"cmd":
+    "ls"}}\n{"name": …}\n</tool_calls>
 
 Special: one object a line.
 """
@@ -11,9 +12,12 @@ FAMILY = Family(
     name="minimax_m1",
     models="MiniMax M1",
     tool_parsers=("minimax-m1",),
-    grammar=tagged_json("<tool_calls>", closer="</tool_calls>", stops=("<end_of_sentence>",), form=Form.LINES),
+    grammar=tagged_json(
+        "<tool_calls>", closer="</tool_calls>", stops=("<end_of_sentence>",), form=Form.LINES
+    ),
     style=Style(
-        call='<tool_calls>\n{"name": "{name}", "arguments": {arguments}}\n</tool_calls>', reasoning=FRAMED_THINK
+        call='<tool_calls>\n{"name": "{name}", "arguments": {arguments}}\n</tool_calls>',
+        reasoning=FRAMED_THINK,
     ),
     markers=THINK,
     evidence=("<tool_calls>", "<beginning_of_sentence>"),

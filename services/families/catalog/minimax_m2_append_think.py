@@ -1,4 +1,5 @@
-r"""MiniMax M2 with its reasoning left in the text: a mode for clients that do not support reasoning.
+r"""MiniMax M2 with its reasoning left in the text: a mode for clients that do not support
+reasoning.
 
     Look first.\n</think>\n\nDone.   is the text   <think>Look first.\n</think>\n\nDone.
 
@@ -16,7 +17,9 @@ FAMILY = MINIMAX_M2.variant(
     "MiniMax M2 (reasoning as text)",
     reasoning_parsers=("minimax_append_think", "minimax-append-think"),
     grammar=replace(
-        invoke_tags(("<minimax:tool_call>",), tails=("</minimax:tool_call>",), stops=STOPS, think=()),
+        invoke_tags(
+            ("<minimax:tool_call>",), tails=("</minimax:tool_call>",), stops=STOPS, think=()
+        ),
         consumed="<think>",
     ),
     think=MINIMAX_M2.think,

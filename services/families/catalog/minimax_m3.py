@@ -1,9 +1,11 @@
 r"""MiniMax M3. NS stands for the token `]<]minimax[>[`.
 
-    <mm:think>Look first.</mm:think>NS<tool_call>\nNS<invoke name="run_shell">NS<cmd>lsNS</cmd>NS</invoke>\nNS</tool_call>
+    <mm:think>Look first.</mm:think>NS<tool_call>\nNS<invoke
+    name="run_shell">NS<cmd>lsNS</cmd>NS</invoke>\nNS</tool_call>
 
-Special: objects nest as tags, lists are `NS<item>`s, an empty container is an empty element; only tags after the token are
-structure. Deployed models swallow the opener of the first parameter (`…"run_shell">cmd>ls`).
+Special: objects nest as tags, lists are `NS<item>`s, an empty container is an empty element; only
+tags after the token are structure. Deployed models swallow the opener of the first parameter
+(`…"run_shell">cmd>ls`).
 """
 
 from services.families.authoring import Call, Family, Markup, Nested, NestedStyle, Shape, Style
@@ -22,8 +24,14 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            *(Call(Shape(front + INVOKE, then=(NS,), marker=mark), ARGUMENTS) for front, mark in FRONTS),
-            *(Call(Shape(front + INVOKE + "{ws}{bare}>", marker=mark), ARGUMENTS) for front, mark in FRONTS),
+            *(
+                Call(Shape(front + INVOKE, then=(NS,), marker=mark), ARGUMENTS)
+                for front, mark in FRONTS
+            ),
+            *(
+                Call(Shape(front + INVOKE + "{ws}{bare}>", marker=mark), ARGUMENTS)
+                for front, mark in FRONTS
+            ),
         ),
         tails=(NS + "</tool_call>", NS + "</invoke>"),
         stops=("[e~[",),

@@ -5,11 +5,21 @@ r"""Mistral: v13 (Magistral 1.2, Devstral 2, Small 4), v11 (Small 3.2, Magistral
     [TOOL_CALLS]run_shell[CALL_ID]a1b2c3d4e[ARGS]{"cmd": "ls"}
     [TOOL_CALLS] [{"name": "run_shell", "arguments": {"cmd": "ls"}, "id": "a1b2c3d4e"}]
 
-Special: nothing closes a call but its brace, or the end of the turn if it has no arguments; call ids, where written, have 9
-characters.
+Special: nothing closes a call but its brace, or the end of the turn if it has no arguments; call
+ids, where written, have 9 characters.
 """
 
-from services.families.authoring import END, BareCall, Call, Family, Form, JsonCalls, Markup, Shape, Style
+from services.families.authoring import (
+    END,
+    BareCall,
+    Call,
+    Family,
+    Form,
+    JsonCalls,
+    Markup,
+    Shape,
+    Style,
+)
 from services.families.authoring import THINK as TEXT_THINK
 
 OPENER = "[TOOL_CALLS]"
@@ -26,9 +36,15 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK, TEXT_THINK),
         calls=(
-            Call(Shape(OPENER, then=("[{", "[ {", "[\n", "{")), JsonCalls(form=Form.LIST, ids=("id",))),
+            Call(
+                Shape(OPENER, then=("[{", "[ {", "[\n", "{")),
+                JsonCalls(form=Form.LIST, ids=("id",)),
+            ),
             *(Call(Shape(name, then=("{", '"', "null")), ARGUMENTS) for name in NAMES),
-            *(Call(Shape(name, then=EMPTY), BareCall(whole=True, ends_turn=True)) for name in NAMES),
+            *(
+                Call(Shape(name, then=EMPTY), BareCall(whole=True, ends_turn=True))
+                for name in NAMES
+            ),
             Call(Shape(OPENER + "{ws}{name}", then=("{",)), ARGUMENTS),
         ),
         tails=(SECTION_END,),

@@ -1,11 +1,14 @@
 r"""Muse Glimmer and Muse Spark.
 
-     to=self<|message|>Look first.<|eom|><|start|>assistant to=functions.run_shell<|message|><atem:function_calls>\n<atem:invoke name="functions.run_shell">\n<atem:parameter name="cmd">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>
+     to=self<|message|>Look first.<|eom|><|start|>assistant
+     to=functions.run_shell<|message|><atem:function_calls>\n<atem:invoke
+     name="functions.run_shell">\n<atem:parameter
+     name="cmd">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>
     <|start|>assistant to=user<|message|>Done.<|eot|>
 
-Special: the prompt ends in `<|start|>assistant`. The recipient decides: `self` is reasoning, `user` and `commentary` are
-text (markup in it is text, too), a tool is calls. A registered tool's name may have a namespace (`functions.NAME`,
-`NAME.NAME`).
+Special: the prompt ends in `<|start|>assistant`. The recipient decides: `self` is reasoning, `user`
+and `commentary` are text (markup in it is text, too), a tool is calls. A registered tool's name may
+have a namespace (`functions.NAME`, `NAME.NAME`).
 """
 
 from re import compile
@@ -35,7 +38,11 @@ ARGUMENTS = Parameters(
     rename=("functions.",),
     rename_unknown=False,
 )
-CALLS = Section((ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),), (*map(Shape, ENDS), START), ARGUMENTS.rename)
+CALLS = Section(
+    (ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),),
+    (*map(Shape, ENDS), START),
+    ARGUMENTS.rename,
+)
 UNMARKED = Shape("<atem:function_calls>", then=("<atem:invoke name=",))
 """Calls inside reasoning that was left open."""
 _TO = compile(r"to\s*=\s*([^\s<>|{]+)")
@@ -50,7 +57,9 @@ TO = {
 def route(header: str) -> Kind:
     """The kind of a message with this header."""
     recipients = _TO.findall(header.rpartition("<|start|>")[2])
-    recipient = recipients[-1] if recipients else "functions" if header.endswith(UNMARKED.text) else "user"
+    recipient = (
+        recipients[-1] if recipients else "functions" if header.endswith(UNMARKED.text) else "user"
+    )
     return TO.get(recipient) or Tool(recipient, CALLS)
 
 

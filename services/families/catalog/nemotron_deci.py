@@ -1,6 +1,7 @@
 r"""Llama-Nemotron Super and Ultra.
 
-    <think>\nLook first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</TOOLCALL>
+    <think>\nLook first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd":
+    "ls"}}]</TOOLCALL>
 
 Special: the model opens its reasoning itself; a single object may come without a list.
 """
@@ -12,7 +13,10 @@ FAMILY = Family(
     models="Llama-Nemotron Super, Ultra",
     tool_parsers=("nemotron_json",),
     grammar=tagged_json("<TOOLCALL>", closer="</TOOLCALL>", stops=("<|eot_id|>",), form=Form.LIST),
-    style=Style(call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>', reasoning=FRAMED_THINK),
+    style=Style(
+        call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>',
+        reasoning=FRAMED_THINK,
+    ),
     evidence=("<TOOLCALL>",),
     model_types=("nemotron-nas",),
 )

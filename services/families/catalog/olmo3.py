@@ -5,7 +5,16 @@ r"""OLMo 3.
 Special: one call a line; JSON's constants are read too. Think models' prompts open reasoning.
 """
 
-from services.families.authoring import CHATML_STOPS, THINK, Call, Family, Markup, Pythonic, Shape, Style
+from services.families.authoring import (
+    CHATML_STOPS,
+    THINK,
+    Call,
+    Family,
+    Markup,
+    Pythonic,
+    Shape,
+    Style,
+)
 from services.families.catalog.pythonic import STYLE
 
 START, END = "<function_calls>", "</function_calls>"
@@ -18,7 +27,10 @@ FAMILY = Family(
         think=(THINK,),
         calls=(
             Call(Shape(START, then=("[",)), Pythonic(START, (END,))),
-            *(Call(Shape(FIRST + first), Pythonic(START, (END,))) for first in ("{bare}{ws}=", ")")),
+            *(
+                Call(Shape(FIRST + first), Pythonic(START, (END,)))
+                for first in ("{bare}{ws}=", ")")
+            ),
         ),
         tails=(END,),
         stops=CHATML_STOPS,

@@ -1,6 +1,7 @@
 r"""PLaMo 3.
 
-<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>run_shell<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{"cmd": "ls"}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>
+<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>run_shell<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{"cmd":
+"ls"}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>
 """
 
 from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
@@ -25,7 +26,13 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=tuple(
-            Call(Shape(opener + REQUEST + "{name}" + ARGUMENTS + constraint, then=("{", '"', "null", ENDS[0])), BODY)
+            Call(
+                Shape(
+                    opener + REQUEST + "{name}" + ARGUMENTS + constraint,
+                    then=("{", '"', "null", ENDS[0]),
+                ),
+                BODY,
+            )
             for opener in (SECTION + "{ws}", "")
             for constraint in (JSON, "<|plamo:msg|>", "")
         ),
@@ -33,10 +40,20 @@ FAMILY = Family(
         stops=("<|plamo:eos|>", "<|plamo:op|>"),
     ),
     style=Style(
-        call=(SECTION + REQUEST + "{name}" + ARGUMENTS).replace("{ws}", "") + JSON + "{arguments}" + "".join(ENDS)
+        call=(SECTION + REQUEST + "{name}" + ARGUMENTS).replace("{ws}", "")
+        + JSON
+        + "{arguments}"
+        + "".join(ENDS)
     ),
     prompt_opens_reasoning=True,
-    markers=(SECTION, *ENDS, *THINK, tag("begin_tool_request"), tag("begin_tool_name"), tag("end_tool_name")),
+    markers=(
+        SECTION,
+        *ENDS,
+        *THINK,
+        tag("begin_tool_request"),
+        tag("begin_tool_name"),
+        tag("end_tool_name"),
+    ),
     evidence=(SECTION,),
     model_types=("plamo3",),
 )

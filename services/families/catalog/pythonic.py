@@ -2,13 +2,16 @@ r"""Calls as a bare Python list.
 
     [run_shell(cmd='ls', timeout_s=5), ping()]
 
-Special: the list is its own marker, at the start of the output or of a line (there only if it calls a tool of the request).
+Special: the list is its own marker, at the start of the output or of a line (there only if it calls
+a tool of the request).
 """
 
 from services.families.authoring import Call, Family, Markup, Pythonic, Shape, Style, python_style
 
 LIST = "[{ws}{name}{ws}({ws}"
-BARE = tuple(Call(Shape(LIST + first, line_start=True), Pythonic()) for first in ("{bare}{ws}=", ")"))
+BARE = tuple(
+    Call(Shape(LIST + first, line_start=True), Pythonic()) for first in ("{bare}{ws}=", ")")
+)
 STYLE = Style(call="[{name}({arguments})]", arguments=python_style, joint="\n")
 
 FAMILY = Family(

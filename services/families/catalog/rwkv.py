@@ -2,7 +2,8 @@ r"""RWKV-7.
 
     <think>Look first.</think>**Tool Call:**\n```json\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n```
 
-Special: the words before the fence are the marker; JSON in a fence alone is text. Hermes' tags are read, too.
+Special: the words before the fence are the marker; JSON in a fence alone is text. Hermes' tags are
+read, too.
 """
 
 from dataclasses import replace

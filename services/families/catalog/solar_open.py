@@ -1,9 +1,11 @@
 r"""Solar Open.
 
-    <|think|>Look first.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>run_shell<|tool_call:args|>{"cmd": "ls"}<|tool_call:end|><|calls|>
-    <|begin|>assistant<|content|>Done.<|end|>
+    <|think|>Look
+    first.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>run_shell<|tool_call:args|>{"cmd":
+    "ls"}<|tool_call:end|><|calls|> <|begin|>assistant<|content|>Done.<|end|>
 
-Special: the prompt ends in `<|begin|>assistant`; the model chooses the calls' ids, ten letters or digits.
+Special: the prompt ends in `<|begin|>assistant`; the model chooses the calls' ids, ten letters or
+digits.
 """
 
 from services.families.authoring import (
@@ -31,7 +33,9 @@ STARTS = (
 CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
 CALL_END = "<|tool_call:end|>"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(CALL_END,))
-CALLS = Section((Call(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS))
+CALLS = Section(
+    (Call(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS)
+)
 
 
 def route(header: str) -> Kind:
@@ -54,7 +58,11 @@ FAMILY = Family(
         interrupts=tuple(map(Shape, HEADS[1:])),
     ),
     style=Style(
-        call="<|tool_calls|>" + CALL.replace("{word}", "a1b2c3d4e5") + "{arguments}" + CALL_END + "<|calls|>",
+        call="<|tool_calls|>"
+        + CALL.replace("{word}", "a1b2c3d4e5")
+        + "{arguments}"
+        + CALL_END
+        + "<|calls|>",
         text="<|content|>{text}<|end|>",
         joint=BEGIN + "assistant",
     ),

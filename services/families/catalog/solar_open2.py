@@ -1,8 +1,10 @@
 r"""Solar Open 2.
 
-    Look first.<|think:end|><|tool_call:start|>run_shell\n<|tool_arg:start|>cmd<|tool_arg:value|>ls<|tool_arg:end|>\n<|tool_call:end|>
+    Look
+    first.<|think:end|><|tool_call:start|>run_shell\n<|tool_arg:start|>cmd<|tool_arg:value|>ls<|tool_arg:end|>\n<|tool_call:end|>
 
-Special: the prompt ends in `<|think:start|>`, or closes the reasoning at low effort. Values are exact, types are the schema's.
+Special: the prompt ends in `<|think:start|>`, or closes the reasoning at low effort. Values are
+exact, types are the schema's.
 """
 
 from services.families.authoring import Family, Markup, Parameters, Style, Tags
@@ -11,13 +13,22 @@ THINK = ("<|think:start|>", "<|think:end|>")
 CALL, CALL_END = "<|tool_call:start|>", "<|tool_call:end|>"
 KEY, VALUE, VALUE_END = "<|tool_arg:start|>", "<|tool_arg:value|>", "<|tool_arg:end|>"
 BODY = Parameters(
-    opens=(KEY + "{key}" + VALUE,), closes=(VALUE_END,), ends=(CALL_END,), beyond=(CALL,), openers=(CALL + "{name}",)
+    opens=(KEY + "{key}" + VALUE,),
+    closes=(VALUE_END,),
+    ends=(CALL_END,),
+    beyond=(CALL,),
+    openers=(CALL + "{name}",),
 )
 
 FAMILY = Family(
     name="solar_open2",
     models="Solar Open 2",
-    grammar=Markup(think=(THINK,), calls=(BODY.call(CALL + "{ws}{name}"),), tails=(CALL_END,), stops=("<|im:end|>",)),
+    grammar=Markup(
+        think=(THINK,),
+        calls=(BODY.call(CALL + "{ws}{name}"),),
+        tails=(CALL_END,),
+        stops=("<|im:end|>",),
+    ),
     style=Style(
         call=CALL + "{name}\n{arguments}" + CALL_END,
         arguments=Tags(KEY + "{key}" + VALUE + "{value}" + VALUE_END + "\n"),

@@ -3,8 +3,9 @@
     <|start|>assistant<|channel|>analysis<|message|>reasoning<|end|>
     <|start|>assistant to=functions.NAME …<|message|>{…}<|call|>
 
-The prompt contains the start of the first header. All text between two messages is a header: whatever it looks like,
-the parts that are there decide the kind of the message. Text that no header follows is text.
+The prompt contains the start of the first header. All text between two messages is a header:
+whatever it looks like, the parts that are there decide the kind of the message. Text that no header
+follows is text.
 """
 
 from collections.abc import Callable
@@ -50,11 +51,12 @@ class _Edge(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The grammar: `starts` and `again` begin headers, with or without start, `bodies` end them, `ends` end messages.
+    """The grammar: `starts` and `again` begin headers, with or without start, `bodies` end them,
+    `ends` end messages.
 
-    `route` decides the kind of a message by its header, up to and with the marker of the body, if that is there.
-    `parts` are the markers and words that headers are made of. `interrupts` begin a header in reasoning that was left
-    open; in text they are text.
+    `route` decides the kind of a message by its header, up to and with the marker of the body, if
+    that is there. `parts` are the markers and words that headers are made of. `interrupts` begin a
+    header in reasoning that was left open; in text they are text.
     """
 
     route: Callable[[str], Kind]
@@ -91,7 +93,8 @@ class Channels:
         scanner.position = len(scanner.text)
 
     def _header(self, turn: TurnState, first: bool = False) -> Reader[tuple[Kind | None, str]]:
-        """Reads a header; returns the kind of its message, None if the input ends in it, and the passed text."""
+        """Reads a header; returns the kind of its message, None if the input ends in it, and the
+        passed text."""
         scanner = turn.scanner
         if first and not (yield from scanner.follows(*self._openings)):
             cut = [shape.cut(scanner.text, scanner.position) for shape in self._openings]
@@ -102,7 +105,9 @@ class Channels:
             assert found is not None
             text = found.group()
             limit = self._limits.at(scanner.text, found.end(), scanner.final)
-            if scanner.final or (limit is not MORE and (limit or len(scanner.text) >= found.end() + self._reach)):
+            if scanner.final or (
+                limit is not MORE and (limit or len(scanner.text) >= found.end() + self._reach)
+            ):
                 break
             yield
         edge = limit.meaning if isinstance(limit, MarkerMatch) else None
@@ -121,7 +126,9 @@ class Channels:
         if edge is None or not isinstance(kind, Tool):
             text = parts[0]
         scanner.position += len(text)
-        if edge is None and isinstance(kind, Tool) and turn.calls:  # neither a body nor the end of the message follows
+        if (
+            edge is None and isinstance(kind, Tool) and turn.calls
+        ):  # neither a body nor the end of the message follows
             turn.open_call(turn.tools.named(kind.name or "", ("functions.",)))
             turn.blocks.close(False)
             kind = MessageKind.TEXT
@@ -174,7 +181,11 @@ class Channels:
         follow = self.starts[0].then or tuple(body.head for body in self.bodies)
         beginnings = (*self.parts, *(part for part in follow if part == "to="))
         bodies = (Shape("{ws}" + body.text, body.then) for body in self.bodies)
-        return (*(Shape("{ws}" + part) for part in beginnings), *bodies, Shape("{ws}{name}", then=follow))
+        return (
+            *(Shape("{ws}" + part) for part in beginnings),
+            *bodies,
+            Shape("{ws}{name}", then=follow),
+        )
 
     @cached_property
     def _parts(self) -> Pattern[str]:
@@ -193,7 +204,10 @@ class Channels:
 
     @cached_property
     def _limits(self) -> Markers[_Edge]:
-        bodies, ends = ((body, _Edge.BODY) for body in self.bodies), ((Shape(end), _Edge.END) for end in self.ends)
+        bodies, ends = (
+            ((body, _Edge.BODY) for body in self.bodies),
+            ((Shape(end), _Edge.END) for end in self.ends),
+        )
         return Markers([*bodies, *ends, (Shape("{"), _Edge.JSON)])
 
     @cached_property
@@ -206,7 +220,9 @@ class Channels:
         """The markers that end text, and those that end reasoning."""
         edges = [(Shape(end), _Edge.END) for end in self.ends]
         edges += [(shape, _Edge.HEADER) for shape in (*self.starts, *self.again)]
-        return Markers(edges), Markers([*edges, *((shape, _Edge.HEADER) for shape in self.interrupts)])
+        return Markers(edges), Markers(
+            [*edges, *((shape, _Edge.HEADER) for shape in self.interrupts)]
+        )
 
 
 def _token(shape: Shape) -> str:
@@ -215,10 +231,11 @@ def _token(shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """The body of a message with several calls, each after its own marker, up to one of `ends`, which is not passed.
+    """The body of a message with several calls, each after its own marker, up to one of `ends`,
+    which is not passed.
 
-    Text between the calls is dropped. A message to a tool of the request without any call is a call that never
-    completes.
+    Text between the calls is dropped. A message to a tool of the request without any call is a call
+    that never completes.
     """
 
     calls: tuple[Call, ...]

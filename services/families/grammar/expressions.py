@@ -1,7 +1,8 @@
 r"""Reads regular expressions as shapes, so that expressions from a model's files never run.
 
-An expression becomes all its forms: fixed text with the bounded holes of `shapes`. `<call>\s*(?:a|b)(?P<name>\w+)` has
-the forms `<call>{ws}a{plain_name}` and `<call>{ws}b{plain_name}`. What has no such forms is refused.
+An expression becomes all its forms: fixed text with the bounded holes of `shapes`.
+`<call>\s*(?:a|b)(?P<name>\w+)` has the forms `<call>{ws}a{plain_name}` and
+`<call>{ws}b{plain_name}`. What has no such forms is refused.
 """
 
 import re
@@ -13,7 +14,9 @@ from services.families.grammar.shapes import Shape
 
 MAX_FORMS: Final = 16
 _MAX_NESTING: Final = 16
-_ATOM: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
+_ATOM: Final = re.compile(
+    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL
+)
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
 _NAMED: Final = re.compile(r"\(\?P<(\w+)>")
 _GROUP: Final = re.compile(r"\((?:\?:|(?!\?))")
@@ -34,9 +37,10 @@ class UnsupportedExpression(ValueError):
 
 
 def forms(source: str, holes: Mapping[str, str], *, closes: bool = False) -> list[str]:
-    """The forms of an expression in the syntax of `re`, the longest first. `holes`: the holes of named groups that are
-    captured; a group of words becomes `plain_name` or `plain_key`. `closes`: what it only looks ahead to at its end is
-    left out, because what opens next ends a region, too. Raises UnsupportedExpression."""
+    """The forms of an expression in the syntax of `re`, the longest first. `holes`: the holes of
+    named groups that are captured; a group of words becomes `plain_name` or `plain_key`. `closes`:
+    what it only looks ahead to at its end is left out, because what opens next ends a region, too.
+    Raises UnsupportedExpression."""
     return _Reader(source, holes, closes).read()
 
 
@@ -68,7 +72,9 @@ class _Reader:
         return sorted(found, key=lambda form: (-len(form), form))
 
     def _unsupported(self, at: int) -> UnsupportedExpression:
-        return UnsupportedExpression(f"has {self._source[at : at + 8]!r}, which cannot be followed as text streams in")
+        return UnsupportedExpression(
+            f"has {self._source[at : at + 8]!r}, which cannot be followed as text streams in"
+        )
 
     def _branches(self) -> list[str]:
         found = self._sequence()
@@ -96,7 +102,9 @@ class _Reader:
         if atom[0] in ("$", r"\Z"):  # every region ends with the text
             return [""]
         quantifier = self._quantifier()
-        if _BLANK.fullmatch(atom[0]) and (quantifier or len(atom[0]) > len(r"\n") or atom[0] == r"\s"):
+        if _BLANK.fullmatch(atom[0]) and (
+            quantifier or len(atom[0]) > len(r"\n") or atom[0] == r"\s"
+        ):
             return ["{ws}"]
         if quantifier[:1] in ("*", "+"):
             for hole, repeated in _REPEATED.items():
@@ -119,7 +127,9 @@ class _Reader:
             self._at = named.end() + group_end(self._source[named.end() :])
             if self._quantifier():
                 raise self._unsupported(start)
-            plain = hole in ("name", "key") and _WORDS.fullmatch(self._source, named.end(), self._at - 1)
+            plain = hole in ("name", "key") and _WORDS.fullmatch(
+                self._source, named.end(), self._at - 1
+            )
             return [f"{{plain_{hole}}}" if plain else f"{{{hole}}}"]
         if self._closes and self._source.startswith("(?=", start):
             self._at += len("(?=") + group_end(self._source[start + len("(?=") :])

@@ -2,11 +2,12 @@
 
     reasoning </think> text <call> … </call> text <think> reasoning </think> <call> … </call>
 
-Reasoning opens at a block boundary: at the start, or if only blanks follow the last call or block. In running text its
-tags count unless they are mentioned, as a word of a sentence or in code. A well-formed call ends open reasoning; the
-closer of the reasoning may still follow. A marker is text if the grammar does not continue after it, and so is a call
-in code that goes on after the call. A section without calls makes no block. A closer without an opener is dropped at a
-block boundary, on a line of its own, and at the end of the output; elsewhere it is text.
+Reasoning opens at a block boundary: at the start, or if only blanks follow the last call or block.
+In running text its tags count unless they are mentioned, as a word of a sentence or in code. A
+well-formed call ends open reasoning; the closer of the reasoning may still follow. A marker is text
+if the grammar does not continue after it, and so is a call in code that goes on after the call. A
+section without calls makes no block. A closer without an opener is dropped at a block boundary, on
+a line of its own, and at the end of the output; elsewhere it is text.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,12 +35,14 @@ class CallReader(Protocol):
     """Reads a call, from after its opening marker to its end, and writes its block."""
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
-        """Returns None after a call, which the scanner has passed. Returns the passed text if it is not a call."""
+        """Returns None after a call, which the scanner has passed. Returns the passed text if it is
+        not a call."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The marker that opens a call, and its reader; `identify` splits the marker's `{id}` into name and call id."""
+    """The marker that opens a call, and its reader; `identify` splits the marker's `{id}` into name
+    and call id."""
 
     shape: Shape
     body: CallReader
@@ -53,11 +56,14 @@ class Call:
             name, call_id = self.identify(groups["id"])
             if not name:
                 return match[0]
-        return (yield from self.body.read(turn, CallOpener(match[0], self.shape.head, name, call_id)))
+        return (
+            yield from self.body.read(turn, CallOpener(match[0], self.shape.head, name, call_id))
+        )
 
     @property
     def marked(self) -> bool:
-        """Whether its marker is more than brackets or a fence. Such a call may stand in a fence by its format."""
+        """Whether its marker is more than brackets or a fence. Such a call may stand in a fence by
+        its format."""
         return self.shape.head[0] != "`" and any(map(str.isalnum, self.shape.head))
 
 
@@ -86,9 +92,9 @@ Meaning: TypeAlias = "Mark | Call"
 class Markup:
     """The grammar.
 
-    `think` are the pairs of markers around reasoning; `tails` close calls and sections, and are passed over after a
-    call, as are `joints` between calls; `frames` are markers around text; `stops` are the model's stop tokens, dropped
-    if nothing follows them.
+    `think` are the pairs of markers around reasoning; `tails` close calls and sections, and are
+    passed over after a call, as are `joints` between calls; `frames` are markers around text;
+    `stops` are the model's stop tokens, dropped if nothing follows them.
     """
 
     think: tuple[tuple[str, str], ...] = ()
@@ -137,10 +143,14 @@ class Markup:
             elif meaning is Mark.LATE and turn.reasoning:
                 place = replace(place, unclosed=True)
                 continue
-            elif meaning in (Mark.ORPHAN, Mark.ALONE, Mark.LEAVE) and (turn.quotes or turn.code.fenced):
+            elif meaning in (Mark.ORPHAN, Mark.ALONE, Mark.LEAVE) and (
+                turn.quotes or turn.code.fenced
+            ):
                 turn.quote(text)
                 continue
-            elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _counts(turn))):
+            elif meaning is Mark.ORPHAN or (
+                meaning is Mark.LEAVE and not (yield from _counts(turn))
+            ):
                 if turn.started:
                     turn.hold(text)
                 else:
@@ -155,10 +165,14 @@ class Markup:
     def _is_cut(self, match: Match[str]) -> bool:
         """Whether a control token at the end of the input begins a marker."""
         openers = (Shape(opener) for opener, _ in self.think)
-        return any(shape.cut(match.string, match.start()) for shape in (*(call.shape for call in self.calls), *openers))
+        return any(
+            shape.cut(match.string, match.start())
+            for shape in (*(call.shape for call in self.calls), *openers)
+        )
 
     def _quote(self, turn: TurnState, text: str) -> None:
-        """Adds text that a marker turned out to be to the open block, without control tokens, unless it is code."""
+        """Adds text that a marker turned out to be to the open block, without control tokens,
+        unless it is code."""
         if self.noise and not turn.code.fenced and turn.code.last != "`":
             turn.blocks.passed(text)
             text = self._noise.sub("", text)
@@ -176,9 +190,11 @@ class Markup:
             return read_in_code(turn, self._calls_in_code(turn, call, match, fenced), match.start())
         return call.read(turn, match)
 
-    def _calls_in_code(self, turn: TurnState, call: Call, match: Match[str], fenced: bool) -> Reader[bool]:
-        """Reads calls; returns whether they are real: the code does not go on after them. A model may forget to close a
-        fence."""
+    def _calls_in_code(
+        self, turn: TurnState, call: Call, match: Match[str], fenced: bool
+    ) -> Reader[bool]:
+        """Reads calls; returns whether they are real: the code does not go on after them. A model
+        may forget to close a fence."""
         scanner = turn.scanner
         while (yield from call.read(turn, match)) is None:
             while (yield from scanner.match(*self._closers)) is not None:
@@ -199,7 +215,9 @@ class Markup:
     def _after(self, place: "_Place", meaning: Meaning) -> "_Place":
         """The state after a marker."""
         if isinstance(meaning, Call) or meaning is Mark.EMPTY:
-            return replace(place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True)
+            return replace(
+                place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True
+            )
         match meaning:
             case Mark.THINK | Mark.LATE:
                 return replace(place, reasoning=True, called=False)
@@ -216,7 +234,10 @@ class Markup:
 
     def _markers_at(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
         """The markers that count at the start of a block, and those that count inside it."""
-        openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
+        openers, closers = (
+            [opener for opener, _ in self.think],
+            [closer for _, closer in self.think],
+        )
         answer = _meaning(Mark.ANSWER, closers)
         always, noise = _meaning(Mark.STOP, self.stops), _meaning(Mark.NOISE, self.noise)
         if place.calls:
@@ -228,31 +249,54 @@ class Markup:
             leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
             inside = [*answer, *leave, *always]
             boundary = [*inside, *_meaning(Mark.AGAIN, openers)]
-            return Markers([*boundary, *noise]), Markers([*inside, *_meaning(Mark.LATE, openers), *noise])
-        tails = [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays] if place.called else []
+            return Markers([*boundary, *noise]), Markers(
+                [*inside, *_meaning(Mark.LATE, openers), *noise]
+            )
+        tails = (
+            [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays]
+            if place.called
+            else []
+        )
         shown = [tail for tail in self.tails if tail not in self.noise] if place.calls else []
         orphans = [(_whole(tail), Mark.ORPHAN) for tail in shown]
         alone = [(Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown]
-        boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
-        running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
+        boundary = [
+            *_meaning(Mark.THINK, openers),
+            *answer,
+            *frame,
+            *unframe,
+            *always,
+            *tails,
+            *orphans,
+        ]
+        running = [
+            *(answer if place.unclosed else ()),
+            *(unframe if place.framed else ()),
+            *always,
+            *alone,
+            *orphans,
+        ]
         left = _meaning(Mark.LEAVE, [closer for closer in closers if closer not in self.noise])
         running += [*left, *_meaning(Mark.LATE, openers), *(frame if self.inline else ())]
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
     @cached_property
     def _strays(self) -> list[tuple[Shape, Meaning]]:
-        """Closing tags that the format does not have, between a call and what closes its section, or the line's end."""
+        """Closing tags that the format does not have, between a call and what closes its section,
+        or the line's end."""
         heads = (*(Shape(tail).head for tail in self.tails), "\n", END)
         tags = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
         return [(Shape(text, then=heads), Mark.TAIL) for text in tags] if self.tails else []
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
-        """Sections without calls, or with an empty list of them. In running text an empty pair of tags counts only at
-        the start of a line, because a model may mention its own tags."""
+        """Sections without calls, or with an empty list of them. In running text an empty pair of
+        tags counts only at the start of a line, because a model may mention its own tags."""
         blank = "{junk}" if any("{junk}" in call.shape.text for call in self.calls) else "{ws}"
         empty: list[Shape] = []
-        for opener in dict.fromkeys(opener for call in self.calls for opener in _openers(call.shape.text)):
+        for opener in dict.fromkeys(
+            opener for call in self.calls for opener in _openers(call.shape.text)
+        ):
             token = any(char in opener for char in "|｜")
             empty += [_whole(opener + blank + tail, line_start=not token) for tail in self.tails]
             empty += [_whole(opener + "{ws}[{ws}]{ws}" + tail) for tail in (*self.tails, "")]
@@ -273,7 +317,8 @@ class _Place:
 
 
 def _counts(turn: TurnState) -> Reader[bool]:
-    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a mention.
+    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a
+    mention.
 
     It begins a line, or nothing sets it apart from the text around it, unlike a word.
     """

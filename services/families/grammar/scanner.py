@@ -1,8 +1,10 @@
-"""The `Scanner` that supplies the input of readers, and the `BlockWriter` that collects their events.
+"""The `Scanner` that supplies the input of readers, and the `BlockWriter` that collects their
+events.
 
-A reader is a generator. It looks at `scanner.text` from `scanner.position` on, moves `position` past what it has read,
-and yields when it needs more; after a yield the text has grown, or `scanner.final` is set. Text before `position` is
-discarded, so only the few characters that may become a marker are read twice.
+A reader is a generator. It looks at `scanner.text` from `scanner.position` on, moves `position`
+past what it has read, and yields when it needs more; after a yield the text has grown, or
+`scanner.final` is set. Text before `position` is discarded, so only the few characters that may
+become a marker are read twice.
 """
 
 from collections.abc import Callable, Generator
@@ -45,8 +47,8 @@ class Scanner:
         self.reason = FinishReason.STOP
         """Why the input ended; meaningful once `final` is set."""
         self.trigger: Trigger | None = None
-        """Set while a reader waits in plain text and holds nothing back. Text without a match goes into the open block
-        directly (escaped for JSON if `escape`) and bypasses the reader."""
+        """Set while a reader waits in plain text and holds nothing back. Text without a match goes
+        into the open block directly (escaped for JSON if `escape`) and bypasses the reader."""
         self.escape = False
         self._kept: list[str] | None = None
         self._from = 0
@@ -97,7 +99,8 @@ class Scanner:
         return self.text[self.position : self.position + count]
 
     def match(self, *shapes: Shape) -> Reader[tuple[int, Match[str]] | None]:
-        """Passes over the first of `shapes` that matches here; returns its number and match, None if none matches."""
+        """Passes over the first of `shapes` that matches here; returns its number and match, None
+        if none matches."""
         while True:
             for number, shape in enumerate(shapes):
                 answer = shape.at(self.text, self.position, self.final)
@@ -118,8 +121,8 @@ class Scanner:
         return found is not None
 
     def seek(self, markers: Markers[T]) -> Reader[MarkerMatch[T] | None]:
-        """Passes over everything up to one of `markers`, and stops in front of it; None at the end of the input, also
-        if the input ends inside a marker."""
+        """Passes over everything up to one of `markers`, and stops in front of it; None at the end
+        of the input, also if the input ends inside a marker."""
         while True:
             at = markers.find(self.text, self.position, self.final)
             found = markers.at(self.text, at, self.final) if at >= 0 else MORE
@@ -138,10 +141,11 @@ class Scanner:
 
 
 class BlockWriter:
-    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta.
+    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes
+    one delta.
 
-    Where a closer is missing, what ended a call may have been text of one of its values. Then the call's end is held
-    back: `end_call`.
+    Where a closer is missing, what ended a call may have been text of one of its values. Then the
+    call's end is held back: `end_call`.
     """
 
     def __init__(self) -> None:
@@ -151,18 +155,25 @@ class BlockWriter:
         self.length = 0
         """Characters of the open block that were returned as deltas."""
         self.behind: dict[int, int] = {}
-        """For each reasoning or text block: the input from its first character on when it opened, in characters."""
+        """For each reasoning or text block: the input from its first character on when it opened,
+        in characters."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.write: Write = self._parts.append
         """Adds text to the open block."""
         self._torn: Trigger | None = None
-        """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
+        """Finds the end of a call at the end of text; set while events are held back, which then
+        are `_events`."""
         self._ready: list[BlockEvent] = []
         """The events before those that are held back."""
 
     def open(
-        self, kind: BlockKind, name: str | None = None, call_id: str | None = None, *, behind: int | None = None
+        self,
+        kind: BlockKind,
+        name: str | None = None,
+        call_id: str | None = None,
+        *,
+        behind: int | None = None,
     ) -> None:
         """Starts a block, after closing the open one. `behind`: see the attribute."""
         self.close()
@@ -186,9 +197,9 @@ class BlockWriter:
         return self._torn is not None
 
     def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
-        """Ends the open call. If it is not `whole` (its own closer is missing, or a value's), its end is held back to
-        the end of the turn, with all that follows. The calls that are held back do not complete if `torn` finds the end
-        of a call at the end of text after one."""
+        """Ends the open call. If it is not `whole` (its own closer is missing, or a value's), its
+        end is held back to the end of the turn, with all that follows. The calls that are held back
+        do not complete if `torn` finds the end of a call at the end of text after one."""
         if self._torn is None and not whole:
             self._flush()
             self._ready, self._events, self._torn = self._events, [], torn
@@ -201,8 +212,9 @@ class BlockWriter:
             self._events.append(Delta(_NO_BLOCK, 0, text))
 
     def settle(self, *, stopped: bool) -> None:
-        """Decides about the calls that are held back. They complete only if the model ended the turn (`stopped`): a
-        cut turn might have gone on with anything. A call without an end has taken the end of one before it."""
+        """Decides about the calls that are held back. They complete only if the model ended the
+        turn (`stopped`): a cut turn might have gone on with anything. A call without an end has
+        taken the end of one before it."""
         if self._torn is None:
             return
         calls, after = {self._events[0].block}, [list[str]()]
@@ -221,14 +233,18 @@ class BlockWriter:
         self._events, self._ready, self._torn = [*self._ready, *events], [], None
 
     def discard(self) -> BlockKind | None:
-        """Drops what was written, as if the open block had not begun; returns its kind, except for a tool_use.
+        """Drops what was written, as if the open block had not begun; returns its kind, except for
+        a tool_use.
 
-        An open tool_use stays with all of its text: the text that opens a forced call belongs to that call.
+        An open tool_use stays with all of its text: the text that opens a forced call belongs to
+        that call.
         """
         self.settle(stopped=False)
         self.behind.clear()
         if self.kind == "tool_use":
-            starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]
+            starts = [
+                e for e in self._events if isinstance(e, BlockStart) and e.block == self.index
+            ]
             self._events = [BlockStart(0, e.kind, e.name, e.call_id) for e in starts]
             self.index = 0
             return None

@@ -1,16 +1,17 @@
 """`Shape`, the notation for markers, and `Markers`, a set of shapes with meanings.
 
-A shape is literal text with holes, `<tool_call>{ws}<function={name}>`, and optionally `then`: what must follow (after
-blanks) for it to count. At a position of the input the result is a match, `MORE` (it could match with more input) or
-None. A match and None are final: they never change with more input, so the parser's result does not depend on how the
-stream was split. Every hole is bounded, and so is the text that a shape can hold back.
+A shape is literal text with holes, `<tool_call>{ws}<function={name}>`, and optionally `then`: what
+must follow (after blanks) for it to count. At a position of the input the result is a match, `MORE`
+(it could match with more input) or None. A match and None are final: they never change with more
+input, so the parser's result does not depend on how the stream was split. Every hole is bounded,
+and so is the text that a shape can hold back.
 
-Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{plain_name}` and `{plain_key}` the same
-of the characters of a `{word}` · `{bare}` one without quotes · `{words}` one
-with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{word}` a word · `{tag}` the
-name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer may add to a
-marker's name, after `:`, `_` or `-` · `{header}` words and markers of a message's header, before its recipient and
-body. Any other brace is literal.
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{plain_name}` and
+`{plain_key}` the same of the characters of a `{word}` · `{bare}` one without quotes · `{words}` one
+with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{word}` a
+word · `{tag}` the name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}`
+text that a tokenizer may add to a marker's name, after `:`, `_` or `-` · `{header}` words and
+markers of a message's header, before its recipient and body. Any other brace is literal.
 """
 
 import enum
@@ -72,13 +73,18 @@ HOLE: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
 class Shape:
     """The form of one marker.
 
-    `text` is the notation. `then`: one of these literals must follow after blanks; `END` among them admits the end of
-    the input. `line_start`: only blanks may precede the marker on its line. `marker` is the unmistakable part of the
-    shape, by default its beginning up to the first `>`.
+    `text` is the notation. `then`: one of these literals must follow after blanks; `END` among them
+    admits the end of the input. `line_start`: only blanks may precede the marker on its line.
+    `marker` is the unmistakable part of the shape, by default its beginning up to the first `>`.
     """
 
     def __init__(
-        self, text: str, then: Sequence[str] = (), *, line_start: bool = False, marker: str | None = None
+        self,
+        text: str,
+        then: Sequence[str] = (),
+        *,
+        line_start: bool = False,
+        marker: str | None = None,
     ) -> None:
         self.text = text
         self.then = tuple(then)
@@ -101,7 +107,8 @@ class Shape:
         return MORE if not final and self._partial.match(text, position) else None
 
     def cut(self, text: str, position: int) -> tuple[bool, bool] | None:
-        """If the input ends inside this shape: whether its marker is there, and whether more than blanks follows it."""
+        """If the input ends inside this shape: whether its marker is there, and whether more than
+        blanks follows it."""
         if position == len(text):
             return None
         if not text.startswith(self.head, position):
@@ -117,12 +124,15 @@ class Shape:
 
     @property
     def beginnings(self) -> tuple[str, ...]:
-        """Literal texts with which the shape begins: its head, with the first character of what must follow that, after
-        blanks. They tell a marker from a mention of it. Just the head where anything may follow."""
+        """Literal texts with which the shape begins: its head, with the first character of what
+        must follow that, after blanks. They tell a marker from a mention of it. Just the head where
+        anything may follow."""
         literal = self._pieces[2] if self._pieces[1:2] == ["ws"] else ""
         follow = self.then if len(self._pieces) == 1 else (literal,)
         first = dict.fromkeys(text[0] for text in follow if text)
-        return tuple(self.head + blank + char for char in first for blank in ("", "\n", " ")) or (self.head,)
+        return tuple(self.head + blank + char for char in first for blank in ("", "\n", " ")) or (
+            self.head,
+        )
 
     @property
     def pattern(self) -> str:
@@ -174,7 +184,9 @@ def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
         piece = pieces[i]
         if i % 2:
             hole = _HOLES[piece]
-            again = "" if "(?!" in hole.chars else "+"  # what looks ahead may take the beginning of what follows
+            again = (
+                "" if "(?!" in hole.chars else "+"
+            )  # what looks ahead may take the beginning of what follows
             rest = rf"(?:{hole.chars}{{0,{hole.most}}}+\Z|{hole.chars}{{{hole.least},{hole.most}}}{again}{rest})"
         elif piece:
             rest = rf"(?:{re.escape(piece)}{rest}|(?:{'|'.join(_prefixes(piece))})\Z)"
@@ -204,8 +216,8 @@ class MarkerCut(NamedTuple, Generic[T]):
 class Markers(Generic[T]):
     """A set of shapes, each with a meaning; the first one that matches at a place wins.
 
-    `trigger` checks quickly and conservatively whether a piece of text may contain (the start of) a marker or ends in a
-    line break and blanks; None means that all of the text is plain.
+    `trigger` checks quickly and conservatively whether a piece of text may contain (the start of) a
+    marker or ends in a line break and blanks; None means that all of the text is plain.
     """
 
     __slots__ = ("_first", "_heads", "_prefixes", "_reach", "_shapes", "trigger")
@@ -224,7 +236,8 @@ class Markers(Generic[T]):
         self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
 
     def find(self, text: str, position: int, final: bool) -> int:
-        """The position of the first head, which may be a partial one at the end of the text; -1 if there is none."""
+        """The position of the first head, which may be a partial one at the end of the text; -1 if
+        there is none."""
         found = self._heads.search(text, position)
         end = len(text) if found is None else found.start()
         if not final:  # a partial head may have another one in it
@@ -250,13 +263,15 @@ class Markers(Generic[T]):
     def names(self, text: str, position: int, line_start: bool = True) -> bool:
         """Whether a marker's head is at `position`."""
         return self._heads.match(text, position) is not None and any(
-            text.startswith(shape.head, position) and (line_start or not shape.line_start) for shape, _ in self._shapes
+            text.startswith(shape.head, position) and (line_start or not shape.line_start)
+            for shape, _ in self._shapes
         )
 
     def _cut(self, text: str, position: int, line_start: bool) -> MarkerCut[T] | None:
         cuts = [
             MarkerCut(meaning, *cut)
             for shape, meaning in self._shapes
-            if (line_start or not shape.line_start) and (cut := shape.cut(text, position)) is not None
+            if (line_start or not shape.line_start)
+            and (cut := shape.cut(text, position)) is not None
         ]
         return max(cuts, key=lambda cut: (cut.marked, cut.more), default=None)

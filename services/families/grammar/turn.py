@@ -1,4 +1,5 @@
-"""The state of one turn that is being parsed, the reader of its prose, and the `TurnParser` around them."""
+"""The state of one turn that is being parsed, the reader of its prose, and the `TurnParser` around
+them."""
 
 from collections.abc import Callable
 from re import compile
@@ -15,7 +16,8 @@ _BREAK: Final = compile(r"[\r\n]").search
 
 
 class CallOpener(NamedTuple):
-    """The marker that opened a call: its whole text, and the literal text that such markers begin with."""
+    """The marker that opened a call: its whole text, and the literal text that such markers begin
+    with."""
 
     text: str = ""
     head: str = ""
@@ -24,10 +26,21 @@ class CallOpener(NamedTuple):
 
 
 class TurnState:
-    """The state that the readers of a turn share: input, output, tools, and whether the block is reasoning."""
+    """The state that the readers of a turn share: input, output, tools, and whether the block is
+    reasoning."""
 
     __slots__ = (
-        *("_broken", "_held", "_resumed", "after_thought", "blocks", "calls", "code", "quotes", "reasoning"),
+        *(
+            "_broken",
+            "_held",
+            "_resumed",
+            "after_thought",
+            "blocks",
+            "calls",
+            "code",
+            "quotes",
+            "reasoning",
+        ),
         *("scanner", "tools"),
     )
 
@@ -47,10 +60,11 @@ class TurnState:
         self.reasoning = reasoning
         """Whether the open or the next block is reasoning."""
         self.after_thought: int | None = None
-        """The input after the last thought's own closer when that was read, in characters; None: another marker ended
-        the thought."""
+        """The input after the last thought's own closer when that was read, in characters; None:
+        another marker ended the thought."""
         self.quotes = False
-        """The open block mentions a marker without what must follow it, so a closer may be text, too."""
+        """The open block mentions a marker without what must follow it, so a closer may be text,
+        too."""
         self.code = Code()
         """The code in the open block."""
         self._held: list[str] = []
@@ -59,18 +73,22 @@ class TurnState:
         """The kind of the block that the prompt started, until text is generated for it."""
 
     def prose(self, text: str) -> None:
-        """Adds text that the scanner has just passed to the reasoning or text block. The first character that is not
-        blank opens it.
+        """Adds text that the scanner has just passed to the reasoning or text block. The first
+        character that is not blank opens it.
 
-        A line break, and blanks after it, are held until more text arrives: they may precede a marker or the end. Other
-        blanks are written at once, because many tokenizers have a separate token for the blank before a number. Blank
-        lines at the start of a block are framing.
+        A line break, and blanks after it, are held until more text arrives: they may precede a
+        marker or the end. Other blanks are written at once, because many tokenizers have a separate
+        token for the blank before a number. Blank lines at the start of a block are framing.
         """
         held, blocks = self._held, self.blocks
         self.code.add(text)
         solid, wait = _parted(text)
         kind: BlockKind = "reasoning" if self.reasoning else "text"
-        if not solid or not (blocks.kind == kind or solid.strip(BLANKS)) or (held and not solid.strip(BLANKS)):
+        if (
+            not solid
+            or not (blocks.kind == kind or solid.strip(BLANKS))
+            or (held and not solid.strip(BLANKS))
+        ):
             self.hold(text)
             return
         self._broken = False
@@ -126,8 +144,8 @@ class TurnState:
             self.blocks.close()
 
     def open_call(self, name: str | None, call_id: str | None = None) -> None:
-        """Starts the block of a call, which ends open reasoning, and drops the recorded text, which belongs to the
-        call."""
+        """Starts the block of a call, which ends open reasoning, and drops the recorded text, which
+        belongs to the call."""
         self.scanner.recorded()
         self.end_prose()
         self.reasoning, self.after_thought = False, None
@@ -147,16 +165,22 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def read_prose(
-    turn: TurnState, boundary: Markers[T], running: Markers[T], stop: T | None = None, tail: T | None = None
+    turn: TurnState,
+    boundary: Markers[T],
+    running: Markers[T],
+    stop: T | None = None,
+    tail: T | None = None,
 ) -> Reader[MarkerMatch[T] | None]:
-    """Reads prose of the current kind up to the marker that ends it, which is passed over; None at the input's end.
+    """Reads prose of the current kind up to the marker that ends it, which is passed over; None at
+    the input's end.
 
-    `boundary` are the markers that count before the block's first character, `running` those inside it. A marker that
-    means `stop` is held like trailing blanks, and dropped if nothing follows it. One that means `tail` belongs to the
-    call before it.
+    `boundary` are the markers that count before the block's first character, `running` those inside
+    it. A marker that means `stop` is held like trailing blanks, and dropped if nothing follows it.
+    One that means `tail` belongs to the call before it.
 
-    If the input ends inside a marker: in running prose a piece of a marker is text, and a whole marker is dropped if
-    the input was cut off, or if more than the marker is there. At a boundary it is dropped unless the model stopped.
+    If the input ends inside a marker: in running prose a piece of a marker is text, and a whole
+    marker is dropped if the input was cut off, or if more than the marker is there. At a boundary
+    it is dropped unless the model stopped.
     """
     scanner = turn.scanner
     while True:
@@ -196,7 +220,9 @@ def _marker_lost(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
     return not stopped or (cut.marked and cut.more) or cut.meaning is tail
 
 
-def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | MarkerCut[T] | More | None:
+def _pass_prose(
+    turn: TurnState, markers: Markers[T]
+) -> MarkerMatch[T] | MarkerCut[T] | More | None:
     """Adds prose up to a marker, or to the end; returns the marker."""
     scanner = turn.scanner
     text = scanner.text
@@ -217,11 +243,14 @@ def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | Marker
         look = at + 1
 
 
-def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str = "") -> Reader[str | None]:
-    """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether they are real.
+def read_in_code(
+    turn: TurnState, reading: Reader[bool], start: int, front: str = ""
+) -> Reader[str | None]:
+    """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether
+    they are real.
 
-    Their blocks wait for that. Returns None after real calls; else "", after `front` and all passed text were added to
-    the open block.
+    Their blocks wait for that. Returns None after real calls; else "", after `front` and all passed
+    text were added to the open block.
     """
     scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
     held, state = [*turn._held], (turn._broken, turn._resumed, turn.code, turn.reasoning)
@@ -263,8 +292,8 @@ Grammar: TypeAlias = Callable[[TurnState], Reader[None]]
 class TurnParser:
     """Splits one generation into reasoning, text and tool_use blocks, in order, as it streams in.
 
-    Call `feed` any number of times, then `finish` once. The blocks do not depend on how the text is split into calls of
-    `feed`, a returned event is never revised, and no text raises an exception.
+    Call `feed` any number of times, then `finish` once. The blocks do not depend on how the text is
+    split into calls of `feed`, a returned event is never revised, and no text raises an exception.
     """
 
     __slots__ = ("_blocks", "_program", "_turn", "scanner")
@@ -283,7 +312,8 @@ class TurnParser:
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the open block, or else the next one, is reasoning; also while its events are held back."""
+        """Whether the open block, or else the next one, is reasoning; also while its events are
+        held back."""
         kind = self._blocks.kind
         return self._turn.reasoning if kind is None else kind == "reasoning"
 
@@ -300,8 +330,8 @@ class TurnParser:
         return self._blocks.drain()
 
     def passed(self, text: str) -> None:
-        """Counts text that the caller put into the open block itself, because the scanner's `trigger` found nothing in
-        it. Must be called before the next `feed` or `finish`."""
+        """Counts text that the caller put into the open block itself, because the scanner's
+        `trigger` found nothing in it. Must be called before the next `feed` or `finish`."""
         self._blocks.length += len(text)
         if self._blocks.kind != "tool_use":
             self._turn.code.add(text)
@@ -309,8 +339,8 @@ class TurnParser:
     def finish(self, reason: FinishReason) -> list[BlockEvent]:
         """Ends the generation: decides about text that was held back, and closes all blocks.
 
-        With `FinishReason.STOP` a call with a whole body is complete even without its closing marker; with any other
-        reason it is not.
+        With `FinishReason.STOP` a call with a whole body is complete even without its closing
+        marker; with any other reason it is not.
         """
         self.scanner.final, self.scanner.reason = True, reason
         self._read("")

@@ -1,8 +1,10 @@
-"""Writes bare text, up to the marker that ends it, as a JSON value of the type that the tool's schema gives it.
+"""Writes bare text, up to the marker that ends it, as a JSON value of the type that the tool's
+schema gives it.
 
-Strings stream. If a schema admits several types, the first of these that fits is taken: null, integer, number, boolean,
-object, array, string. Values are never guessed: one that fits none of them is a string, and so is every value of a
-parameter that is a string in the schema, or missing there.
+Strings stream. If a schema admits several types, the first of these that fits is taken: null,
+integer, number, boolean, object, array, string. Values are never guessed: one that fits none of
+them is a string, and so is every value of a parameter that is a string in the schema, or missing
+there.
 """
 
 from collections.abc import Callable
@@ -32,7 +34,8 @@ class StringSink:
 
     @property
     def live(self) -> bool:
-        """Whether nothing is held, so that plain text may go into the open block without passing the reader."""
+        """Whether nothing is held, so that plain text may go into the open block without passing
+        the reader."""
         return self._held is None
 
     def write(self, text: str) -> None:
@@ -65,7 +68,8 @@ class HeldSink:
 
     @property
     def whole(self) -> bool:
-        """Whether the text so far is a value of a type that admits no other text; only if it is `typed`."""
+        """Whether the text so far is a value of a type that admits no other text; only if it is
+        `typed`."""
         return self._typed and self._convert("".join(self._parts))[0] != '"'
 
     def write(self, text: str) -> None:
@@ -111,7 +115,8 @@ class Shown:
         return bool(self._keys) and self._keys[-1] is None
 
     def takes(self, tag: Tag, key: str = "") -> bool:
-        """Takes the next tag, of parameter `key` where tags have keys. Returns whether it belongs to such a call."""
+        """Takes the next tag, of parameter `key` where tags have keys. Returns whether it belongs
+        to such a call."""
         if not self.between:
             if tag is Tag.CALL:
                 self.seen = True
@@ -135,10 +140,12 @@ def copy_text(
     *,
     frame: bool = False,
 ) -> Reader[MarkerMatch[T] | None]:
-    """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at the input's end.
+    """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at
+    the input's end.
 
-    `ends` gets each marker once, after the text before it, and whether a `frame` admits an end there. `trigger` finds
-    text that must pass this reader; None: all must. `frame`: a line break on each side is left out.
+    `ends` gets each marker once, after the text before it, and whether a `frame` admits an end
+    there. `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on
+    each side is left out.
     """
     held, first, look = "", frame, scanner.position
     while True:
@@ -172,7 +179,9 @@ def coerced(text: str, types: frozenset[str]) -> str:
     bare = text.strip()
     if "null" in types and (bare == "null" or (bare == "None" and "string" not in types)):
         return "null"
-    if ("integer" in types or "number" in types) and (number := number_text(bare, "number" in types)):
+    if ("integer" in types or "number" in types) and (
+        number := number_text(bare, "number" in types)
+    ):
         return number
     if "boolean" in types and (boolean := _BOOLEANS.get(bare.lower())):
         return boolean

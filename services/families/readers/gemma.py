@@ -1,7 +1,9 @@
-"""Reads and writes Gemma's argument objects: `{key:<|"|>text<|"|>,n:42,l:[…]}`, with a token for quotes.
+"""Reads and writes Gemma's argument objects: `{key:<|"|>text<|"|>,n:42,l:[…]}`, with a token for
+quotes.
 
-The string token also stands for a quote inside a string: it closes a string only if the grammar continues after it. A
-call that a string shows is text, with its tokens. JSON's quotes and strings without their opening token are read, too.
+The string token also stands for a quote inside a string: it closes a string only if the grammar
+continues after it. A call that a string shows is text, with its tokens. JSON's quotes and strings
+without their opening token are read, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +22,8 @@ _TRIGGER: Final = compile("<").search
 
 
 class GemmaValues(Values):
-    """Values with `token` on both sides of a string; `closer` ends a call, which the shape `opener` opened."""
+    """Values with `token` on both sides of a string; `closer` ends a call, which the shape `opener`
+    opened."""
 
     object: ClassVar[Shape] = Shape("{")
 
@@ -44,7 +47,8 @@ class GemmaValues(Values):
         )
         self._keys = tuple(map(Shape, chain(*quoted_keys, words)))
         self._after_text, self._after_scalar = (
-            tuple(Shape(",{ws}" + key) for key in chain(*quoted_keys, unquoted)) for unquoted in (bare, words)
+            tuple(Shape(",{ws}" + key) for key in chain(*quoted_keys, unquoted))
+            for unquoted in (bare, words)
         )
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
@@ -53,7 +57,11 @@ class GemmaValues(Values):
         if found is None:
             return False
         groups = found[1].groupdict()
-        write(quoted(groups.get("key") or groups["words"].strip()) + ":" + (yield from scanner.blanks()))
+        write(
+            quoted(groups.get("key") or groups["words"].strip())
+            + ":"
+            + (yield from scanner.blanks())
+        )
         return True
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
@@ -72,7 +80,9 @@ class GemmaValues(Values):
             return not shown.takes(tag) and tag is not Tag.END
 
         while True:
-            found = yield from copy_text(scanner, self._inside, ends, sink, _TRIGGER if live else None)
+            found = yield from copy_text(
+                scanner, self._inside, ends, sink, _TRIGGER if live else None
+            )
             if found is None or found.meaning is Tag.LAST:
                 return False
             scanner.position = found.match.end()
@@ -82,7 +92,8 @@ class GemmaValues(Values):
             sink.write('"')
 
     def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
-        """Copies text without an opening token: up to a closing one, a bracket, or a comma before the next key."""
+        """Copies text without an opening token: up to a closing one, a bracket, or a comma before
+        the next key."""
         parts: list[str] = []
         whole = True
         while True:

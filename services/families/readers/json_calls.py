@@ -1,7 +1,9 @@
-"""Reads calls in JSON: `{"name": NAME, "arguments": {…}}`, a list of such objects, or the arguments alone after a name.
+"""Reads calls in JSON: `{"name": NAME, "arguments": {…}}`, a list of such objects, or the arguments
+alone after a name.
 
-Arguments stream unchanged once the name and their first token are known. A body that fails before that is returned as
-text, unless it names a tool of the request; one that fails later is a call that never completes.
+Arguments stream unchanged once the name and their first token are known. A body that fails before
+that is returned as text, unless it names a tool of the request; one that fails later is a call that
+never completes.
 """
 
 from collections.abc import Callable
@@ -38,9 +40,9 @@ class Form(Enum):
 class JsonCalls:
     """The grammar of a call body in JSON.
 
-    `closes` end a call that is not in a list; without them the end of the JSON does. `names`, `arguments` and `ids` are
-    the keys that are read. `strict`: the JSON itself is the marker, so an object with another key, or with an unknown
-    name and no arguments, is not a call.
+    `closes` end a call that is not in a list; without them the end of the JSON does. `names`,
+    `arguments` and `ids` are the keys that are read. `strict`: the JSON itself is the marker, so an
+    object with another key, or with an unknown name and no arguments, is not a call.
     """
 
     form: Form = Form.OBJECT
@@ -71,7 +73,9 @@ class _Calls:
         self.call_id: str | None = None
         if opener.name is not None:
             self._set_name(opener.name, opener.call_id)
-        self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
+        self._opening = (
+            split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
+        )
         self._pending: str | None = None
         self._argued = False
         self._other = False
@@ -88,7 +92,9 @@ class _Calls:
             scanner.position -= len(self.opener.text) - len(self._opening)
         scanner.record()
         yield from scanner.blanks()
-        if grammar.form is Form.ARGUMENTS or (self.name is not None and (yield from scanner.peek()) != "{"):
+        if grammar.form is Form.ARGUMENTS or (
+            self.name is not None and (yield from scanner.peek()) != "{"
+        ):
             whole = yield from self._sole(self._bare)
         elif grammar.form is Form.LINES:
             whole = yield from self._list()
@@ -178,7 +184,11 @@ class _Calls:
                     return True
                 continue
             key = yield from self._short_string()
-            if key is None or not (yield from JSON.colon(scanner, drop)) or not (yield from self._member(key, nested)):
+            if (
+                key is None
+                or not (yield from JSON.colon(scanner, drop))
+                or not (yield from self._member(key, nested))
+            ):
                 return False
 
     def _member(self, key: str, nested: bool) -> Reader[bool]:
@@ -247,7 +257,9 @@ class _Calls:
                 return False
             if self.name is not None:
                 self._open("")
-                return (yield from self.grammar.values.copy(scanner, self.turn.blocks.write, live=True))
+                return (
+                    yield from self.grammar.values.copy(scanner, self.turn.blocks.write, live=True)
+                )
             whole = yield from self.grammar.values.copy(scanner, written.append)
         elif char == '"':
             whole = yield from self._encoded(written)
@@ -318,5 +330,7 @@ class _Calls:
         self._end(False, whole=False)
         if self.grammar.closers:
             again = (Shape(self.opener.head),) if self.opener.head else ()
-            yield from scanner.seek(Markers([(shape, None) for shape in (*self.grammar.closers, *again)]))
+            yield from scanner.seek(
+                Markers([(shape, None) for shape in (*self.grammar.closers, *again)])
+            )
         return None

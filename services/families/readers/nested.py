@@ -1,9 +1,10 @@
-"""Reads calls with arguments as nested tags, each after a namespace token; the schema gives the types.
+"""Reads calls with arguments as nested tags, each after a namespace token; the schema gives the
+types.
 
     NS<invoke name="N"> NS<key>value NS</key> NS<list>NS<item>1 NS</item> NS</list> NS</invoke>
 
-A string argument streams; any other is written at its end. A string ends at its own closer if a tag follows, outside of
-calls that it shows. A call with an argument twice never completes.
+A string argument streams; any other is written at its end. A string ends at its own closer if a tag
+follows, outside of calls that it shows. A call with an argument twice never completes.
 """
 
 from collections.abc import Mapping
@@ -55,7 +56,11 @@ class Nested:
     @cached_property
     def inside(self) -> Markers[Tag]:
         """Tags that a string may contain, or that end it."""
-        call, end, after = "<invoke name={q}{name}{q}>", "</invoke>", "{ws}" + self.token + "</tool_call>"
+        call, end, after = (
+            "<invoke name={q}{name}{q}>",
+            "</invoke>",
+            "{ws}" + self.token + "</tool_call>",
+        )
         return Markers(
             [
                 (Shape(self.token + call, then=(self.token,)), Tag.CALL),
@@ -88,8 +93,8 @@ class _Invocation:
         self._broken = False
 
     def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
-        """Reads to the end of the call; returns whether it is complete. It is not if the next call opens before any
-        argument or closer."""
+        """Reads to the end of the call; returns whether it is complete. It is not if the next call
+        opens before any argument or closer."""
         scanner = self._turn.scanner
         if elided is not None and not (yield from self._argument(elided)):
             return False
@@ -108,7 +113,9 @@ class _Invocation:
             if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
                 return False
         self._write("}" if self._seen else "{}")
-        self.whole = self.whole and not self._broken and found is not None and found.meaning is Tag.END
+        self.whole = (
+            self.whole and not self._broken and found is not None and found.meaning is Tag.END
+        )
         return not self._broken
 
     def _argument(self, key: str) -> Reader[bool]:
@@ -117,7 +124,11 @@ class _Invocation:
         if types <= NULLABLE_STRING and "string" in types:
             self._begin(key)
             trigger = None if self._broken else self._grammar.trigger
-            return (yield from self._string(key, StringSink(self._write, nullable=types != STRING), trigger))
+            return (
+                yield from self._string(
+                    key, StringSink(self._write, nullable=types != STRING), trigger
+                )
+            )
         value = yield from self._element(key, schema, 0)
         if value is None:
             return False
@@ -141,7 +152,8 @@ class _Invocation:
         def ends(found: MarkerMatch[Tag], _: bool) -> bool:
             own = found.match.groupdict().get("key", "")
             return not shown.takes(found.meaning, own) and (
-                (found.meaning is Tag.LAST and not shown.seen) or (found.meaning is Tag.CLOSE and own == key)
+                (found.meaning is Tag.LAST and not shown.seen)
+                or (found.meaning is Tag.CLOSE and own == key)
             )
 
         found = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)
@@ -160,7 +172,9 @@ class _Invocation:
         types = types_of(schema, self._root) if schema else frozenset[str]()
         if types <= NULLABLE_STRING and "string" in types:
             written: list[str] = []
-            whole = yield from self._string(key, StringSink(written.append, nullable=types != STRING), None)
+            whole = yield from self._string(
+                key, StringSink(written.append, nullable=types != STRING), None
+            )
             return "".join(written) if whole else None
         children: list[tuple[str, str]] = []
         text: list[str] = []
@@ -190,16 +204,25 @@ class _Invocation:
             children.append((inner, child))
 
     def _value(
-        self, schema: Mapping[str, Any], types: frozenset[str], text: str, children: list[tuple[str, str]]
+        self,
+        schema: Mapping[str, Any],
+        types: frozenset[str],
+        text: str,
+        children: list[tuple[str, str]],
     ) -> str:
         if not children:
             return self._leaf(schema, types, text)
-        if "array" in types - {"object"} or ("properties" not in schema and all(key == "item" for key, _ in children)):
+        if "array" in types - {"object"} or (
+            "properties" not in schema and all(key == "item" for key, _ in children)
+        ):
             return f"[{', '.join(value for _, value in children)}]"
         members: dict[str, list[str]] = {"$text": [quoted(text)]} if text.strip() else {}
         for key, value in children:
             members.setdefault(key, []).append(value)
-        written = (f"{quoted(k)}: {v[0] if len(v) == 1 else '[' + ', '.join(v) + ']'}" for k, v in members.items())
+        written = (
+            f"{quoted(k)}: {v[0] if len(v) == 1 else '[' + ', '.join(v) + ']'}"
+            for k, v in members.items()
+        )
         return f"{{{', '.join(written)}}}"
 
     def _leaf(self, schema: Mapping[str, Any], types: frozenset[str], text: str) -> str:

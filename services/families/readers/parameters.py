@@ -1,9 +1,11 @@
-"""Reads calls with one tag per argument: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
+"""Reads calls with one tag per argument: `<function=NAME> <parameter=KEY> value </parameter> …
+</function>`.
 
-A value is text up to its closing tag. The tag counts only if the grammar continues after it, and outside of calls that
-the value shows, so a value may contain any tag's text. A value of another type than string may lack its closer: it ends
-at a tag that opens a missing parameter, if it is one of its type. In a string that tag is text, and the call completes
-only if the parameter follows. Strings stream; the type of any other value is decided at its end.
+A value is text up to its closing tag. The tag counts only if the grammar continues after it, and
+outside of calls that the value shows, so a value may contain any tag's text. A value of another
+type than string may lack its closer: it ends at a tag that opens a missing parameter, if it is one
+of its type. In a string that tag is text, and the call completes only if the parameter follows.
+Strings stream; the type of any other value is decided at its end.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,9 +40,10 @@ _CDATA: Final = ("<![CDATA[", "]]>")
 class Parameters:
     """The grammar of a call with one tag per argument, after its opening tag.
 
-    `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type), `closes` their
-    closing tags; `ends` close the call, `beyond` are heads of markers after it; `openers` open a call, which a value
-    may show. `frame`: the template puts a line break on each side of a value.
+    `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type),
+    `closes` their closing tags; `ends` close the call, `beyond` are heads of markers after it;
+    `openers` open a call, which a value may show. `frame`: the template puts a line break on each
+    side of a value.
     """
 
     opens: tuple[str, ...]
@@ -50,9 +53,11 @@ class Parameters:
     openers: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
-    """Markers before arguments that are one JSON object instead; `{` for an object without a marker."""
+    """Markers before arguments that are one JSON object instead; `{` for an object without a
+    marker."""
     unwrap: tuple[str, ...] = ()
-    """A single parameter with one of these names holds all arguments, unless the schema has the name."""
+    """A single parameter with one of these names holds all arguments, unless the schema has the
+    name."""
     unescape: Callable[[str], str] = str
     """Undoes the escapes in a tag's attributes."""
     stop_closes: bool = False
@@ -65,7 +70,11 @@ class Parameters:
     @property
     def follows(self) -> tuple[str, ...]:
         """The texts that may follow the opening tag; it counts only with one of them."""
-        return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
+        return tuple(
+            dict.fromkeys(
+                Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)
+            )
+        )
 
     def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:
         """A call that begins with the shape `opener`, with one of `follows` after it."""
@@ -73,7 +82,9 @@ class Parameters:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
-        name = turn.tools.named(self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown)
+        name = turn.tools.named(
+            self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown
+        )
         turn.open_call(name)
         arguments = _Arguments(self, turn, name)
         complete = yield from arguments.read(opener)
@@ -82,7 +93,8 @@ class Parameters:
 
     @cached_property
     def stated(self) -> bool:
-        """Whether the model states types. A value without type and schema is JSON if it parses as such."""
+        """Whether the model states types. A value without type and schema is JSON if it parses as
+        such."""
         return any("{bool}" in opener for opener in self.opens)
 
     @cached_property
@@ -108,13 +120,23 @@ class Parameters:
     def inside(self) -> Markers[Tag]:
         """Tags that a value may contain, or that end it."""
         after = [b for b in self.beyond if not any(opener.startswith(b) for opener in self.openers)]
-        opens = dict.fromkeys(opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens)
+        opens = dict.fromkeys(
+            opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens
+        )
         heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
         next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
         return Markers(
             [
-                *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
-                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in next_calls),
+                *(
+                    (Shape(c + "{ws}" + then), Tag.CLOSE)
+                    for c in self.closes
+                    for then in (*opens, *self.ends, *after)
+                ),
+                *(
+                    (Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE)
+                    for c in self.closes
+                    for opener in next_calls
+                ),
                 *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
                 *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
@@ -136,17 +158,24 @@ class Parameters:
     @cached_property
     def torn(self) -> Trigger:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
-        closes, ends = ("|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends))
+        closes, ends = (
+            "|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends)
+        )
         opens = "|".join(map(escape, self._heads))
         opened = compile(rf"(?:{closes})\s*(?:{opens})").search
-        # What may follow is passed as a whole, for all ends in it: a search from each of them takes quadratic time.
+        # What may follow is passed as a whole, for all ends in it: a search from each of them takes
+        # quadratic time.
         ended = compile(rf"(?:{closes})\s*(?:{ends})(?:\s|<[^<>]*>|\w)*+(\Z)?").finditer
-        return lambda text: opened(text) or next((found for found in ended(text) if found[1] is not None), None)
+        return lambda text: (
+            opened(text) or next((found for found in ended(text) if found[1] is not None), None)
+        )
 
     @cached_property
     def trigger(self) -> Trigger:
         """Finds text in a value that must pass the reader."""
-        first = "".join(sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends, *self.openers)}))
+        first = "".join(
+            sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends, *self.openers)})
+        )
         return compile(rf"[{first}]|\n\Z" if self.frame else rf"[{first}]").search
 
 
@@ -164,23 +193,34 @@ class _Arguments:
         self._opened = 0
         """Opening tags that are text in a value, and have no closing tag there."""
         self._ambiguous = False
-        """A value has the closing tag to one of them, so that it may be a piece of the value before."""
+        """A value has the closing tag to one of them, so that it may be a piece of the value
+        before."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
-        """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice or lacks
-        its name, or if the next call opens before any argument or closer. The rest of a call that cannot complete is
-        passed over, and so is a call in the value of a parameter with a tag that cannot be read."""
+        """Reads to the end of the call; returns whether it is complete. It is not if a parameter
+        stands twice or lacks its name, or if the next call opens before any argument or closer. The
+        rest of a call that cannot complete is passed over, and so is a call in the value of a
+        parameter with a tag that cannot be read."""
         found = yield from self._next()
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
         while found is not None and found.meaning in (Tag.OPEN, Tag.BROKEN):
             if found.meaning is Tag.BROKEN:
                 self._broken = True
-                found = yield from self._after((yield from self._value(found.match, StringSink(drop))))
+                found = yield from self._after(
+                    (yield from self._value(found.match, StringSink(drop)))
+                )
             else:
                 found = yield from self._parameter(found.match)
-        self.whole = self.whole and not self._broken and found is not None and found.meaning is Tag.END
-        if found is not None and found.meaning is Tag.BEYOND and not self.seen and found.match[0] in opener.text:
+        self.whole = (
+            self.whole and not self._broken and found is not None and found.meaning is Tag.END
+        )
+        if (
+            found is not None
+            and found.meaning is Tag.BEYOND
+            and not self.seen
+            and found.match[0] in opener.text
+        ):
             return False
         if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
             return False
@@ -200,16 +240,21 @@ class _Arguments:
         if opener[0] == "{":
             scanner.position = opener.start()
         yield from scanner.blanks()
-        if (yield from scanner.peek()) != "{" or not (yield from JSON.copy(scanner, self.turn.blocks.write, live=True)):
+        if (yield from scanner.peek()) != "{" or not (
+            yield from JSON.copy(scanner, self.turn.blocks.write, live=True)
+        ):
             yield from self._next()
             return False
         self.seen.add("")
         return (yield from self._next()) is not None or self._settled
 
     def _next(self) -> Reader[MarkerMatch[Tag] | None]:
-        """Passes the next tag and any text before it; a tag after the end of the call is not passed."""
+        """Passes the next tag and any text before it; a tag after the end of the call is not
+        passed."""
         grammar, scanner = self.grammar, self.turn.scanner
-        found = yield from scanner.seek(grammar.between if self.seen or self._broken else grammar.before)
+        found = yield from scanner.seek(
+            grammar.between if self.seen or self._broken else grammar.before
+        )
         if found is not None and found.meaning is not Tag.BEYOND:
             scanner.position = found.match.end()
         return found
@@ -229,7 +274,9 @@ class _Arguments:
 
     def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
         self._cut = found is None
-        return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
+        return (
+            (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
+        )
 
     def _begin(self, key: str) -> None:
         self._broken = self._broken or not key or key in self.seen
@@ -268,13 +315,16 @@ class _Arguments:
             return StringSink(self._write)
         if stated is not None:
             as_string = declared and types == STRING
-            return HeldSink(self._write, json_string_or_string if as_string else json_or_string, typed=True)
+            return HeldSink(
+                self._write, json_string_or_string if as_string else json_or_string, typed=True
+            )
         if types == NULLABLE_STRING:
             return StringSink(self._write, nullable=True)
         return HeldSink(self._write, partial(coerced, types=types), typed="string" not in types)
 
     def _value(self, tag: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
-        """Writes the value after `tag`, and passes the tag that ends it; None at the end of the input."""
+        """Writes the value after `tag`, and passes the tag that ends it; None at the end of the
+        input."""
         grammar, scanner = self.grammar, self.turn.scanner
         shown, opened, cdata = Shown(), self._opened, tag[0].endswith(_CDATA[0])
 
@@ -295,7 +345,9 @@ class _Arguments:
             return False
 
         trigger = None if self._broken else grammar.trigger
-        found = yield from copy_text(scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame)
+        found = yield from copy_text(
+            scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame
+        )
         if found is None:
             return None
         self.whole = self.whole and found.meaning is Tag.CLOSE
@@ -309,8 +361,8 @@ class _Arguments:
         return found
 
     def _names(self, tag_key: str, sink: Sink, framed: bool) -> bool:
-        """Whether a tag that opens a parameter ends a value: the parameter is missing, and the value is one without
-        that tag. Otherwise the tag is text."""
+        """Whether a tag that opens a parameter ends a value: the parameter is missing, and the
+        value is one without that tag. Otherwise the tag is text."""
         self._opened += 1
         key = self.grammar.unescape(tag_key).strip()
         if key in self.seen | self._doubts or (self.parameters and key not in self.parameters):
@@ -324,7 +376,8 @@ class _Arguments:
 
 @dataclass(frozen=True)
 class BareCall:
-    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name never completes.
+    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name
+    never completes.
 
     `ends_turn`: the end of the turn may be all that closes it.
     """
@@ -335,7 +388,9 @@ class BareCall:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Writes the block; reads nothing."""
         scanner = turn.scanner
-        cut = self.ends_turn and scanner.final and not scanner.stopped and not scanner.rest().strip()
+        cut = (
+            self.ends_turn and scanner.final and not scanner.stopped and not scanner.rest().strip()
+        )
         turn.open_call(turn.tools.named(opener.name or ""), opener.call_id)
         if self.whole and not cut:
             turn.blocks.write("{}")

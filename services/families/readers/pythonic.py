@@ -16,8 +16,8 @@ _KEY: Final = Shape("{bare}{ws}=")
 
 @dataclass(frozen=True)
 class Pythonic:
-    """The grammar after `marker`, up to one of `closes`. A list without a marker is its own marker, and counts in
-    running text only if it calls a tool of the request."""
+    """The grammar after `marker`, up to one of `closes`. A list without a marker is its own marker,
+    and counts in running text only if it calls a tool of the request."""
 
     marker: str = ""
     closes: tuple[str, ...] = ()
@@ -69,7 +69,8 @@ class _Calls:
         return char not in ("", "]", "<") and (not self._any or (yield from scanner.follows(_CALL)))
 
     def _call(self) -> Reader[bool]:
-        """Reads one call, from its name to its closing bracket; a block that fails in between stays open."""
+        """Reads one call, from its name to its closing bracket; a block that fails in between stays
+        open."""
         turn = self._turn
         scanner, write = turn.scanner, turn.blocks.write
         found = yield from scanner.match(_CALL)

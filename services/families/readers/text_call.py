@@ -1,4 +1,5 @@
-"""Reads calls with a body of bare text: the tool's only parameter. A body in JSON has all arguments."""
+"""Reads calls with a body of bare text: the tool's only parameter. A body in JSON has all
+arguments."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +15,9 @@ from services.families.tool_types import STRING
 
 @dataclass(frozen=True)
 class TextCall:
-    """The grammar after the opening tag: text up to `close` on a line of its own. The tag is text unless the turn ends
-    after it, or one of `openers` follows. A tool with other parameters than one string has its arguments in JSON."""
+    """The grammar after the opening tag: text up to `close` on a line of its own. The tag is text
+    unless the turn ends after it, or one of `openers` follows. A tool with other parameters than
+    one string has its arguments in JSON."""
 
     close: str
     openers: tuple[str, ...]
@@ -24,8 +26,15 @@ class TextCall:
         """Reads the call."""
         scanner, name = turn.scanner, turn.tools.named(opener.name or "")
         (key, *others) = [*turn.tools.parameters(name)] or [""]
-        if others or turn.tools.types(name, key) != STRING or not key or (yield from scanner.follows(*self._json)):
-            return (yield from JsonCalls(form=Form.ARGUMENTS, closes=(self.close,)).read(turn, opener))
+        if (
+            others
+            or turn.tools.types(name, key) != STRING
+            or not key
+            or (yield from scanner.follows(*self._json))
+        ):
+            return (
+                yield from JsonCalls(form=Form.ARGUMENTS, closes=(self.close,)).read(turn, opener)
+            )
         turn.open_call(name)
         turn.blocks.write("{" + quoted(key) + ": ")
         sink = StringSink(turn.blocks.write)
@@ -39,7 +48,11 @@ class TextCall:
 
     @cached_property
     def _json(self) -> tuple[Shape, ...]:
-        return Shape("{ws}{", marker="{"), Shape("{ws}" + self.close), Shape("{ws}null{ws}" + self.close)
+        return (
+            Shape("{ws}{", marker="{"),
+            Shape("{ws}" + self.close),
+            Shape("{ws}null{ws}" + self.close),
+        )
 
     @cached_property
     def _ends(self) -> Markers[None]:

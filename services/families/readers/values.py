@@ -1,8 +1,9 @@
 """Copies JSON and Python literals as JSON, as they stream in.
 
-At every moment the copy is a prefix of a JSON text, however the input continues. It keeps the model's spelling (blanks,
-number forms, key order) and repairs only unambiguous errors: a trailing comma, a raw control character or a stray
-backslash in a string, Python's spelling of constants and quotes.
+At every moment the copy is a prefix of a JSON text, however the input continues. It keeps the
+model's spelling (blanks, number forms, key order) and repairs only unambiguous errors: a trailing
+comma, a raw control character or a stray backslash in a string, Python's spelling of constants and
+quotes.
 """
 
 import re
@@ -16,11 +17,19 @@ from services.families.grammar.shapes import BLANKS, Shape
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
 _MAX_DIGITS: Final = 309
-"""Digits of a whole number that has an exponent or a fraction: those of the largest numbers of most languages."""
+"""Digits of a whole number that has an exponent or a fraction: those of the largest numbers of most
+languages."""
 _MAX_EXPONENT: Final = len("e+308")
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
 _CLOSERS: Final = {"{": ("}", "}"), "[": ("]", "]"), "(": (")", "]")}
-CONSTANTS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
+CONSTANTS: Final = {
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "True": "true",
+    "False": "false",
+    "None": "null",
+}
 _HEX: Final = re.compile(r"[0-9a-fA-F]+\Z")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,4096}\Z")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
@@ -44,9 +53,9 @@ class Values:
     def copy(self, scanner: Scanner, write: Write, live: bool = False) -> Reader[bool]:
         """Copies the value that begins here; returns True at its end.
 
-        False: the text is not a value (the scanner stays where that showed), an object in it has a key twice (the
-        scanner passes it), or the input ended in it. `live`: `write` adds to the open block itself, so plain text of a
-        string may go there without passing this reader.
+        False: the text is not a value (the scanner stays where that showed), an object in it has a
+        key twice (the scanner passes it), or the input ended in it. `live`: `write` adds to the
+        open block itself, so plain text of a string may go there without passing this reader.
         """
         stack: list[tuple[str, str, set[str]]] = []
         comma = ""
@@ -74,7 +83,9 @@ class Values:
                     write("{" if char == "{" else "[")
                     comma = ""
                     continue
-                if not (yield from self.scalar(scanner, write, live, stack[-1][0] if stack else "")):
+                if not (
+                    yield from self.scalar(scanner, write, live, stack[-1][0] if stack else "")
+                ):
                     return False
                 due = False
             elif char == "," and not due:
@@ -92,7 +103,9 @@ class Values:
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """Copies a key and its colon; leaves the scanner at the value."""
-        if (yield from scanner.peek()) not in _QUOTES or not (yield from self.string(scanner, write, False)):
+        if (yield from scanner.peek()) not in _QUOTES or not (
+            yield from self.string(scanner, write, False)
+        ):
             return False
         return (yield from self.colon(scanner, write))
 
@@ -112,7 +125,9 @@ class Values:
         word = yield from self.word(scanner)
         text = CONSTANTS.get(word) or number_text(word, True)
         cut = scanner.final and scanner.position == len(scanner.text) and word not in CONSTANTS
-        if text is None or (cut and text != word):  # half a number at the end of the input is not completed
+        if text is None or (
+            cut and text != word
+        ):  # half a number at the end of the input is not completed
             scanner.position -= len(word)
             return False
         write(text)
@@ -194,9 +209,20 @@ class Values:
 
 
 _PLAIN: Final = {
-    quote: (re.compile(rf'[^{quote}"\\\x00-\x1f]*+'), re.compile(rf'[{quote}"\\\x00-\x1f]').search) for quote in _QUOTES
+    quote: (re.compile(rf'[^{quote}"\\\x00-\x1f]*+'), re.compile(rf'[{quote}"\\\x00-\x1f]').search)
+    for quote in _QUOTES
 }
-_SIMPLE: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
+_SIMPLE: Final = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "a": "\a",
+    "v": "\v",
+    "0": "\0",
+    "\n": "",
+}
 _WIDE: Final = {"x": 2, "u": 4, "U": 8}
 
 
@@ -206,7 +232,8 @@ class PythonValues(Values):
     openers: ClassVar[tuple[str, ...]] = ("{", "[", "(")
 
     def quote(self, scanner: Scanner) -> Reader[str]:
-        """Passes one quote, or three. Three before `,` or a bracket are a string that contains one quote."""
+        """Passes one quote, or three. Three before `,` or a bracket are a string that contains one
+        quote."""
         ahead = yield from scanner.peek(4)
         triple = ahead[:3] == ahead[0] * 3 and ahead[3:] not in (",", ")", "]", "}")
         quote = ahead[: 3 if triple else 1]
@@ -239,7 +266,11 @@ class PythonValues(Values):
             if len(code) == _WIDE[char] and _HEX.match(code) and int(code, 16) < 0x110000:
                 scanner.position += 2 + len(code)
                 point = int(code, 16)
-                write(f"\\u{point:04x}" if char == "u" or 0xD800 <= point < 0xE000 else escaped(chr(point)))
+                write(
+                    f"\\u{point:04x}"
+                    if char == "u" or 0xD800 <= point < 0xE000
+                    else escaped(chr(point))
+                )
                 return True
             if scanner.final and len(code) < _WIDE[char]:
                 return False
@@ -258,8 +289,8 @@ class LiteralValues(Values):
 
 
 def number_text(text: str, fraction: bool) -> str | None:
-    """Returns `text` as a JSON number, unchanged if it is one; None if it is none. Without `fraction` it must be whole,
-    and is written as an integer."""
+    """Returns `text` as a JSON number, unchanged if it is one; None if it is none. Without
+    `fraction` it must be whole, and is written as an integer."""
     if _INTEGER.match(text):
         digits = text.lstrip("+-").lstrip("0") or "0"
         return ("-" if text[0] == "-" else "") + digits
@@ -270,13 +301,21 @@ def number_text(text: str, fraction: bool) -> str | None:
         return _whole(text) if len(loose[4]) <= _MAX_EXPONENT else None
     if _NUMBER.match(text):
         return text
-    return ("-" if loose[1] == "-" else "") + (loose[2].lstrip("0") or "0") + f".{loose[3] or '0'}{loose[4]}"
+    return (
+        ("-" if loose[1] == "-" else "")
+        + (loose[2].lstrip("0") or "0")
+        + f".{loose[3] or '0'}{loose[4]}"
+    )
 
 
 def _whole(text: str) -> str | None:
     """A number as an integer; None if it has a fraction or too many digits."""
     number = Decimal(text)
-    return str(int(number)) if number.adjusted() < _MAX_DIGITS and number == number.to_integral_value() else None
+    return (
+        str(int(number))
+        if number.adjusted() < _MAX_DIGITS and number == number.to_integral_value()
+        else None
+    )
 
 
 JSON: Final = Values()
@@ -285,7 +324,8 @@ LITERAL: Final = LiteralValues()
 
 
 def literal(text: str) -> str | None:
-    """Returns the JSON or Python value that all of `text` spells, as JSON; None if it spells no value."""
+    """Returns the JSON or Python value that all of `text` spells, as JSON; None if it spells no
+    value."""
     scanner = Scanner(text)
     scanner.final = True
     written: list[str] = []

@@ -1,1 +1,2 @@
-"""Serves the HTTP APIs: each package converts one API to and from the common conversations and events."""
+"""Serves the HTTP APIs: each package converts one API to and from the common conversations and
+events."""

@@ -74,7 +74,8 @@ class HealthRoutes:
         return json_response(msgspec.json.encode(Version(__version__)))
 
     async def hello(self, _request: web.Request) -> web.Response:
-        """Answers Claude Code, which sends `HEAD /api/hello` (older: `HEAD /`) before its first turn."""
+        """Answers Claude Code, which sends `HEAD /api/hello` (older: `HEAD /`) before its first
+        turn."""
         return json_response(msgspec.json.encode(Hello("turnwire", __version__)))
 
     async def openapi(self, _request: web.Request) -> web.Response:
@@ -110,9 +111,13 @@ API = Api(
     title="Health",
     errors=SHARED,
     operations=(
-        _get("/live", "Whether the process should keep running", Probe, unavailable=True, public=True),
+        _get(
+            "/live", "Whether the process should keep running", Probe, unavailable=True, public=True
+        ),
         _get("/ready", "Whether a turn can be served", Probe, unavailable=True, public=True),
-        _get("/health", "What is served, and what is missing", Health, unavailable=True, public=True),
+        _get(
+            "/health", "What is served, and what is missing", Health, unavailable=True, public=True
+        ),
         _get("/metrics", "Metrics for Prometheus", None, text=True, public=True),
         _get("/version", "The release of this server", Version),
         _get("/", "The server's name", Hello, public=True),

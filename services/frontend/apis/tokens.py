@@ -81,7 +81,9 @@ class TokenRoutes:
         """Answers with the ids of a text, or of a conversation's prompt."""
         body = await read_body(request, self._max_body_bytes)
         large = is_large(body)
-        fields: Any = await run_in_thread_if(large, lambda: decode_body(_text.decode, body, explain))
+        fields: Any = await run_in_thread_if(
+            large, lambda: decode_body(_text.decode, body, explain)
+        )
         text = fields.prompt if fields.prompt is not None else fields.text
         caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
         if text is not None:
@@ -92,23 +94,36 @@ class TokenRoutes:
             conversation = await self._conversation(body, request, large)
             reply = await self._admission.tokenize(conversation, caller, special)
         ids = unpack_ids(reply.token_ids)
-        answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
+        answer = {
+            "count": len(ids),
+            "max_model_len": reply.max_model_len,
+            "tokens": ids,
+            "token_strs": None,
+        }
         return json_response(_encode(answer))
 
     async def _conversation(self, body: bytes, request: web.Request, large: bool) -> Conversation:
         """The conversation of a body as its turn would have it, with its context edits applied."""
         if await run_in_thread_if(large, lambda: _is_chat_body(body)):
-            ask = await run_in_thread_if(large, lambda: self._chat.parse_prompt(body, request.headers))
+            ask = await run_in_thread_if(
+                large, lambda: self._chat.parse_prompt(body, request.headers)
+            )
             return ask.conversation
         count = partial(self._runner.count, context=request[REQUEST_CONTEXT])
-        parsed = await run_in_thread_if(large, lambda: self._messages.parse_count(body, request.headers))
+        parsed = await run_in_thread_if(
+            large, lambda: self._messages.parse_count(body, request.headers)
+        )
         return (await apply_context_edits(parsed, count)).conversation
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
         body = await read_body(request, self._max_body_bytes)
-        fields = await run_in_thread_if(is_large(body), lambda: decode_body(_ids.decode, body, explain))
-        reply = await self._admission.detokenize(fields.model, fields.tokens, request[REQUEST_CONTEXT].caller)
+        fields = await run_in_thread_if(
+            is_large(body), lambda: decode_body(_ids.decode, body, explain)
+        )
+        reply = await self._admission.detokenize(
+            fields.model, fields.tokens, request[REQUEST_CONTEXT].caller
+        )
         return json_response(_encode(PlainPrompt(reply.text or "")))
 
 
@@ -121,8 +136,8 @@ _CHOICES = ("function", "custom", "allowed_tools")
 
 
 def _is_chat_body(body: bytes) -> bool:
-    """Whether a body with `messages` has something that only Chat Completions has. Members that Messages has, too, mean
-    the same in both."""
+    """Whether a body with `messages` has something that only Chat Completions has. Members that
+    Messages has, too, mean the same in both."""
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
 """Authenticates requests by API key and holds each key's limits.
 
-The key file holds hashes only; a request's key is hashed and compared in constant time. The file may change while the
-frontend runs: removed keys are refused from then on, also the last one, and what a holder used this minute stays
-counted.
+The key file holds hashes only; a request's key is hashed and compared in constant time. The file
+may change while the frontend runs: removed keys are refused from then on, also the last one, and
+what a holder used this minute stays counted.
 """
 
 import hashlib
@@ -19,7 +19,9 @@ from services.frontend.http.keys import Key, Limits, parse_keys
 from services.frontend.http.rate_limits import RateLimiter
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
-OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hello", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {"/", "/live", "/ready", "/health", "/metrics", "/api/hello", "/openapi.json"}
+)
 """Paths that need no key, for probes, scrapers and the first request of clients."""
 
 
@@ -55,18 +57,27 @@ class Caller:
         return self._key is None or self._key.allows(card)
 
     def permit(self, card: ModelCard, name: str) -> None:
-        """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the request."""
+        """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the
+        request."""
         if not self.sees(card):
-            raise Forbidden(f"Your API key may not use the model {name or card.name}.", param="model")
+            raise Forbidden(
+                f"Your API key may not use the model {name or card.name}.", param="model"
+            )
 
 
 class Callers:
-    """All callers of this frontend. `defaults`: the limits of every key; without keys, of all callers together."""
+    """All callers of this frontend. `defaults`: the limits of every key; without keys, of all
+    callers together."""
 
     def __init__(
-        self, path: str | None, defaults: Limits, clock: Callable[[], float], now: Callable[[], float] = time.time
+        self,
+        path: str | None,
+        defaults: Limits,
+        clock: Callable[[], float],
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """Raises as `load_keys`, and ValueError for a file without keys, which is a mistake at the start.
+        """Raises as `load_keys`, and ValueError for a file without keys, which is a mistake at the
+        start.
 
         `clock` is monotonic; `now` returns Unix time.
         """
@@ -106,8 +117,8 @@ class Callers:
     def identify(self, request: web.Request, *, openai: bool = False) -> Caller:
         """Returns the caller of a request. Raises Unauthorized, with OpenAI's texts if `openai`.
 
-        SDKs send `Authorization: Bearer` or `x-api-key`, depending on their version. Either is accepted; of two keys,
-        one must be valid.
+        SDKs send `Authorization: Bearer` or `x-api-key`, depending on their version. Either is
+        accepted; of two keys, one must be valid.
         """
         if request.path in OPEN_PATHS:
             return Caller(RateLimiter(Limits(), self._clock))

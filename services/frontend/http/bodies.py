@@ -1,7 +1,7 @@
 """Reads and decodes the body of a request. The size limit holds before and after decoding.
 
-aiohttp decodes gzip and deflate, but not zstd or brotli everywhere. `app.make_runner` turns that off, so that all
-encodings are handled and limited in one place.
+aiohttp decodes gzip and deflate, but not zstd or brotli everywhere. `app.make_runner` turns that
+off, so that all encodings are handled and limited in one place.
 """
 
 import asyncio
@@ -25,8 +25,9 @@ DECODED_ON_LOOP_BYTES = 1024 * 1024
 """Smaller bodies that are larger than this after decoding are decoded in a thread, too."""
 PARSE_IN_THREAD_FROM_BYTES = 512 * 1024
 PARSE_IN_THREAD_FROM_OBJECTS = 2048
-"""JSON with this size, or this number of objects, is parsed in a thread: 10,000 messages take 100 ms, which would stop
-all streams. A prompt of 100,000 tokens is smaller, and takes less time than the thread would."""
+"""JSON with this size, or this number of objects, is parsed in a thread: 10,000 messages take 100
+ms, which would stop all streams. A prompt of 100,000 tokens is smaller, and takes less time than
+the thread would."""
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
@@ -40,13 +41,15 @@ _TOO_LARGE = "request_body_too_large_after_decoding"
 async def read_body(request: web.Request, limit: int) -> bytes:
     """Returns the decoded body.
 
-    Raises TooLarge, Invalid for an unknown or broken encoding, HTTPRequestTimeout for a body that arrives too slowly.
+    Raises TooLarge, Invalid for an unknown or broken encoding, HTTPRequestTimeout for a body that
+    arrives too slowly.
     """
     if request.content_length is not None and request.content_length > limit:
         raise TooLarge(f"The request body is {request.content_length} bytes; the limit is {limit}.")
     context = request.get(REQUEST_CONTEXT)
     try:
-        # `request.read` would copy the body twice more and keep it until the answer ends: minutes, for a stream.
+        # `request.read` would copy the body twice more and keep it until the answer ends: minutes,
+        # for a stream.
         async with asyncio.timeout(context.body_timeout_s if context else None):
             pieces: list[bytes] = []
             size = 0
@@ -75,7 +78,8 @@ def is_large(*pieces: bytes | Raw) -> bool:
 
 
 async def run_in_thread_if(large: bool, work: Callable[[], T]) -> T:
-    """Runs `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises its error."""
+    """Runs `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises
+    its error."""
     if not large:
         with suppress(LongWork), on_loop():
             return work()
@@ -90,13 +94,18 @@ def decode(body: bytes, encoding: str, limit: int) -> bytes:
     decoder = _DECODERS.get(encoding)
     if decoder is None:
         supported = ", ".join(sorted(_DECODERS))
-        raise Invalid(f"Content-Encoding '{encoding}' is not supported; use one of {supported}.", code=_UNSUPPORTED)
+        raise Invalid(
+            f"Content-Encoding '{encoding}' is not supported; use one of {supported}.",
+            code=_UNSUPPORTED,
+        )
     try:
         plain = decoder(body, limit + 1)
     except (zlib.error, zstandard.ZstdError, brotli.error, EOFError) as error:
         raise Invalid(f"The request body is not valid {encoding}: {error}", code=_INVALID) from None
     if len(plain) > limit:
-        raise TooLarge(f"The request body exceeds the limit of {limit} bytes after decoding.", code=_TOO_LARGE)
+        raise TooLarge(
+            f"The request body exceeds the limit of {limit} bytes after decoding.", code=_TOO_LARGE
+        )
     return plain
 
 
@@ -121,15 +130,16 @@ def _deflate(body: bytes, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, at: int, limit: int, window_bits: int) -> tuple[bytes, int]:
-    """Decompresses from `at`, at most `limit` bytes. Returns them and the end of the compressed data."""
+    """Decompresses from `at`, at most `limit` bytes. Returns them and the end of the compressed
+    data."""
     inflater = zlib.decompressobj(window_bits)
     plain, source, piece = bytearray(), memoryview(body), b""
     while len(plain) < limit and not inflater.eof:
         if not piece:
             if at == len(body):
                 raise EOFError("unexpected end of data")
-            # In pieces, because zlib copies all input after the end of a member: with many small members, the whole
-            # rest each time.
+            # In pieces, because zlib copies all input after the end of a member: with many small
+            # members, the whole rest each time.
             piece = bytes(source[at : at + THREAD_FROM_BYTES])
             at += len(piece)
         plain += inflater.decompress(piece, limit - len(plain))

@@ -1,9 +1,10 @@
 """Decides which web pages may use this server (the Fetch standard's CORS protocol). Pure.
 
-A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On a server without
-API keys that is not enough: any page could make a browser in this network send turns (a POST of text/plain needs no
-preflight, a WebSocket has none), so such requests are refused. Pages of a host name that was made to
-resolve to this server's address are refused by `services.runtime.request_headers`.
+A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On
+a server without API keys that is not enough: any page could make a browser in this network send
+turns (a POST of text/plain needs no preflight, a WebSocket has none), so such requests are refused.
+Pages of a host name that was made to resolve to this server's address are refused by
+`services.runtime.request_headers`.
 """
 
 import re
@@ -34,7 +35,8 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class Cors:
-    """The origins of pages that may use this server. `origins`: `*` for all; `guarded`: the server has API keys."""
+    """The origins of pages that may use this server. `origins`: `*` for all; `guarded`: the server
+    has API keys."""
 
     def __init__(self, origins: Sequence[str], *, guarded: bool) -> None:
         self._all = "*" in origins
@@ -42,7 +44,8 @@ class Cors:
         self._guarded = guarded
 
     def check(self, method: str, headers: Mapping[str, str], scheme: str) -> None:
-        """Raises Forbidden for a request that pages of a foreign origin must not send to a server without keys."""
+        """Raises Forbidden for a request that pages of a foreign origin must not send to a server
+        without keys."""
         origin = headers.get("origin")
         if origin is None or self._guarded or self._allows(origin):
             return
@@ -50,10 +53,13 @@ class Cors:
             return
         if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
             return
-        raise Forbidden(f"Pages of {origin[:200]} may not use this server; it can be allowed with --cors-origins.")
+        raise Forbidden(
+            f"Pages of {origin[:200]} may not use this server; it can be allowed with --cors-origins."
+        )
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
-        """Returns the headers for the answer to a preflight; None for other requests and for origins not allowed."""
+        """Returns the headers for the answer to a preflight; None for other requests and for
+        origins not allowed."""
         origin = headers.get("origin")
         if method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
@@ -72,7 +78,10 @@ class Cors:
         origin = headers.get("origin")
         if origin is None or not self._allows(origin):
             return {"vary": "origin"} if self._origins and not self._all else {}
-        answer = {"access-control-allow-origin": "*" if self._all else origin, "access-control-expose-headers": EXPOSED}
+        answer = {
+            "access-control-allow-origin": "*" if self._all else origin,
+            "access-control-expose-headers": EXPOSED,
+        }
         return answer if self._all else {**answer, "vary": "origin"}
 
     def _allows(self, origin: str) -> bool:

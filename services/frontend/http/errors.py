@@ -29,7 +29,8 @@ def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
 
 
 ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
-"""Makes the response for an error. Arguments: the error, the request id, a status that overrides the error's own."""
+"""Makes the response for an error. Arguments: the error, the request id, a status that overrides
+the error's own."""
 
 
 class ErrorFormat(Struct, frozen=True):

@@ -13,9 +13,9 @@ INTERVAL_S = 1.0
 class FileWatch:
     """Calls `reload` when one of the files has changed.
 
-    It polls, because notifications do not work on mounted secrets. A missing or empty file counts only at the second
-    poll, because an editor may replace a file in two steps. If a reload raises ValueError or OSError, the error is
-    logged, and the next change is another try.
+    It polls, because notifications do not work on mounted secrets. A missing or empty file counts
+    only at the second poll, because an editor may replace a file in two steps. If a reload raises
+    ValueError or OSError, the error is logged, and the next change is another try.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class FileWatch:
 
 
 def _stat(path: str) -> tuple[int, int, int] | None:
-    """Returns size, inode and time of change of a file, None if there is none. A Kubernetes secret is a symbolic link
-    that is replaced; `stat` follows it."""
+    """Returns size, inode and time of change of a file, None if there is none. A Kubernetes secret
+    is a symbolic link that is replaced; `stat` follows it."""
     try:
         stat = Path(path).stat()
     except OSError:

@@ -3,7 +3,8 @@
 One key a line: its name and the SHA-256 of its text, then its options:
 
     team-a:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef
-    ci:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 concurrency=4 rpm=60 models=small-*,coder
+    ci:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 concurrency=4 rpm=60
+    models=small-*,coder
 
     concurrency=N   concurrent requests
     rpm=N           requests per minute
@@ -12,8 +13,9 @@ One key a line: its name and the SHA-256 of its text, then its options:
     expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day) or 2027-01-31T18:00Z, UTC
     priority=N      priority of all turns of the key, whatever their requests set
 
-`none` in place of a number lifts a limit that is set for all keys. The name may be left out. Empty lines and lines that
-begin with `#` are skipped. Several lines with one name are keys of one holder and share its limits.
+`none` in place of a number lifts a limit that is set for all keys. The name may be left out. Empty
+lines and lines that begin with `#` are skipped. Several lines with one name are keys of one holder
+and share its limits.
 """
 
 import re
@@ -27,7 +29,9 @@ from msgspec.structs import replace
 
 from schemas.control import ModelCard
 
-_LINE = re.compile(r"(?:(?P<name>[A-Za-z0-9._@-]+):)?(?P<digest>[0-9a-fA-F]{64})(?P<options>(?:\s+\S+)*)")
+_LINE = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9._@-]+):)?(?P<digest>[0-9a-fA-F]{64})(?P<options>(?:\s+\S+)*)"
+)
 
 
 class Limits(Struct, frozen=True):
@@ -53,13 +57,16 @@ class Key(Struct, frozen=True):
     def allows(self, card: ModelCard) -> bool:
         """Returns whether the key may use a model. One matching name is enough."""
         names = (card.name, *card.aliases)
-        return not self.models or any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
+        return not self.models or any(
+            fnmatchcase(name, pattern) for pattern in self.models for name in names
+        )
 
 
 def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
     """Parses a key file's text. `defaults`: the limits of lines without limits.
 
-    Raises ValueError, with source and line, for a malformed line, and if keys of one name have different limits.
+    Raises ValueError, with source and line, for a malformed line, and if keys of one name have
+    different limits.
     """
     keys: list[Key] = []
     limits: dict[str, Limits] = {}
@@ -69,15 +76,21 @@ def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
             continue
         match = _LINE.fullmatch(stripped)
         if match is None:
-            raise ValueError(f"{source}:{number}: not a key; write `name:` and the key's SHA-256 in hex")
+            raise ValueError(
+                f"{source}:{number}: not a key; write `name:` and the key's SHA-256 in hex"
+            )
         name = match["name"] or match["digest"][:8].lower()
         try:
-            keys.append(_key(name, bytes.fromhex(match["digest"]), match["options"].split(), defaults))
+            keys.append(
+                _key(name, bytes.fromhex(match["digest"]), match["options"].split(), defaults)
+            )
         except ValueError as error:
             raise ValueError(f"{source}:{number}: {error}") from None
     for key in keys:
         if limits.setdefault(key.name, key.limits) != key.limits:
-            raise ValueError(f"{source}: the lines of {key.name} have different limits; its keys share one allowance")
+            raise ValueError(
+                f"{source}: the lines of {key.name} have different limits; its keys share one allowance"
+            )
     return keys
 
 
@@ -88,7 +101,9 @@ def _key(name: str, digest: bytes, options: list[str], defaults: Limits) -> Key:
         word, _, value = option.partition("=")
         if not value or (word not in _LIMITS and word not in _RIGHTS):
             names = ", ".join((*_LIMITS, *_RIGHTS))
-            raise ValueError(f"{option!r} is no option of a key; there are {names}, each with = and a value")
+            raise ValueError(
+                f"{option!r} is no option of a key; there are {names}, each with = and a value"
+            )
         if word in _RIGHTS:
             rights[word] = _RIGHTS[word](value)
         elif value == "none":
@@ -108,7 +123,9 @@ def _time(value: str) -> float:
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError(f"expires={value}: a date as 2027-01-31, or a time as 2027-01-31T18:00Z") from None
+        raise ValueError(
+            f"expires={value}: a date as 2027-01-31, or a time as 2027-01-31T18:00Z"
+        ) from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
@@ -124,4 +141,8 @@ _LIMITS: Mapping[str, str] = {
     "rpm": "requests_per_minute",
     "tpm": "tokens_per_minute",
 }
-_RIGHTS: Mapping[str, Callable[[str], Any]] = {"models": _models, "expires": _time, "priority": _integer}
+_RIGHTS: Mapping[str, Callable[[str], Any]] = {
+    "models": _models,
+    "expires": _time,
+    "priority": _integer,
+}

@@ -1,4 +1,5 @@
-"""Checks that the frames of a WebSocket client are masked (RFC 6455, 5.1). aiohttp does not check it."""
+"""Checks that the frames of a WebSocket client are masked (RFC 6455, 5.1). aiohttp does not check
+it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,8 @@ class MaskedFrames:
                 return False
             length = self._head[1] & _LENGTH
             if len(self._head) == 2 + _EXTRA.get(length, 0):
-                self._left = _MASK_BYTES + (int.from_bytes(self._head[2:]) if length in _EXTRA else length)
+                self._left = _MASK_BYTES + (
+                    int.from_bytes(self._head[2:]) if length in _EXTRA else length
+                )
                 self._head = b""
         return True

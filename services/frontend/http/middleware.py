@@ -1,4 +1,5 @@
-"""The middleware that handles every request: ids, CORS, authentication, errors in each API's form, the access log."""
+"""The middleware that handles every request: ids, CORS, authentication, errors in each API's form,
+the access log."""
 
 import asyncio
 import re
@@ -43,7 +44,8 @@ _SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-s
 
 
 class RequestContext:
-    """One request's ids, caller and outcome, for its response headers and its line in the access log."""
+    """One request's ids, caller and outcome, for its response headers and its line in the access
+    log."""
 
     def __init__(self, id: str, client_id: str | None, started: float) -> None:
         self.id = id
@@ -74,11 +76,13 @@ class RequestContext:
         return self.caller.tenant if self.caller else None
 
     def open_request(self) -> AbstractContextManager[None]:
-        """Counts a request that decodes tokens as open while entered. Raises RateLimited on entering."""
+        """Counts a request that decodes tokens as open while entered. Raises RateLimited on
+        entering."""
         return nullcontext() if self.caller is None else self.caller.limiter.request()
 
     def note(self, left_out: Sequence[str]) -> None:
-        """Records for the client what was left out of its request. The client may have chosen the names."""
+        """Records for the client what was left out of its request. The client may have chosen the
+        names."""
         self.notes = [_UNSAFE.sub("", name)[:64] for name in left_out[:MAX_NOTES]]
 
     def headers(self) -> dict[str, str]:
@@ -118,7 +122,8 @@ class RequestMiddleware:
         callers: Callers,
         log: FilteringBoundLogger,
     ) -> None:
-        """`formats`: error formats by prefix of the path; `shared`: the error format of all other paths."""
+        """`formats`: error formats by prefix of the path; `shared`: the error format of all other
+        paths."""
         guarded = not callers.open_to_all
         self._config = config
         self._formats = formats
@@ -155,7 +160,9 @@ class RequestMiddleware:
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
-        except Exception as error:  # a bug in a handler, or out of memory: the client gets an error of its API
+        except (
+            Exception
+        ) as error:  # a bug in a handler, or out of memory: the client gets an error of its API
             self._log.exception("request.failed", request=context.request_id, path=request.path)
             context.outcome = "internal"
             if request.writer.output_size:
@@ -168,17 +175,26 @@ class RequestMiddleware:
 
     def _format_of(self, path: str) -> ErrorFormat:
         """Returns the error format of a path, by the longest matching prefix."""
-        prefixes = [prefix for prefix in self._formats if path == prefix or path.startswith(prefix + "/")]
+        prefixes = [
+            prefix for prefix in self._formats if path == prefix or path.startswith(prefix + "/")
+        ]
         return self._formats[max(prefixes, key=len)] if prefixes else self._shared
 
     def _admit(self, request: web.Request, context: RequestContext) -> None:
         """Identifies the caller. Raises RateLimited, Forbidden and Unauthorized."""
         if request.path not in OPEN_PATHS:
             if request.get(OVER_LIMIT):
-                raise RateLimited("Your address has too many connections to this server.", retry_after_s=RETRY_AFTER_S)
-            if (host := request.headers.get("host")) is not None:  # clients of HTTP/1.0 may omit it, browsers never do
+                raise RateLimited(
+                    "Your address has too many connections to this server.",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            if (
+                host := request.headers.get("host")
+            ) is not None:  # clients of HTTP/1.0 may omit it, browsers never do
                 self._hosts.check(host)
-            if self._config.tls_client_ca_file is not None and not request.get_extra_info("peercert"):
+            if self._config.tls_client_ca_file is not None and not request.get_extra_info(
+                "peercert"
+            ):
                 raise Unauthorized("This server asks for a client certificate.")
         self._cors.check(request.method, request.headers, request.scheme)
         context.caller = self._callers.identify(request, openai=context.api == "openai")
@@ -200,11 +216,14 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.Response:
-    """Answers bytes that are not an HTTP request, and so never reach a middleware. Then the connection is closed."""
+    """Answers bytes that are not an HTTP request, and so never reach a middleware. Then the
+    connection is closed."""
     id = secrets.token_hex(12)
     reply = shape(Invalid(message).info, f"req_{id}", status)
     response = _response(reply)
-    response.headers.update({**_SECURITY_HEADERS, **reply.headers, **RequestContext(id, None, 0.0).headers()})
+    response.headers.update(
+        {**_SECURITY_HEADERS, **reply.headers, **RequestContext(id, None, 0.0).headers()}
+    )
     response.force_close()
     return response
 
@@ -213,7 +232,9 @@ def _response(reply: ErrorReply) -> web.Response:
     return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
 
 
-def _error_reply(error: TurnwireError | web.HTTPException, context: RequestContext, shape: ErrorShape) -> ErrorReply:
+def _error_reply(
+    error: TurnwireError | web.HTTPException, context: RequestContext, shape: ErrorShape
+) -> ErrorReply:
     if isinstance(error, TurnwireError):
         context.outcome = context.outcome or str(error.info.kind)
         reply = shape(error.info, context.request_id, None)
@@ -242,7 +263,11 @@ def _http_error(error: web.HTTPException) -> ErrorInfo:
 
 
 def _log_access(
-    log: FilteringBoundLogger, request: web.Request, context: RequestContext, status: int | None, now: float
+    log: FilteringBoundLogger,
+    request: web.Request,
+    context: RequestContext,
+    status: int | None,
+    now: float,
 ) -> None:
     write = log.debug if request.path in _PROBES else log.info
     write(

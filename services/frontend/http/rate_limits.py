@@ -1,7 +1,9 @@
-"""Limits each API key: concurrent requests, requests and tokens per minute. Pure: the clock is passed in.
+"""Limits each API key: concurrent requests, requests and tokens per minute. Pure: the clock is
+passed in.
 
-Rates are token buckets, as in the native APIs: the tokens of a minute can be used at once, and refill evenly. A
-request's tokens are charged when it has ended, so a bucket may be in debt. Requests are refused until it is paid.
+Rates are token buckets, as in the native APIs: the tokens of a minute can be used at once, and
+refill evenly. A request's tokens are charged when it has ended, so a bucket may be in debt.
+Requests are refused until it is paid.
 """
 
 import math
@@ -23,7 +25,8 @@ CONCURRENCY_RETRY_S = 1.0
 
 
 class TokenBucket:
-    """Holds `size` tokens, and is full at first. An empty bucket refills in a minute. A negative level is a debt."""
+    """Holds `size` tokens, and is full at first. An empty bucket refills in a minute. A negative
+    level is a debt."""
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self.size = size
@@ -37,7 +40,9 @@ class TokenBucket:
 
     def level(self) -> float:
         """Returns the remaining tokens."""
-        return min(float(self.size), self._level + (self._clock() - self._updated) * self.size / _MINUTE_S)
+        return min(
+            float(self.size), self._level + (self._clock() - self._updated) * self.size / _MINUTE_S
+        )
 
     def take(self, amount: float) -> None:
         """Takes tokens. The level may become negative."""
@@ -75,8 +80,13 @@ class RateLimiter:
             return
         self._limits = limits
         requests = limits.requests_per_minute
-        # Counting and tokenizing have their own rate of the same size: agents send dozens of these requests at once.
-        sizes = {"requests": requests, "counting requests": requests, "tokens": limits.tokens_per_minute}
+        # Counting and tokenizing have their own rate of the same size: agents send dozens of these
+        # requests at once.
+        sizes = {
+            "requests": requests,
+            "counting requests": requests,
+            "tokens": limits.tokens_per_minute,
+        }
         for name, size in sizes.items():
             if size is None:
                 self._buckets.pop(name, None)
@@ -87,10 +97,14 @@ class RateLimiter:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Counts a request that decodes tokens as open. Raises RateLimited on entering, and then charges nothing."""
+        """Counts a request that decodes tokens as open. Raises RateLimited on entering, and then
+        charges nothing."""
         if self._limits.concurrency is not None and self.open >= self._limits.concurrency:
-            raise _limit_error(f"{self._limits.concurrency} concurrent requests", CONCURRENCY_RETRY_S)
-        # One whole token is required: otherwise many requests would enter at the moment that a debt is paid.
+            raise _limit_error(
+                f"{self._limits.concurrency} concurrent requests", CONCURRENCY_RETRY_S
+            )
+        # One whole token is required: otherwise many requests would enter at the moment that a debt
+        # is paid.
         self._require("tokens")
         self._require("requests", take=1)
         self.open += 1
@@ -138,10 +152,16 @@ def rate_headers(rates: Mapping[str, Rate], api: RateApi, now: float) -> dict[st
     headers: dict[str, str] = {}
     for name, rate in rates.items():
         if api == "anthropic":
-            reset = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            reset = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC).strftime(
+                "%Y-%m-%dT%H:%M:%SZ"
+            )
         else:
             reset = duration(rate.reset_s)
-        for field, value in (("limit", rate.limit), ("remaining", rate.remaining), ("reset", reset)):
+        for field, value in (
+            ("limit", rate.limit),
+            ("remaining", rate.remaining),
+            ("reset", reset),
+        ):
             headers[HEADER_NAMES[api].format(rate=name, field=field)] = str(value)
     return headers
 

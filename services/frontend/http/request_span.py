@@ -15,13 +15,20 @@ if TYPE_CHECKING:
     from services.runtime.observability.tracing import Attributes, Tracer
 
 _SERVER_ERROR = 500
-_FAILURES = {ErrorKind.ENGINE, ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.TIMED_OUT, "internal"}
+_FAILURES = {
+    ErrorKind.ENGINE,
+    ErrorKind.OVERLOADED,
+    ErrorKind.UNAVAILABLE,
+    ErrorKind.TIMED_OUT,
+    "internal",
+}
 
 
 def tracing_middleware(tracer: "Tracer") -> Middleware:
     """Makes the middleware, which must be the outermost one.
 
-    Probes have no span. Neither has a WebSocket: each of its turns is a trace of its own, or part of the client's.
+    Probes have no span. Neither has a WebSocket: each of its turns is a trace of its own, or part
+    of the client's.
     """
 
     @web.middleware
@@ -75,5 +82,6 @@ def _describe(request: web.Request) -> tuple[str, int, "Attributes"]:
 
 
 def _error(outcome: str, status: int | None) -> str | None:
-    """Returns the `error.type` if this server failed the request, even in mid-stream; None for a client's error."""
+    """Returns the `error.type` if this server failed the request, even in mid-stream; None for a
+    client's error."""
     return outcome if outcome in _FAILURES or (status or 0) >= _SERVER_ERROR else None

@@ -1,9 +1,10 @@
-"""Serves an application over HTTP. It adds to aiohttp's server: a time limit for a connection's first request, a limit
-of connections for each address, errors in our form and one log line (no traceback) for malformed HTTP, and the check
-that WebSocket clients mask their frames.
+"""Serves an application over HTTP. It adds to aiohttp's server: a time limit for a connection's
+first request, a limit of connections for each address, errors in our form and one log line (no
+traceback) for malformed HTTP, and the check that WebSocket clients mask their frames.
 
-Without the time limit, anyone who reaches the port could hold connections open by sending a header line now and then.
-Between requests a connection may be idle for aiohttp's keep-alive time, which an incomplete head does not prolong.
+Without the time limit, anyone who reaches the port could hold connections open by sending a header
+line now and then. Between requests a connection may be idle for aiohttp's keep-alive time, which an
+incomplete head does not prolong.
 """
 
 import asyncio
@@ -40,7 +41,13 @@ class Connection(web.RequestHandler):
     __slots__ = ("_address", "_config", "_head_timer", "_open", "_shape", "over_limit")
 
     def __init__(
-        self, server: web.Server, *, config: FrontendConfig, open: Counter[str], shape: ErrorShape, **options: Any
+        self,
+        server: web.Server,
+        *,
+        config: FrontendConfig,
+        open: Counter[str],
+        shape: ErrorShape,
+        **options: Any,
     ) -> None:
         """`open`: the number of open connections of each address."""
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
@@ -84,17 +91,25 @@ class Connection(web.RequestHandler):
             self._head_timer = None
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
     ) -> web.StreamResponse:
-        """Answers an error as aiohttp does, which logs it, and raises if the response has started. A 400 gets our form,
-        and another status for a URL or header that is too long."""
+        """Answers an error as aiohttp does, which logs it, and raises if the response has started.
+        A 400 gets our form, and another status for a URL or header that is too long."""
         response = super().handle_error(request, status, exc, message)
         if status != 400:
             return response
         if isinstance(exc, LineTooLong):
             long_url = exc.args[1] == MAX_URL_BYTES
-            name, limit, status = ("URL", MAX_URL_BYTES, 414) if long_url else ("header", MAX_HEADER_BYTES, 431)
-            return refuse_malformed(f"A {name} may have at most {limit} bytes.", self._shape, status)
+            name, limit, status = (
+                ("URL", MAX_URL_BYTES, 414) if long_url else ("header", MAX_HEADER_BYTES, 431)
+            )
+            return refuse_malformed(
+                f"A {name} may have at most {limit} bytes.", self._shape, status
+            )
         reason = _reason(message)
         if reason == "Too many headers received":
             return refuse_malformed("The request has too many headers.", self._shape, 431)
@@ -112,7 +127,8 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Finishes a response. An unknown `Expect`, which aiohttp refuses in plain text, gets an error in our form."""
+        """Finishes a response. An unknown `Expect`, which aiohttp refuses in plain text, gets an
+        error in our form."""
         if isinstance(resp, web.HTTPException):
             resp = refuse_malformed(resp.text or resp.reason, self._shape, resp.status)
         return await super().finish_response(request, resp, start_time)
@@ -133,7 +149,9 @@ class HttpRunner(web.AppRunner):
         **options: Any,
     ) -> None:
         options |= {"max_line_size": MAX_URL_BYTES, "max_field_size": MAX_HEADER_BYTES}
-        super().__init__(app, shutdown_timeout=shutdown_timeout, handler_cancellation=True, **options)
+        super().__init__(
+            app, shutdown_timeout=shutdown_timeout, handler_cancellation=True, **options
+        )
         self._connection = {"config": config, "open": Counter[str](), "shape": shape, **options}
 
     async def setup(self) -> None:
@@ -144,7 +162,9 @@ class HttpRunner(web.AppRunner):
         replace_invalid_bytes(server)
         make_request = server.request_factory
 
-        def begin(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        def begin(
+            message: Any, payload: Any, protocol: Any, writer: Any, task: Any
+        ) -> web.BaseRequest:
             protocol.head_arrived()
             request = make_request(message, payload, protocol, writer, task)
             request[OVER_LIMIT] = protocol.over_limit
@@ -160,17 +180,21 @@ class HttpRunner(web.AppRunner):
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for `HttpRunner`. Anyone can hang up or send malformed HTTP, and neither is an error."""
+    """A logger for `HttpRunner`. Anyone can hang up or send malformed HTTP, and neither is an
+    error."""
 
     def __init__(self) -> None:
         super().__init__(logging.getLogger("aiohttp.server"))
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
-        """Logs an error; for malformed HTTP of a client, one line of level `info`. The access log has hang-ups."""
+        """Logs an error; for malformed HTTP of a client, one line of level `info`. The access log
+        has hang-ups."""
         if isinstance(exc_info, ConnectionError):
             self.debug("%s hung up", args[0] if args else "a client")
         elif isinstance(exc_info, HttpProcessingError):
-            self.info("malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message))
+            self.info(
+                "malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message)
+            )
         else:
             super().exception(msg, *args, exc_info=exc_info, **options)
 

@@ -1,10 +1,11 @@
-"""Writes event streams: sends bytes at once, sends keep-alives on a silent stream, and disconnects a client that stops
-reading.
+"""Writes event streams: sends bytes at once, sends keep-alives on a silent stream, and disconnects
+a client that stops reading.
 
-`SseWriter.write` is called from callbacks of the loop. While the client keeps up, it writes chunks to the transport
-directly, which costs 5.4 us an event; waking the handler's task to await `StreamResponse.write` costs 9.2 (64 streams,
-uvloop). When the transport is full, bytes wait here, and `run`, in the handler's task, sends them as the client reads.
-One timer per stream, not per write, checks for silence and stalls.
+`SseWriter.write` is called from callbacks of the loop. While the client keeps up, it writes chunks
+to the transport directly, which costs 5.4 us an event; waking the handler's task to await
+`StreamResponse.write` costs 9.2 (64 streams, uvloop). When the transport is full, bytes wait here,
+and `run`, in the handler's task, sends them as the client reads. One timer per stream, not per
+write, checks for silence and stalls.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from services.runtime.config import FrontendConfig
 
 SLICE_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 32 * 1024
-"""Limit of the transport's buffer: more than one batch of events, but small enough to notice a slow client."""
+"""Limit of the transport's buffer: more than one batch of events, but small enough to notice a slow
+client."""
 UNSENT_BYTES = 16 * 1024
 """Limit of unsent bytes in the kernel. Its default is megabytes, which is minutes of a turn."""
 STREAM_HEADERS = {
@@ -32,20 +34,24 @@ _CHECKS = 4
 
 
 class EventStream(web.Response):
-    """The response of a stream. aiohttp sends the head, with the first bytes; `SseWriter` writes the rest and the end.
+    """The response of a stream. aiohttp sends the head, with the first bytes; `SseWriter` writes
+    the rest and the end.
 
-    It is a `Response`, because a `StreamResponse` writes its head separately: on uvloop, each write is a system call.
+    It is a `Response`, because a `StreamResponse` writes its head separately: on uvloop, each write
+    is a system call.
     """
 
     def __init__(self, request: web.Request) -> None:
-        # A client of HTTP/1.0 reads until the connection is closed. A body of unknown length has no Content-Length.
+        # A client of HTTP/1.0 reads until the connection is closed. A body of unknown length has no
+        # Content-Length.
         framed = request.version >= HttpVersion11
         super().__init__(headers=STREAM_HEADERS, body=None if framed else _unknown_length())
         if framed:
             self.enable_chunked_encoding()
 
     def begin(self, request: web.Request, first: bytes) -> None:
-        """Sends the head and the first bytes. Raises errors of `prepare`, and RuntimeError if anything in it waits."""
+        """Sends the head and the first bytes. Raises errors of `prepare`, and RuntimeError if
+        anything in it waits."""
         coroutine = self._begin(request, first)
         try:
             coroutine.send(None)  # callbacks cannot await
@@ -105,7 +111,8 @@ class SseWriter:
         self.write(data[HIGH_WATER_BYTES:])
 
     def write(self, data: bytes, now: float | None = None) -> None:
-        """Sends bytes, or keeps them if the client reads too slowly. Disconnects the client if it keeps too many.
+        """Sends bytes, or keeps them if the client reads too slowly. Disconnects the client if it
+        keeps too many.
 
         `now`: the loop's time, if the caller has it.
         """
@@ -113,7 +120,9 @@ class SseWriter:
             return
         self._last = self._loop.time() if now is None else now
         if self._stalled_since is None and (size := len(data)) <= SLICE_BYTES:
-            self._send(b"%x\r\n%b\r\n" % (size, data) if self._chunked else data)  # `_chunk`, without the call
+            self._send(
+                b"%x\r\n%b\r\n" % (size, data) if self._chunked else data
+            )  # `_chunk`, without the call
         else:
             self._write_slices(data)
 
@@ -140,7 +149,8 @@ class SseWriter:
             self._transport.abort()
 
     async def run(self) -> None:
-        """Serves the stream until `close`, then ends the response. Raises ConnectionError if the client disconnects."""
+        """Serves the stream until `close`, then ends the response. Raises ConnectionError if the
+        client disconnects."""
         self._schedule_check()
         try:
             while self._stalled_since is not None or not self.closed:
@@ -152,7 +162,9 @@ class SseWriter:
             if not self._ended:
                 self._end(b"")
             self._stalled_since = self._loop.time()
-            with suppress(ConnectionError):  # Codex disconnects at the last event, without waiting for the end
+            with suppress(
+                ConnectionError
+            ):  # Codex disconnects at the last event, without waiting for the end
                 await self._request.writer.drain()
             if self._is_abandoned:
                 raise ConnectionResetError("the client does not read")

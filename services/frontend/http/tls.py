@@ -10,8 +10,8 @@ from services.runtime.tls_problem import tls_problem
 class Tls:
     """The TLS contexts of a listener.
 
-    The listener keeps `context`; each connection gets the newest context that `reload` made. (Loading new files into
-    one context would add authorities, but never remove one.)
+    The listener keeps `context`; each connection gets the newest context that `reload` made.
+    (Loading new files into one context would add authorities, but never remove one.)
     """
 
     def __init__(self, cert_file: str, key_file: str | None, client_ca_file: str | None) -> None:
@@ -37,8 +37,8 @@ class Tls:
     def reload(self) -> None:
         """Reads the files again; open connections keep their certificates.
 
-        Raises ValueError, with the file's name, for one that cannot be used, OSError for one that cannot be opened.
-        Then nothing changes.
+        Raises ValueError, with the file's name, for one that cannot be used, OSError for one that
+        cannot be opened. Then nothing changes.
         """
         self._current = self._make()
 
@@ -46,18 +46,25 @@ class Tls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
         for path in self.files:
-            Path(path).open("rb").close()  # raises the error with the file's name, which OpenSSL's lacks
+            Path(path).open(
+                "rb"
+            ).close()  # raises the error with the file's name, which OpenSSL's lacks
         try:
             # Without this, OpenSSL would prompt for a password on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password=lambda: "")
             if self._client_ca_file:
                 context.load_verify_locations(self._client_ca_file)
-                # Optional here, because probes have no certificate; the middleware requires one for all other paths.
+                # Optional here, because probes have no certificate; the middleware requires one for
+                # all other paths.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except ssl.SSLError as error:
-            raise ValueError(tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)) from error
+            raise ValueError(
+                tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)
+            ) from error
         return context
 
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _choose(
+        self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
         # OpenSSL calls this for every handshake, with or without a server name.
         connection.context = self._current

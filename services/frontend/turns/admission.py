@@ -1,7 +1,8 @@
-"""Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents and
-images.
+"""Admits requests to the models: checks the caller's rights and the limits of conversations, and
+reads documents and images.
 
-The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check.
+The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget
+a check.
 """
 
 from collections.abc import Awaitable
@@ -28,7 +29,8 @@ T = TypeVar("T")
 
 
 class Admission:
-    """Admits requests, and passes them to the pipeline. A caller of None has all rights and no limits."""
+    """Admits requests, and passes them to the pipeline. A caller of None has all rights and no
+    limits."""
 
     def __init__(
         self,
@@ -40,7 +42,8 @@ class Admission:
         notices: bool,
         hosted: HostedTools | None = None,
     ) -> None:
-        """`notices`: add a note to the answer about media that the model does not receive, once in a session."""
+        """`notices`: add a note to the answer about media that the model does not receive, once in
+        a session."""
         self._catalog = pipeline.catalog
         self._texts = pipeline.texts
         self._opener = pipeline.gateway if hosted is None else hosted
@@ -53,7 +56,9 @@ class Admission:
         """Returns the served models that the caller may use."""
         return [card for card in self._catalog.models() if caller is None or caller.sees(card)]
 
-    def resolve(self, model: str, caller: Caller | None, conversation: Conversation | None = None) -> ModelCard:
+    def resolve(
+        self, model: str, caller: Caller | None, conversation: Conversation | None = None
+    ) -> ModelCard:
         """Returns the model with this name, as `Catalog.resolve`.
 
         Raises NotFound, Forbidden, and Invalid for an empty name.
@@ -69,17 +74,23 @@ class Admission:
         return card
 
     async def admit(
-        self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None, *, charge: bool = False
+        self,
+        conversation: Conversation,
+        caller: Caller | None,
+        card: ModelCard | None = None,
+        *,
+        charge: bool = False,
     ) -> Admitted:
         """Admits a conversation with the model's name as the client spelled it.
 
         Args:
             card: the model, if this request has already looked it up.
-            charge: the request is not a turn: count it against the caller's rate, and store no images. Turns are
-                counted by `RequestContext.open_request`.
+            charge: the request is not a turn: count it against the caller's rate, and store no
+                images. Turns are counted by `RequestContext.open_request`.
 
-        Raises as `resolve`; Invalid for a conversation over a limit, for an image that cannot be used, and for tools
-        that the model's template would drop; RateLimited; TurnwireError if the images cannot be stored.
+        Raises as `resolve`; Invalid for a conversation over a limit, for an image that cannot be
+        used, and for tools that the model's template would drop; RateLimited; TurnwireError if the
+        images cannot be stored.
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
@@ -101,7 +112,9 @@ class Admission:
         if media:
             tenant = caller.tenant if caller is not None else None
             read = self._images.read
-            conversation, images = await read(conversation, media, tenant, vision=vision, store=not charge)
+            conversation, images = await read(
+                conversation, media, tenant, vision=vision, store=not charge
+            )
         conversation, text = self._with_notice(conversation, has_media=bool(media))
         return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text, images)
 
@@ -111,34 +124,49 @@ class Admission:
             sink = NoticeSink(sink, admitted.notice)
         return await _describe_sizes(self._opener.open(admitted, sink, turn_id=turn_id))
 
-    async def count(self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None) -> int:
+    async def count(
+        self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None
+    ) -> int:
         """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
 
         Raises as `admit`, and TurnwireError.
         """
-        return await _describe_sizes(self._texts.count(await self.admit(conversation, caller, card, charge=True)))
+        return await _describe_sizes(
+            self._texts.count(await self.admit(conversation, caller, card, charge=True))
+        )
 
-    async def tokenize(self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool) -> TextReply:
+    async def tokenize(
+        self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool
+    ) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""
         admitted = await self.admit(conversation, caller, charge=True)
         return await _describe_sizes(self._texts.tokenize(admitted, None, add_special_tokens))
 
-    async def tokenize_text(self, model: str, text: str, caller: Caller | None, add_special_tokens: bool) -> TextReply:
+    async def tokenize_text(
+        self, model: str, text: str, caller: Caller | None, add_special_tokens: bool
+    ) -> TextReply:
         """Returns the token ids of a text. Raises as `resolve`, RateLimited and TurnwireError."""
         admitted = self._without_conversation(model, caller)
         return await _describe_sizes(self._texts.tokenize(admitted, text, add_special_tokens))
 
-    async def detokenize(self, model: str, token_ids: list[int], caller: Caller | None) -> TextReply:
+    async def detokenize(
+        self, model: str, token_ids: list[int], caller: Caller | None
+    ) -> TextReply:
         """Returns the text of token ids. Raises as `tokenize_text`."""
-        return await _describe_sizes(self._texts.detokenize(self._without_conversation(model, caller), token_ids))
+        return await _describe_sizes(
+            self._texts.detokenize(self._without_conversation(model, caller), token_ids)
+        )
 
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
         _charge(caller)
         return Admitted(ADMISSION, card, Conversation(card.name, []))
 
-    def _with_notice(self, conversation: Conversation, *, has_media: bool) -> tuple[Conversation, str]:
-        """Removes this server's notes from earlier answers. Returns also the note for the new answer; "" for none."""
+    def _with_notice(
+        self, conversation: Conversation, *, has_media: bool
+    ) -> tuple[Conversation, str]:
+        """Removes this server's notes from earlier answers. Returns also the note for the new
+        answer; "" for none."""
         conversation, noted = without_notices(conversation)
         text = ""
         if has_media and self._notices and wants_notice(conversation):
@@ -148,7 +176,8 @@ class Admission:
 
 
 def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
-    """Returns the conversation as other stages get it, with the names of the model and of its caller."""
+    """Returns the conversation as other stages get it, with the names of the model and of its
+    caller."""
     name, hints = conversation.model, conversation.hints
     client = replace(
         conversation.client,
@@ -166,8 +195,8 @@ def _charge(caller: Caller | None) -> None:
 
 
 async def _describe_sizes(call: Awaitable[T]) -> T:
-    """Returns the result of `call`. A message too large for the bus is reported as a request too large: clients do not
-    know the bus."""
+    """Returns the result of `call`. A message too large for the bus is reported as a request too
+    large: clients do not know the bus."""
     try:
         return await call
     except TooLarge as error:

@@ -1,4 +1,5 @@
-"""Holds one answer while it is made: its deadline, its open turns, and its record for metrics and the access log."""
+"""Holds one answer while it is made: its deadline, its open turns, and its record for metrics and
+the access log."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +13,19 @@ from services.frontend.turns.interfaces import CancelReason, Collector, OpenTurn
 from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
 
 OnEnd: TypeAlias = Callable[[Renderer | Collector], None]
-"""Called when every turn has ended, before the client gets the end. Not called for an abandoned answer."""
+"""Called when every turn has ended, before the client gets the end. Not called for an abandoned
+answer."""
 Shorten: TypeAlias = Callable[[Conversation, ContextOverflow], Awaitable[Conversation]]
-"""Shortens a conversation that does not fit the context window. Raises the same error where it may not or cannot."""
+"""Shortens a conversation that does not fit the context window. Raises the same error where it may
+not or cannot."""
 
 
 class TurnRecord:
     """The times, tokens and outcome of one request. `clock` and `started` are the event loop's."""
 
-    def __init__(self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]
+    ) -> None:
         self.model = ""
         """The served model's name; "" until it is known."""
         self.outcome = ""
@@ -49,7 +54,8 @@ class TurnRecord:
         self._metrics.receive(model).observe(self._clock() - self._started)
 
     def batch(self, tokens: int, now: float, choice: int = 0) -> None:
-        """Records that events of a choice arrived. `tokens`: its output tokens so far; `now`: the loop's time."""
+        """Records that events of a choice arrived. `tokens`: its output tokens so far; `now`: the
+        loop's time."""
         times = self._times.get(choice)
         if times is not None:
             times.record(tokens, now)
@@ -83,30 +89,37 @@ class TurnRecord:
 
     @property
     def tokens(self) -> int:
-        """Tokens to charge for: of each choice those of its prompt that were computed, and of its answer. Of an
-        abandoned turn only the whole prompt is known."""
+        """Tokens to charge for: of each choice those of its prompt that were computed, and of its
+        answer. Of an abandoned turn only the whole prompt is known."""
         if not self._usages:
             return self.prompt_tokens or 0
         return sum(usage.prompt - usage.cached + usage.output for usage in self._usages.values())
 
     def fields(self) -> dict[str, object]:
         """Returns fields for the log line."""
-        fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}
+        fields: dict[str, object] = {
+            "model": self.model,
+            "stream": self.stream,
+            "prompt_tokens": self.prompt_tokens,
+        }
         if (client := self.client).session is not None:
             fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
         if self._usages:
             usage = answer_usage(self._usages, self.each)
-            fields["prompt_tokens"] = max(usage.prompt, self.prompt_tokens or 0)  # fewer: of the choices that ended
+            fields["prompt_tokens"] = max(
+                usage.prompt, self.prompt_tokens or 0
+            )  # fewer: of the choices that ended
             fields |= {"cached_tokens": usage.cached, "output_tokens": usage.output}
             fields["reasoning_tokens"] = usage.reasoning
         return fields
 
 
 def answer_usage(usages: Mapping[int, Usage], each: int) -> Usage:
-    """Returns the token counts of an answer, as APIs and log report them: a prompt and its cached part count once for
-    all its choices. `usages`: of each choice, one or more; `each`: the number of choices of a prompt."""
+    """Returns the token counts of an answer, as APIs and log report them: a prompt and its cached
+    part count once for all its choices. `usages`: of each choice, one or more; `each`: the number
+    of choices of a prompt."""
     prompts: dict[int, list[Usage]] = {}
     for choice, usage in usages.items():
         prompts.setdefault(choice // each, []).append(usage)
@@ -120,7 +133,8 @@ def answer_usage(usages: Mapping[int, Usage], each: int) -> Usage:
 
 @dataclass(slots=True)
 class OpenAnswer:
-    """One answer: to an HTTP request, a background response, a WebSocket lane, or this server itself."""
+    """One answer: to an HTTP request, a background response, a WebSocket lane, or this server
+    itself."""
 
     context: RequestContext
     dialect: str

@@ -1,6 +1,7 @@
 """Lists the served models, as the heartbeats of preprocessors and workers describe them.
 
-A model stays listed while a successor of its last process is expected (`recovery_s`): requests for it wait.
+A model stays listed while a successor of its last process is expected (`recovery_s`): requests for
+it wait.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,14 +38,18 @@ class ModelCatalog:
         registry.on_forget(self._on_change)
 
     def models(self) -> list[ModelCard]:
-        """Returns the models that a preprocessor describes and a worker can decode. Do not change the list."""
+        """Returns the models that a preprocessor describes and a worker can decode. Do not change
+        the list."""
         if self._served is None:
             cards, workers = self._cards_of("preprocessor"), self._cards_of("worker")
-            self._served = [_merge(cards[name], workers[name]) for name in sorted(cards) if name in workers]
+            self._served = [
+                _merge(cards[name], workers[name]) for name in sorted(cards) if name in workers
+            ]
         return self._served
 
     def _cards_of(self, stage: Stage) -> dict[str, list[ModelCard]]:
-        """Descriptions of each model, by living processes; where none is left, by processes that left recently."""
+        """Descriptions of each model, by living processes; where none is left, by processes that
+        left recently."""
         former = _group_by_name(self._registry.former(stage))
         return former | _group_by_name(self._registry.living(stage))
 
@@ -53,8 +58,8 @@ class ModelCatalog:
             self._served = None
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias; of models that share an alias, the one of the conversation's
-        session.
+        """Returns the model with this name or alias; of models that share an alias, the one of the
+        conversation's session.
 
         Raises:
             NotFound: no such model, or its processes are all gone.
@@ -63,13 +68,18 @@ class ModelCatalog:
         cards = self.models()
         names = [model]
         if self._accept_any_model or not model:
-            names += [self._default_model] if self._default_model else [card.name for card in cards if len(cards) == 1]
+            names += (
+                [self._default_model]
+                if self._default_model
+                else [card.name for card in cards if len(cards) == 1]
+            )
         for name in names:
             for card in cards:
                 if name == card.name:
                     return card
             if matches := [card for card in cards if name in card.aliases]:
-                # Also with a single match: its sessions must stay when another model with this alias starts.
+                # Also with a single match: its sessions must stay when another model with this
+                # alias starts.
                 able = [card for card in matches if self.takes_turns(card.name)]
                 return self._shared.choose(name, able or matches, conversation)
         if not cards:
@@ -99,7 +109,12 @@ class ModelCatalog:
         """Returns all processes of the pipeline, for /health."""
         return {
             stage: [
-                {"id": peer.id, "draining": peer.draining, "running": peer.load.running, "slots": peer.load.slots}
+                {
+                    "id": peer.id,
+                    "draining": peer.draining,
+                    "running": peer.load.running,
+                    "slots": peer.load.slots,
+                }
                 for peer in self._registry.living(stage)
             ]
             for stage in INNER_STAGES
@@ -121,7 +136,11 @@ def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
     for shared in (THINKING_BUDGET, VISION):
         if not all(shared in own.features for own in cards):
             features.discard(shared)
-    lengths = [length for length in (card.max_model_len, max(own.max_model_len for own in workers)) if length]
+    lengths = [
+        length
+        for length in (card.max_model_len, max(own.max_model_len for own in workers))
+        if length
+    ]
     return replace(
         card,
         max_model_len=min(lengths, default=0),

@@ -1,8 +1,8 @@
-"""Limits the number of a conversation's messages, tools and media, and the size and nesting of its JSON. Pure, for all
-APIs.
+"""Limits the number of a conversation's messages, tools and media, and the size and nesting of its
+JSON. Pure, for all APIs.
 
-Deep values are dangerous, because code that decodes, renders or prints them recurses. Arguments of calls are text here;
-the preprocessor parses them and refuses those that are too deep.
+Deep values are dangerous, because code that decodes, renders or prints them recurses. Arguments of
+calls are text here; the preprocessor parses them and refuses those that are too deep.
 """
 
 from typing import Any
@@ -15,7 +15,8 @@ from services.images.parts import media_of
 from services.runtime.long_work import levels
 
 MAX_VALUES = 50_000
-"""Limit of the values in a schema: a megabyte, and the interpreter's lock is held for up to 50 ms for its grammar."""
+"""Limit of the values in a schema: a megabyte, and the interpreter's lock is held for up to 50 ms
+for its grammar."""
 
 
 class ConversationLimits(Struct, frozen=True):
@@ -27,12 +28,14 @@ class ConversationLimits(Struct, frozen=True):
     nesting: int
 
     def check(self, conversation: Conversation) -> list[Media]:
-        """Returns the media of a conversation. Raises Invalid if it exceeds a limit, LongWork as `levels`."""
+        """Returns the media of a conversation. Raises Invalid if it exceeds a limit, LongWork as
+        `levels`."""
         media = media_of(conversation)
         messages, tools = len(conversation.messages), len(conversation.tools)
         if messages > self.messages:
             raise Invalid(
-                f"The conversation has {messages} messages; the maximum is {self.messages}.", param="messages"
+                f"The conversation has {messages} messages; the maximum is {self.messages}.",
+                param="messages",
             )
         if tools > self.tools:
             raise Invalid(
@@ -42,14 +45,21 @@ class ConversationLimits(Struct, frozen=True):
             )
         if len(media) > self.media:
             raise Invalid(
-                f"The request has {len(media)} images and documents; the maximum is {self.media}.", param="messages"
+                f"The request has {len(media)} images and documents; the maximum is {self.media}.",
+                param="messages",
             )
-        if _excess([tool.schema for tool in conversation.tools], self.nesting + 1):  # all at once: that is faster
+        if _excess(
+            [tool.schema for tool in conversation.tools], self.nesting + 1
+        ):  # all at once: that is faster
             for tool in conversation.tools:
                 self._check_json(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
-            self._check_json(conversation.format.schema, "The schema of the output format", "format")
-        self._check_json(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
+            self._check_json(
+                conversation.format.schema, "The schema of the output format", "format"
+            )
+        self._check_json(
+            conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs"
+        )
         return media
 
     def _check_json(self, value: Any, name: str, param: str) -> None:

@@ -1,9 +1,10 @@
 """Opens turns over the bus, and joins the events of their attempts into one stream.
 
-One turn may take several attempts (`turn_state`). If a preprocessor refuses it or dies, another one gets it. If a
-worker dies in mid-turn, its parser hands back the tokens, and another worker continues after them. The turn's cursor
-drops what an earlier attempt has sent. A superseded attempt is cancelled, and events with its number are ignored. Where
-no process can take a turn, it waits for one: up to `recovery_s` if it is in progress, up to `wait_s` if it is new.
+One turn may take several attempts (`turn_state`). If a preprocessor refuses it or dies, another one
+gets it. If a worker dies in mid-turn, its parser hands back the tokens, and another worker
+continues after them. The turn's cursor drops what an earlier attempt has sent. A superseded attempt
+is cancelled, and events with its number are ignored. Where no process can take a turn, it waits for
+one: up to `recovery_s` if it is in progress, up to `wait_s` if it is new.
 """
 
 import asyncio
@@ -56,7 +57,11 @@ class BusGateway(TurnGateway):
     """The open turns of this frontend."""
 
     def __init__(
-        self, process: Process, config: FrontendConfig, catalog: ModelCatalog, preprocessors: PreprocessorClient
+        self,
+        process: Process,
+        config: FrontendConfig,
+        catalog: ModelCatalog,
+        preprocessors: PreprocessorClient,
     ) -> None:
         self._process = process
         self._config = config
@@ -64,14 +69,20 @@ class BusGateway(TurnGateway):
         self._catalog = catalog
         self._preprocessors = preprocessors
         clock = asyncio.get_running_loop().time
-        self.prompts = PromptOrigins(lambda notice: process.publish(subjects.frontends(), notice), clock)
+        self.prompts = PromptOrigins(
+            lambda notice: process.publish(subjects.frontends(), notice), clock
+        )
         self._turns: dict[str, BusTurn] = {}
-        self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._on_given_up)
+        self._receiver = FrameReceiver(
+            process, "parser", self._positions, on_given_up=self._on_given_up
+        )
         self._just_cancelled = RecentTurns(CANCEL_AGAIN_S)
         self._empty = asyncio.Event()
         self._empty.set()
         process.registry.on_leave(self._on_peer_left)
-        ProcessWatch(process, self._turns.values, on_lost=self._on_tokens_lost, on_late=self._on_no_successor)
+        ProcessWatch(
+            process, self._turns.values, on_lost=self._on_tokens_lost, on_late=self._on_no_successor
+        )
         process.on_reconnect.append(self._on_reconnect)
 
     async def start(self) -> None:
@@ -114,7 +125,9 @@ class BusGateway(TurnGateway):
         self._empty.clear()
         try:
             if turn.conversation.client.compare and self.prompts.find(turn.conversation) is None:
-                await self._process.bus.flush(FLUSH_S)  # another frontend's notice may be on its way
+                await self._process.bus.flush(
+                    FLUSH_S
+                )  # another frontend's notice may be on its way
             turn.compared = self.prompts.find(turn.conversation)
             turn.prepared = await self._attempt(turn)
             turn.images = None
@@ -126,13 +139,15 @@ class BusGateway(TurnGateway):
             raise
         return turn
 
-    # -- attempts -------------------------------------------------------------------------------------------------
+    # -- attempts
+    # -------------------------------------------------------------------------------------------------
 
     async def _attempt(self, turn: BusTurn) -> Prepared:
         """Sends the turn to preprocessors, one after the other, until a worker has it.
 
         Raises:
-            Unavailable: no process could take the turn until its `wait_until`, or too many attempts were lost.
+            Unavailable: no process could take the turn until its `wait_until`, or too many attempts
+                were lost.
             TurnwireError: the turn was refused, or ended with this error.
         """
         tried: list[str] = []
@@ -142,7 +157,9 @@ class BusGateway(TurnGateway):
                 async with asyncio.timeout(None) as turn.waiting:
                     patient = turn.state is State.RESUMING
                     prefer = self._preferred(turn)
-                    choose = partial(self._preprocessors.next, turn.card.name, tried, turn.wait_until)
+                    choose = partial(
+                        self._preprocessors.next, turn.card.name, tried, turn.wait_until
+                    )
                     tried.append(await choose(patient=patient, prefer=prefer))
             turn.waiting = None
             if turn.error is not None:
@@ -153,7 +170,12 @@ class BusGateway(TurnGateway):
             except (TimedOut, Unavailable) as refusal:
                 # rare: a preprocessor refuses an attempt, or does not answer
                 self._supersede(turn, str(refusal.info.kind))
-                self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
+                self._log.warning(
+                    "frontend.attempt_failed",
+                    turn=turn.id,
+                    preprocessor=tried[-1],
+                    error=str(refusal),
+                )
                 if turn.state is State.ENDED or turn.failures >= self._config.attempts:
                     raise
                 if refusal.info.code == DEADLINE_PASSED:
@@ -169,8 +191,9 @@ class BusGateway(TurnGateway):
                     raise unreachable() from refusal
 
     def _preferred(self, turn: BusTurn) -> str:
-        """Returns the preprocessor that knows the prompt that this one is compared with, or else the one that the
-        helpers of the same agent share: their prompts begin alike, and there the second waits for the first."""
+        """Returns the preprocessor that knows the prompt that this one is compared with, or else
+        the one that the helpers of the same agent share: their prompts begin alike, and there the
+        second waits for the first."""
         if turn.compared is not None:
             return turn.compared.preprocessor
         if (parent := turn.conversation.client.parent) is None:
@@ -178,16 +201,22 @@ class BusGateway(TurnGateway):
         return self._preprocessors.shared(turn.card.name, tenant_key(turn.conversation, parent))
 
     def _move(self, turn: BusTurn) -> None:
-        """Moves a waiting turn to another model with the same alias, if its own model takes no turns any more."""
+        """Moves a waiting turn to another model with the same alias, if its own model takes no
+        turns any more."""
         alias = turn.conversation.client.alias
-        if alias is not None and turn.state is State.WAITING and not self._catalog.takes_turns(turn.card.name):
+        if (
+            alias is not None
+            and turn.state is State.WAITING
+            and not self._catalog.takes_turns(turn.card.name)
+        ):
             turn.card = self._catalog.resolve(alias, turn.conversation)
             turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
             if VISION not in turn.card.features:
                 turn.conversation = without_images(turn.conversation)
 
     def _supersede(self, turn: BusTurn, reason: str) -> None:
-        """Cancels the current attempt in all processes, and starts the next one. `reason`: for the turn's trace."""
+        """Cancels the current attempt in all processes, and starts the next one. `reason`: for the
+        turn's trace."""
         number = turn.attempt.number
         self._publish_cancel(turn.card.name, turn.id, number, "superseded")
         if turn.span is not None:
@@ -209,14 +238,26 @@ class BusGateway(TurnGateway):
                 self._log.warning("frontend.resume_failed", turn=turn.id, error=str(refusal))
                 recovery = f"it could not be continued within {self._config.bus.recovery_s:g} s"
                 late = asyncio.get_running_loop().time() >= turn.wait_until
-                message = f"{error.message}; {recovery}: {refusal}" if late else f"{error.message}; {refusal}"
+                message = (
+                    f"{error.message}; {recovery}: {refusal}"
+                    if late
+                    else f"{error.message}; {refusal}"
+                )
                 self._fail(turn, msgspec.structs.replace(error, message=message))
 
         turn.resuming = self._process.spawn(resume(), f"resume {turn.id}")
 
-    # -- ends -----------------------------------------------------------------------------------------------------
+    # -- ends
+    # -----------------------------------------------------------------------------------------------------
 
-    def _push(self, turn: BusTurn, events: list[TurnEvent], tokens: int = 0, *, end: Event = Event.FINISHED) -> None:
+    def _push(
+        self,
+        turn: BusTurn,
+        events: list[TurnEvent],
+        tokens: int = 0,
+        *,
+        end: Event = Event.FINISHED,
+    ) -> None:
         """Passes events to the sink. A terminal event ends the turn, so only one is ever sent."""
         if turn.span is not None:
             turn.span.take(events)
@@ -228,7 +269,9 @@ class BusGateway(TurnGateway):
         if turn.state is not State.ENDED:
             self._push(turn, [Failed(error)], end=event)
 
-    def _abandon(self, turn: BusTurn, reason: str, error: ErrorInfo, event: Event = Event.GIVEN_UP) -> None:
+    def _abandon(
+        self, turn: BusTurn, reason: str, error: ErrorInfo, event: Event = Event.GIVEN_UP
+    ) -> None:
         """Cancels the current attempt and ends the turn with an error."""
         attempt = turn.attempt
         self._supersede(turn, reason)
@@ -239,7 +282,12 @@ class BusGateway(TurnGateway):
         attempt.fail(raised(error))
 
     def _end(
-        self, turn: BusTurn, event: Event, *, error: ErrorInfo | None = None, cancelled: CancelReason | None = None
+        self,
+        turn: BusTurn,
+        event: Event,
+        *,
+        error: ErrorInfo | None = None,
+        cancelled: CancelReason | None = None,
     ) -> bool:
         """Applies an event that ends the turn. Returns False if the turn had already ended."""
         if not turn.take(event):
@@ -264,7 +312,8 @@ class BusGateway(TurnGateway):
         self._just_cancelled.note(turn, attempt)
         self._process.publish(subjects.cancel(model), Cancel(turn, attempt, reason))
 
-    # -- events ---------------------------------------------------------------------------------------------------
+    # -- events
+    # ---------------------------------------------------------------------------------------------------
 
     def _receive(self, delivery: Delivery) -> None:
         frame = _decode_frame(delivery.data)
@@ -302,14 +351,17 @@ class BusGateway(TurnGateway):
                     turn.take_failure(turn.attempt, Event.REFUSED, raised(event.error))
 
     def _on_entry(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
-        """Applies a parser's events of the current attempt. The first event of an attempt is `Prepared`."""
+        """Applies a parser's events of the current attempt. The first event of an attempt is
+        `Prepared`."""
         new: list[TurnEvent] = []
         interrupted: Interrupted | None = None
         for event in entry.events:
             if isinstance(event, Prepared):
                 self._on_prepared(turn, event)
                 continue
-            if isinstance(event, HostedResults):  # the frontend makes these; they are not sent on the bus
+            if isinstance(
+                event, HostedResults
+            ):  # the frontend makes these; they are not sent on the bus
                 continue
             if turn.state is not State.STREAMING:
                 self._receiver.gap(sender, Cursor().position(turn.id, entry.attempt))
@@ -331,7 +383,8 @@ class BusGateway(TurnGateway):
             self._on_interrupted(turn, interrupted)
 
     def _on_prepared(self, turn: BusTurn, prepared: Prepared) -> None:
-        """Records which parser has the turn's stream: the first of this attempt, or the successor of a lost one."""
+        """Records which parser has the turn's stream: the first of this attempt, or the successor
+        of a lost one."""
         if turn.span is not None:
             turn.span.record_prepared(prepared)
         now, registry = asyncio.get_running_loop().time(), self._process.registry
@@ -343,14 +396,22 @@ class BusGateway(TurnGateway):
 
     def _on_interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
         """Continues the turn on another worker, after the tokens of the one that died."""
-        self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
+        self._log.warning(
+            "frontend.interrupted",
+            turn=turn.id,
+            worker=lost.worker,
+            tokens=len(lost.token_ids) // 4,
+        )
         if not turn.take(Event.INTERRUPTED):
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._supersede(turn, "worker lost")
-        if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
-            # rare: the client has more than any process still knows
-            # The parser that sent more than this is lost, too. Another worker would decode other tokens from here on.
+        if (
+            turn.cursor.place > (lost.block, lost.offset)
+            or turn.cursor.tokens > len(lost.token_ids) // 4
+        ):
+            # rare: the client has more than any process still knows The parser that sent more than
+            # this is lost, too. Another worker would decode other tokens from here on.
             self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
             return
         if len(lost.token_ids) > len(turn.resume):
@@ -361,14 +422,17 @@ class BusGateway(TurnGateway):
 
     def _on_stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
         """Cancels again an attempt that still sends events: the first cancellation was lost."""
-        if entry.turn in self._just_cancelled or (turn is not None and entry.attempt > turn.attempt.number):
+        if entry.turn in self._just_cancelled or (
+            turn is not None and entry.attempt > turn.attempt.number
+        ):
             return
         if any(isinstance(event, Finish | Failed) for event in entry.events):
             return
         for model in [turn.card.name] if turn else [card.name for card in self._catalog.models()]:
             self._publish_cancel(model, entry.turn, entry.attempt, "superseded")
 
-    # -- peers ----------------------------------------------------------------------------------------------------
+    # -- peers
+    # ----------------------------------------------------------------------------------------------------
 
     def _turns_of(self, parser: str) -> list[BusTurn]:
         streaming = [turn for turn in self._turns.values() if turn.state is State.STREAMING]
@@ -389,9 +453,12 @@ class BusGateway(TurnGateway):
             if not attempt.is_pending:
                 continue
             if peer.stage in ("worker", "parser"):
-                # Which worker and parser have the turn is not known yet. If both are lost, no event arrives.
+                # Which worker and parser have the turn is not known yet. If both are lost, no event
+                # arrives.
                 reason = f"a {peer.stage} was lost, and the turn did not begin"
-                asyncio.get_running_loop().call_later(wait_s, self._on_process_left, turn, attempt, reason)
+                asyncio.get_running_loop().call_later(
+                    wait_s, self._on_process_left, turn, attempt, reason
+                )
             elif (peer.stage, peer.id) == ("preprocessor", attempt.preprocessor):
                 self._on_process_left(turn, attempt, "the preprocessor was lost")
 
@@ -402,13 +469,15 @@ class BusGateway(TurnGateway):
             turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
     def _on_reconnect(self) -> None:
-        """Requests turns without a stream again: messages in flight are lost. The links replay streams."""
+        """Requests turns without a stream again: messages in flight are lost. The links replay
+        streams."""
         for turn in list(self._turns.values()):
             error = Unavailable("the connection to the bus was lost")
             turn.take_failure(turn.attempt, Event.RECONNECTED, error)
 
     def _on_tokens_lost(self, turn: BusTurn, reason: str) -> None:
-        """Restarts the turn if nothing was sent to the client yet; ends it otherwise. No process has its tokens."""
+        """Restarts the turn if nothing was sent to the client yet; ends it otherwise. No process
+        has its tokens."""
         if not turn.take(Event.TOKENS_LOST):
             return
         error = EngineFailed(reason).info
@@ -424,7 +493,8 @@ class BusGateway(TurnGateway):
 
 
 def _is_next(events: list[TurnEvent], turn: BusTurn) -> bool:
-    """Returns whether the events are the turn's next delta alone, the common case. Then moves the cursor past it."""
+    """Returns whether the events are the turn's next delta alone, the common case. Then moves the
+    cursor past it."""
     return (
         len(events) == 1
         and type(event := events[0]) is Delta

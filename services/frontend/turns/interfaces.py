@@ -1,7 +1,8 @@
 """Defines the interface between the HTTP side of the frontend and the pipeline.
 
-A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly one terminal event.
-`pipeline` implements the interface over NATS; tests and replays implement it in memory.
+A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly
+one terminal event. `pipeline` implements the interface over NATS; tests and replays implement it in
+memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +33,8 @@ class Admitted:
     maker: InitVar[object]
     card: ModelCard
     conversation: Conversation
-    """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of documents. Empty for
-    a request about text alone."""
+    """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of
+    documents. Empty for a request about text alone."""
     notice: str = ""
     """The note that the answer ends with; "" for none."""
     images: RequestImages | None = None
@@ -55,29 +56,44 @@ class Admitted:
         conversation = replace(self.conversation, prompt=other.prompt, sampling=other.sampling)
         return Admitted(ADMISSION, self.card, conversation, self.notice, self.images)
 
-    def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
-        """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""
+    def next_turn(
+        self, messages: list[Message], max_tokens: int | None, choice: ToolChoice
+    ) -> "Admitted":
+        """Returns the request for the next turn of the same answer. `messages`: as for
+        `with_messages`."""
         sampling = replace(self.conversation.sampling, max_tokens=max_tokens)
-        client = replace(self.conversation.client, compare=None)  # the answer has the id of its first turn
-        following = replace(self.conversation, messages=messages, sampling=sampling, tool_choice=choice, client=client)
+        client = replace(
+            self.conversation.client, compare=None
+        )  # the answer has the id of its first turn
+        following = replace(
+            self.conversation,
+            messages=messages,
+            sampling=sampling,
+            tool_choice=choice,
+            client=client,
+        )
         return Admitted(ADMISSION, self.card, following, self.notice, continues=True)
 
 
 class TurnSink(Protocol):
-    """Receives a turn's events. Both methods are called on the loop, return at once and must not raise."""
+    """Receives a turn's events. Both methods are called on the loop, return at once and must not
+    raise."""
 
     def opened(self, prepared: Prepared) -> None:
-        """Reports that the turn is prepared: `TurnGateway.open` will return, unless its caller's task is cancelled.
+        """Reports that the turn is prepared: `TurnGateway.open` will return, unless its caller's
+        task is cancelled.
 
         Called at most once, before the first `push`.
         """
         ...
 
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open` has returned.
+        """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open`
+        has returned.
 
-        They are BlockStart, Delta, BlockStop, Finish and Failed, and HostedResults between two turns of an answer with
-        hosted tools. Exactly one Finish or Failed ends them. `tokens`: output tokens of the turn so far; 0: unknown.
+        They are BlockStart, Delta, BlockStop, Finish and Failed, and HostedResults between two
+        turns of an answer with hosted tools. Exactly one Finish or Failed ends them. `tokens`:
+        output tokens of the turn so far; 0: unknown.
         """
         ...
 
@@ -100,7 +116,8 @@ class TurnGateway(Protocol):
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn; returns once the prompt is ready and a worker has it.
 
-        Cancelling the task that awaits this cancels the turn. Raises TurnwireError if the turn cannot start.
+        Cancelling the task that awaits this cancels the turn. Raises TurnwireError if the turn
+        cannot start.
         """
         ...
 
@@ -112,8 +129,11 @@ class TextService(Protocol):
         """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
         ...
 
-    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
-        """Returns the token ids of a text; without a text, of the conversation's prompt. Raises TurnwireError."""
+    async def tokenize(
+        self, admitted: Admitted, text: str | None, add_special_tokens: bool
+    ) -> TextReply:
+        """Returns the token ids of a text; without a text, of the conversation's prompt. Raises
+        TurnwireError."""
         ...
 
     async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
@@ -129,8 +149,8 @@ class Catalog(Protocol):
         ...
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias; of models that share an alias, the one of the conversation's
-        session. Raises NotFound("model: X")."""
+        """Returns the model with this name or alias; of models that share an alias, the one of the
+        conversation's session. Raises NotFound("model: X")."""
         ...
 
 
@@ -183,7 +203,8 @@ class Renderer(Protocol):
         """Renders the opening of the stream. Called once, first. `prepared`: one for each choice."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """Renders the next events of one choice. The last choice's Finish, and any Failed, end the stream."""
+        """Renders the next events of one choice. The last choice's Finish, and any Failed, end the
+        stream."""
 
     def error(self, info: ErrorInfo) -> bytes:
         """Renders an error that ends the stream, of this server and not of the turn."""
@@ -207,8 +228,8 @@ class Ask(Protocol):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice of the answer, by prompt; choices of one prompt share its object. All have the same
-        `model`, as the client spelled it; "" if absent."""
+        """One for each choice of the answer, by prompt; choices of one prompt share its object. All
+        have the same `model`, as the client spelled it; "" if absent."""
 
     @property
     def stream(self) -> bool:
@@ -216,7 +237,8 @@ class Ask(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Parts of the request that this server ignores because it lacks them, for a response header and the log."""
+        """Parts of the request that this server ignores because it lacks them, for a response
+        header and the log."""
 
     def renderer(self, reply: Reply) -> Renderer:
         """Returns what renders the streamed answer."""

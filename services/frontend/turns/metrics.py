@@ -1,6 +1,7 @@
 """Defines the frontend's metrics of turns.
 
-They have vLLM's names, with `turnwire_` in front, and its bucket edges, so that dashboards can be reused.
+They have vLLM's names, with `turnwire_` in front, and its bucket edges, so that dashboards can be
+reused.
 """
 
 from bisect import bisect_left
@@ -17,9 +18,72 @@ from schemas.events import Usage
 from services.frontend.turns.catalog import ModelCatalog
 from services.runtime.observability.metrics import STEP_S
 
-FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
-BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-WHOLE_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+FIRST_TOKEN_S = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+)
+BETWEEN_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+)
+WHOLE_S = (
+    0.3,
+    0.5,
+    0.8,
+    1,
+    1.5,
+    2,
+    2.5,
+    5,
+    10,
+    15,
+    20,
+    30,
+    40,
+    50,
+    60,
+    120,
+    240,
+    480,
+    960,
+    1920,
+    7680,
+)
 
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -29,16 +93,24 @@ class FrontendMetrics:
     """The metrics of one process, in its registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, labels: Sequence[str] = ("model",)) -> Callable[..., Counter]:
+        def counter(
+            name: str, text: str, labels: Sequence[str] = ("model",)
+        ) -> Callable[..., Counter]:
             return _labels(Counter(name, text, labels, registry=registry))
 
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Callable[..., Histogram]:
             return _labels(Histogram(name, text, ["model"], registry=registry, buckets=buckets))
 
-        self._requests = counter("turnwire_requests", "Requests, by how they ended.", ("model", "dialect", "outcome"))
-        self.running = _labels(Gauge("turnwire_requests_running", "Turns that are open.", ["model"], registry=registry))
+        self._requests = counter(
+            "turnwire_requests", "Requests, by how they ended.", ("model", "dialect", "outcome")
+        )
+        self.running = _labels(
+            Gauge("turnwire_requests_running", "Turns that are open.", ["model"], registry=registry)
+        )
         self.first_token = histogram(
-            "turnwire_time_to_first_token_seconds", "From a request to its first event.", FIRST_TOKEN_S
+            "turnwire_time_to_first_token_seconds",
+            "From a request to its first event.",
+            FIRST_TOKEN_S,
         )
         self.receive = histogram(
             "turnwire_request_receive_time_seconds",
@@ -46,15 +118,23 @@ class FrontendMetrics:
             STEP_S,
         )
         self._whole = histogram(
-            "turnwire_e2e_request_latency_seconds", "From a request to the end of its answer.", WHOLE_S
+            "turnwire_e2e_request_latency_seconds",
+            "From a request to the end of its answer.",
+            WHOLE_S,
         )
         self._prompt = counter("turnwire_prompt_tokens", "Tokens of prompts.")
         self._output = counter("turnwire_generation_tokens", "Tokens decoded.")
         self._queries = counter(
-            "turnwire_prefix_cache_queries_tokens", "Prompt tokens that were looked up in the prefix cache."
+            "turnwire_prefix_cache_queries_tokens",
+            "Prompt tokens that were looked up in the prefix cache.",
         )
-        self._hits = counter("turnwire_prefix_cache_hits_tokens", "Prompt tokens that were found in the prefix cache.")
-        self.between_tokens = TokenGapCollector("turnwire_inter_token_latency_seconds", "Between two tokens of a turn.")
+        self._hits = counter(
+            "turnwire_prefix_cache_hits_tokens",
+            "Prompt tokens that were found in the prefix cache.",
+        )
+        self.between_tokens = TokenGapCollector(
+            "turnwire_inter_token_latency_seconds", "Between two tokens of a turn."
+        )
         registry.register(self.between_tokens)
 
     def count_answer(self, model: str, dialect: str, outcome: str, seconds: float) -> None:
@@ -77,7 +157,8 @@ def _labels(metric: M) -> Callable[..., M]:
 
 
 class ModelProcesses(Collector):
-    """Counts the processes that take turns, for each model and stage; zero after a model's last one has left."""
+    """Counts the processes that take turns, for each model and stage; zero after a model's last one
+    has left."""
 
     def __init__(self, catalog: ModelCatalog) -> None:
         self._catalog = catalog
@@ -92,7 +173,8 @@ class ModelProcesses(Collector):
 
 
 class TokenGaps:
-    """A histogram of the times between tokens. An observation takes 0.2 us; prometheus_client's own takes 1.5."""
+    """A histogram of the times between tokens. An observation takes 0.2 us; prometheus_client's own
+    takes 1.5."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BETWEEN_S) + 1)
@@ -102,8 +184,8 @@ class TokenGaps:
 class TokenTimes:
     """Measures the times between the tokens of one choice.
 
-    Tokens that arrive together share the time since the previous ones equally: each is one observation. The first ones
-    are not observed, because their time is the time to the first token.
+    Tokens that arrive together share the time since the previous ones equally: each is one
+    observation. The first ones are not observed, because their time is the time to the first token.
     """
 
     __slots__ = ("_counted", "_gaps", "_last")
@@ -114,7 +196,8 @@ class TokenTimes:
         self._last = 0.0
 
     def record(self, tokens: int, now: float) -> None:
-        """Records an arrival. `tokens`: output tokens so far; not more than before where a part was sent again."""
+        """Records an arrival. `tokens`: output tokens so far; not more than before where a part was
+        sent again."""
         before = self._counted
         if before:
             new = tokens - before
@@ -131,7 +214,8 @@ class TokenTimes:
 
 
 class TokenGapCollector:
-    """The histogram of all turns, by model. It needs no lock: the event loop both writes and scrapes it."""
+    """The histogram of all turns, by model. It needs no lock: the event loop both writes and
+    scrapes it."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -148,7 +232,9 @@ class TokenGapCollector:
         for model, gaps in self._models.items():
             below = 0
             buckets: list[tuple[str, float]] = []
-            for edge, count in zip((*map(str, map(float, BETWEEN_S)), "+Inf"), gaps.counts, strict=True):
+            for edge, count in zip(
+                (*map(str, map(float, BETWEEN_S)), "+Inf"), gaps.counts, strict=True
+            ):
                 below += count
                 buckets.append((edge, below))
             family.add_metric([model], buckets, gaps.seconds)

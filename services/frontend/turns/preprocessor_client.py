@@ -1,4 +1,5 @@
-"""Sends requests to preprocessors: chooses one, encodes the request, and tries another if it does not answer."""
+"""Sends requests to preprocessors: chooses one, encodes the request, and tries another if it does
+not answer."""
 
 import asyncio
 import random
@@ -25,10 +26,11 @@ PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""
 TEXT_TIMEOUT_S = 10.0
 PREFERENCE = 64
-"""How many more turns a preferred preprocessor may be preparing than the least busy one: it is full then. Fewer differ
-by chance where many sessions run."""
+"""How many more turns a preferred preprocessor may be preparing than the least busy one: it is full
+then. Fewer differ by chance where many sessions run."""
 PAUSE_S = 0.5
-"""Pause before the same preprocessor is tried again: after an outage, processes come back one by one."""
+"""Pause before the same preprocessor is tried again: after an outage, processes come back one by
+one."""
 
 _decode_text = msgspec.json.Decoder(TextReply).decode
 _encode = msgspec.json.Encoder().encode
@@ -45,8 +47,8 @@ class PreprocessorClient(TextService):
         """Turns of this frontend that each preprocessor is preparing."""
 
     def choose(self, model: str, tried: Sequence[str], prefer: str = "") -> str:
-        """Returns the least busy preprocessor, or `prefer` unless that is full (`PREFERENCE`). Prefers those that were
-        not tried yet and have a recent heartbeat.
+        """Returns the least busy preprocessor, or `prefer` unless that is full (`PREFERENCE`).
+        Prefers those that were not tried yet and have a recent heartbeat.
 
         Raises:
             Unavailable: the model has no preprocessor.
@@ -54,7 +56,9 @@ class PreprocessorClient(TextService):
         registry = self._process.registry
         able = registry.able("preprocessor", model)
         if not able:
-            raise Unavailable("no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S)
+            raise Unavailable(
+                "no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S
+            )
         now = asyncio.get_running_loop().time()
         late = LATE_HEARTBEATS * self._config.bus.beat_interval_s
         return min(
@@ -68,11 +72,13 @@ class PreprocessorClient(TextService):
         ).id
 
     def shared(self, model: str, key: str) -> str:
-        """Returns the preprocessor that all frontends prefer for turns with this key, by rendezvous hashing; "" where
-        the model has none."""
+        """Returns the preprocessor that all frontends prefer for turns with this key, by rendezvous
+        hashing; "" where the model has none."""
         able = self._process.registry.able("preprocessor", model)
         return max(
-            (peer.id for peer in able), key=lambda peer: xxhash.xxh3_64_intdigest(f"{key} {peer}".encode()), default=""
+            (peer.id for peer in able),
+            key=lambda peer: xxhash.xxh3_64_intdigest(f"{key} {peer}".encode()),
+            default="",
         )
 
     async def next(
@@ -85,7 +91,8 @@ class PreprocessorClient(TextService):
         patient: bool = False,
         prefer: str = "",
     ) -> str:
-        """Returns `choose`'s preprocessor once the stages take work, after a pause if it was already tried.
+        """Returns `choose`'s preprocessor once the stages take work, after a pause if it was
+        already tried.
 
         `until`, `patient`: as for `StageWait.able`; `prefer`: as for `choose`. Raises as both.
         """
@@ -128,7 +135,9 @@ class PreprocessorClient(TextService):
             self._config.accept_timeout_s,
             on_reply,
         )
-        attempt.outcome = outcome  # only now: a request that could not be sent leaves the turn as it was
+        attempt.outcome = (
+            outcome  # only now: a request that could not be sent leaves the turn as it was
+        )
         turn.take(Event.REQUESTED)
         requested_at = loop.time()
         self._preparing[preprocessor] += 1
@@ -145,16 +154,24 @@ class PreprocessorClient(TextService):
 
     @override
     async def count(self, admitted: Admitted) -> int:
-        return (await self._request(subjects.count, admitted, CountRequest(admitted.conversation))).count
+        return (
+            await self._request(subjects.count, admitted, CountRequest(admitted.conversation))
+        ).count
 
     @override
-    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
-        request = TokenizeRequest(text, admitted.conversation if text is None else None, add_special_tokens)
+    async def tokenize(
+        self, admitted: Admitted, text: str | None, add_special_tokens: bool
+    ) -> TextReply:
+        request = TokenizeRequest(
+            text, admitted.conversation if text is None else None, add_special_tokens
+        )
         return await self._request(subjects.tokenize, admitted, request)
 
     @override
     async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
-        return await self._request(subjects.detokenize, admitted, DetokenizeRequest(pack_ids(token_ids)))
+        return await self._request(
+            subjects.detokenize, admitted, DetokenizeRequest(pack_ids(token_ids))
+        )
 
     async def _request(
         self, subject: Callable[[str, str], str], admitted: Admitted, request: msgspec.Struct
@@ -170,7 +187,9 @@ class PreprocessorClient(TextService):
         while True:
             tried.append(await self.next(model, tried, until, ("preprocessor",)))
             try:
-                answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
+                answer = await self._process.bus.request(
+                    subject(model, tried[-1]), data, TEXT_TIMEOUT_S
+                )
                 break
             except (TimedOut, Unavailable) as refusal:
                 late += isinstance(refusal, TimedOut)
@@ -184,4 +203,6 @@ class PreprocessorClient(TextService):
 
 def unreachable() -> Unavailable:
     """Makes the error of a request that no process could take in time."""
-    return Unavailable("the services behind this server do not answer at the moment", retry_after_s=RETRY_AFTER_S)
+    return Unavailable(
+        "the services behind this server do not answer at the moment", retry_after_s=RETRY_AFTER_S
+    )

@@ -1,7 +1,7 @@
 """Watches the workers and parsers of open turns, and reports turns that no process can continue.
 
-A worker passes the turns of a dead parser to another parser, as soon as there is one. A parser hands back the turns of
-a dead worker. If neither happens, both are lost, or there is no successor.
+A worker passes the turns of a dead parser to another parser, as soon as there is one. A parser
+hands back the turns of a dead worker. If neither happens, both are lost, or there is no successor.
 """
 
 from collections.abc import Callable, Collection
@@ -13,7 +13,8 @@ from services.runtime.process import Process
 
 BOTH_LOST = "the worker and the parser of this turn were lost"
 RESCUE_S = 2.0
-"""Time for a worker to send a dead parser's tokens again, once it has noticed the death. Later, it counts as dead."""
+"""Time for a worker to send a dead parser's tokens again, once it has noticed the death. Later, it
+counts as dead."""
 
 Report = Callable[[BusTurn, str], None]
 
@@ -22,12 +23,18 @@ class ProcessWatch:
     """Checks the processes of all streaming turns, before each heartbeat."""
 
     def __init__(
-        self, process: Process, turns: Callable[[], Collection[BusTurn]], *, on_lost: Report, on_late: Report
+        self,
+        process: Process,
+        turns: Callable[[], Collection[BusTurn]],
+        *,
+        on_lost: Report,
+        on_late: Report,
     ) -> None:
         """
         Args:
             on_lost: called with (turn, reason) when no process has the turn's tokens any more.
-            on_late: called with (turn, reason) when a process was lost and had no successor within `recovery_s`.
+            on_late: called with (turn, reason) when a process was lost and had no successor within
+            `recovery_s`.
         """
         self._process = process
         self._turns = turns
@@ -50,7 +57,10 @@ class ProcessWatch:
             return
         attempt.lost_s += bus.beat_interval_s
         if not has_worker and not has_parser:
-            if attempt.dead_parser == attempt.parser and attempt.lost_s > bus.dead_after_s + RESCUE_S:
+            if (
+                attempt.dead_parser == attempt.parser
+                and attempt.lost_s > bus.dead_after_s + RESCUE_S
+            ):
                 # rare: worker and parser of a turn are both lost
                 self._on_lost(turn, BOTH_LOST)
                 return
@@ -59,11 +69,13 @@ class ProcessWatch:
             # rare: no successor came in time
             lost = "parser" if has_worker else "worker"
             self._on_late(
-                turn, f"the {lost} of this turn was lost, and no other continued it within {bus.recovery_s:g} s"
+                turn,
+                f"the {lost} of this turn was lost, and no other continued it within {bus.recovery_s:g} s",
             )
 
     def _probe_parser(self, attempt: Attempt) -> None:
-        """Records whether a parser without heartbeats is dead. A suspended one may resume and hand the turn back."""
+        """Records whether a parser without heartbeats is dead. A suspended one may resume and hand
+        the turn back."""
         parser = attempt.parser
 
         def record_death() -> None:

@@ -1,7 +1,8 @@
-"""Remembers which model and preprocessor made the prompt of an answer, for requests that compare theirs with it.
+"""Remembers which model and preprocessor made the prompt of an answer, for requests that compare
+theirs with it.
 
-A preprocessor compares a prompt with earlier ones of its own, so the frontend prefers the one that made the earlier
-prompt. Each frontend sends what it remembers to the others.
+A preprocessor compares a prompt with earlier ones of its own, so the frontend prefers the one that
+made the earlier prompt. Each frontend sends what it remembers to the others.
 """
 
 import hashlib
@@ -22,7 +23,9 @@ MAX_TURNS = 65_536
 class PromptOrigins:
     """The origins of prompts that may be compared, bounded in number and time."""
 
-    def __init__(self, publish: Callable[[FrontendNotice], object], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, publish: Callable[[FrontendNotice], object], clock: Callable[[], float]
+    ) -> None:
         """`publish`: sends a notice to the other frontends."""
         self._publish = publish
         self._origins: TTLCache[str, FrontendNotice] = TTLCache(MAX_TURNS, KEPT_S, clock)
@@ -32,8 +35,9 @@ class PromptOrigins:
         return self._origins.get(_key(conversation, conversation.client.compare or ""))
 
     def note(self, turn: BusTurn, prepared: Prepared) -> Prepared:
-        """Notes the origin of a turn's prompt, and returns `prepared` with the final comparison. Prompts of two models
-        have nothing in common. An earlier prompt that is not where it was made cannot be compared."""
+        """Notes the origin of a turn's prompt, and returns `prepared` with the final comparison.
+        Prompts of two models have nothing in common. An earlier prompt that is not where it was
+        made cannot be compared."""
         key, maker = _key(turn.conversation, turn.id), turn.attempt.preprocessor
         notice = FrontendNotice("place", key, "", turn.card.name, maker, prepared.prompt_tokens)
         self.apply(notice)

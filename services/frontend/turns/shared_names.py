@@ -1,9 +1,10 @@
 """Chooses among models that share a name, such as two versions of one model side by side. Pure.
 
-A session stays with its model while that takes turns, because its KV blocks and its ledger entries are there. A new
-session is placed by the models' weights and a hash of the session, so that all frontends choose the same model. Weights
-may change while sessions run, so each placement is stored, and sent to the other frontends. Helpers, and theirs, are
-placed with the session that their tree of agents began with.
+A session stays with its model while that takes turns, because its KV blocks and its ledger entries
+are there. A new session is placed by the models' weights and a hash of the session, so that all
+frontends choose the same model. Weights may change while sessions run, so each placement is stored,
+and sent to the other frontends. Helpers, and theirs, are placed with the session that their tree of
+agents began with.
 """
 
 import math
@@ -27,10 +28,14 @@ class SharedNames:
         """`publish`: sends a notice to the other frontends."""
         self._publish = publish
         self._placements: LRUCache[tuple[str, str], str] = LRUCache(MAX_SESSIONS)
-        """The model of a session under a name; under the name "", the session that a helper's tree began with."""
+        """The model of a session under a name; under the name "", the session that a helper's tree
+        began with."""
 
-    def choose(self, name: str, cards: Sequence[ModelCard], conversation: Conversation | None) -> ModelCard:
-        """Returns the model for a conversation; without a conversation, the model with the largest weight.
+    def choose(
+        self, name: str, cards: Sequence[ModelCard], conversation: Conversation | None
+    ) -> ModelCard:
+        """Returns the model for a conversation; without a conversation, the model with the largest
+        weight.
 
         `cards`: the models that share `name` and take turns, at least one.
         """
@@ -44,7 +49,11 @@ class SharedNames:
             chosen = max(cards, key=lambda card: _score(card, root))
             self._store(FrontendNotice("place", root, name, chosen.name))
         # Only of a new session, because anyone may claim a parent for another one.
-        if helper is not None and ("", helper) not in self._placements and (name, helper) not in self._placements:
+        if (
+            helper is not None
+            and ("", helper) not in self._placements
+            and (name, helper) not in self._placements
+        ):
             self._store(FrontendNotice("place", helper, name, chosen.name, root=root))
         return chosen
 
@@ -60,7 +69,7 @@ class SharedNames:
 
 
 def _score(card: ModelCard, session: str) -> float:
-    """Scores a model by weighted rendezvous hashing: each scores best for a share of the sessions in proportion to its
-    weight, and a change of one weight moves no session between the others."""
+    """Scores a model by weighted rendezvous hashing: each scores best for a share of the sessions
+    in proportion to its weight, and a change of one weight moves no session between the others."""
     uniform = (xxhash.xxh3_64_intdigest(f"{session} {card.name}".encode()) + 0.5) / 2.0**64
     return card.weight / -math.log(uniform)

@@ -1,10 +1,11 @@
 """Passes turn events on: renders them into an open stream, or keeps them for a document.
 
-Streams are flushed at the end of a tick of the event loop, with one write each. A frame of the bus has a token for
-every stream of its parser, and one read may bring several frames. A stream's events of a tick are merged and sent in
-one system call, and all writes follow each other, so that a client that the first one woke is still awake at the last.
-With 64 streams of 100 tokens a second (uvloop, client in another process) a token costs 12.0 us; rendering and writing
-one stream after the other costs 13.3.
+Streams are flushed at the end of a tick of the event loop, with one write each. A frame of the bus
+has a token for every stream of its parser, and one read may bring several frames. A stream's events
+of a tick are merged and sent in one system call, and all writes follow each other, so that a client
+that the first one woke is still awake at the last. With 64 streams of 100 tokens a second (uvloop,
+client in another process) a token costs 12.0 us; rendering and writing one stream after the other
+costs 13.3.
 """
 
 import asyncio
@@ -62,7 +63,8 @@ class Flusher:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, stream: "StreamSink[Any]") -> None:
-        """Flushes a stream at the end of this tick. Must not be called again before the stream's `render`."""
+        """Flushes a stream at the end of this tick. Must not be called again before the stream's
+        `render`."""
         if not self._due:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
@@ -87,13 +89,17 @@ class Flusher:
 class StreamSink(TurnSink, Generic[W]):
     """Renders turn events into a stream.
 
-    Making the renderer and the writer costs as much as rendering the first events, so they are made in advance
-    (`get_ready`). The call that brings the first events also writes them; it does not wait for the task that awaits the
-    turn.
+    Making the renderer and the writer costs as much as rendering the first events, so they are made
+    in advance (`get_ready`). The call that brings the first events also writes them; it does not
+    wait for the task that awaits the turn.
     """
 
     def __init__(
-        self, answer: OpenAnswer, flusher: Flusher, make: Callable[[], tuple[Renderer, W]], choices: int = 1
+        self,
+        answer: OpenAnswer,
+        flusher: Flusher,
+        make: Callable[[], tuple[Renderer, W]],
+        choices: int = 1,
     ) -> None:
         self.started = False
         """The head is sent, so errors can only be sent in the stream."""
@@ -113,7 +119,8 @@ class StreamSink(TurnSink, Generic[W]):
         self._prepared: Prepared | None = None
 
     def refusal(self) -> ErrorInfo | None:
-        """Returns the error of a turn that failed before its first block, which can still be the response's status."""
+        """Returns the error of a turn that failed before its first block, which can still be the
+        response's status."""
         return failure_of(self._pending[0][1][0]) if self._pending else None
 
     def get_ready(self) -> tuple[Renderer, W]:
@@ -127,9 +134,11 @@ class StreamSink(TurnSink, Generic[W]):
         self._prepared = prepared
 
     def begin(self, prepared: Sequence[Prepared]) -> None:
-        """Starts the stream with the events so far; later events are sent as they arrive. Idempotent.
+        """Starts the stream with the events so far; later events are sent as they arrive.
+        Idempotent.
 
-        Raises TurnwireError for a turn that failed before its first block, and errors of `get_ready`.
+        Raises TurnwireError for a turn that failed before its first block, and errors of
+        `get_ready`.
         """
         if self.started:
             return
@@ -219,7 +228,9 @@ class StreamSink(TurnSink, Generic[W]):
             else:
                 for choice, tokens in {choice: tokens for choice, _, tokens in pending}.items():
                     self._record.batch(tokens, now, choice)
-                self._out = b"".join([renderer.events(events, choice) for choice, events in _merge(pending)])
+                self._out = b"".join(
+                    [renderer.events(events, choice) for choice, events in _merge(pending)]
+                )
         except Exception as error:  # one stream's failure must not affect the others of the tick
             self._log.exception("turn.render_failed")
             self._broken = True
@@ -239,7 +250,9 @@ class DocumentSink(TurnSink):
     started = False
     """Never set, because an error can be the response until the end."""
 
-    def __init__(self, answer: OpenAnswer, make: Callable[[], Collector] | None = None, choices: int = 1) -> None:
+    def __init__(
+        self, answer: OpenAnswer, make: Callable[[], Collector] | None = None, choices: int = 1
+    ) -> None:
         """`make`: makes the collector of the document; None: keep only the events."""
         self.ended = False
         self.events: list[list[TurnEvent]] = [[] for _ in range(choices)]

@@ -1,4 +1,5 @@
-"""Waits for stages that cannot be reached at the moment: the bus hangs, or a lost process has no successor yet."""
+"""Waits for stages that cannot be reached at the moment: the bus hangs, or a lost process has no
+successor yet."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +23,12 @@ class StageWait:
         process.on_reconnect.append(self._wake)
 
     async def able(
-        self, model: str, until: float, stages: Sequence[Stage] = INNER_STAGES, *, patient: bool = False
+        self,
+        model: str,
+        until: float,
+        stages: Sequence[Stage] = INNER_STAGES,
+        *,
+        patient: bool = False,
     ) -> None:
         """Returns when every stage takes work for a model.
 

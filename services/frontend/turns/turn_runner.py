@@ -1,9 +1,10 @@
-"""Runs turns for every API and every kind of answer: HTTP streams and documents (`apis.shared.mount`), background
-responses, WebSocket lanes, and summaries that this server reads itself.
+"""Runs turns for every API and every kind of answer: HTTP streams and documents
+(`apis.shared.mount`), background responses, WebSocket lanes, and summaries that this server reads
+itself.
 
-The first byte is sent when the gateway has opened every turn, so that a refusal gets an error status. A later failure
-is the stream's last event. However a run ends (hang-up, slow reader, timeout), turns that have not finished are
-cancelled, and the caller is charged.
+The first byte is sent when the gateway has opened every turn, so that a refusal gets an error
+status. A later failure is the stream's last event. However a run ends (hang-up, slow reader,
+timeout), turns that have not finished are cancelled, and the caller is charged.
 """
 
 import asyncio
@@ -37,7 +38,11 @@ class TurnRunner:
     """Runs turns, for all APIs of a frontend."""
 
     def __init__(
-        self, admission: Admission, config: FrontendConfig, metrics: FrontendMetrics, log: FilteringBoundLogger
+        self,
+        admission: Admission,
+        config: FrontendConfig,
+        metrics: FrontendMetrics,
+        log: FilteringBoundLogger,
     ) -> None:
         self.admission = admission
         self.config = config
@@ -47,9 +52,14 @@ class TurnRunner:
         """Flushes all streams of this server."""
 
     async def read(
-        self, conversation: Conversation, context: RequestContext, dialect: str, shorten: Shorten | None = None
+        self,
+        conversation: Conversation,
+        context: RequestContext,
+        dialect: str,
+        shorten: Shorten | None = None,
     ) -> Sequence[TurnEvent]:
-        """Returns the events of a whole turn that this server reads itself before it answers the request.
+        """Returns the events of a whole turn that this server reads itself before it answers the
+        request.
 
         If cancelled, cancels the turn. Raises TurnwireError if the turn cannot start or fails.
         """
@@ -82,13 +92,17 @@ class TurnRunner:
         deadline = started + self.config.request_timeout_s
         return OpenAnswer(context, dialect, record, deadline, context.id, on_end, shorten)
 
-    async def run(self, answer: OpenAnswer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
+    async def run(
+        self, answer: OpenAnswer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]
+    ) -> S:
         """Runs one answer to its end. If cancelled, cancels its turns.
 
         Args:
-            begin: admits the request. Returns one conversation for each choice of the answer, and its sink.
+            begin: admits the request. Returns one conversation for each choice of the answer, and
+                its sink.
 
-        Raises TurnwireError, for a stream only before its first byte: later errors are its last event.
+        Raises TurnwireError, for a stream only before its first byte: later errors are its last
+        event.
         """
         record, sink = answer.record, None
         try:
@@ -99,7 +113,9 @@ class TurnRunner:
                     answer.turns = turns
                     if (images := admitted[0].images) is not None:
                         images.release()
-                    record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in turns[:: record.each])
+                    record.prompt_tokens = sum(
+                        turn.prepared.prompt_tokens for turn in turns[:: record.each]
+                    )
                     sink.begin([turn.prepared for turn in turns])
             except TimeoutError:
                 if sink is None or not sink.started:
@@ -138,7 +154,9 @@ class TurnRunner:
         finally:
             timer.cancel()
 
-    async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: OpenAnswer) -> list[OpenTurn]:
+    async def _open(
+        self, admitted: Sequence[Admitted], sink: AnswerSink, answer: OpenAnswer
+    ) -> list[OpenTurn]:
         """Opens every turn, or none."""
         open_turn, turn_id = self.admission.open, answer.turn_id
         if len(admitted) == 1:
@@ -148,7 +166,9 @@ class TurnRunner:
                 if answer.shorten is None:
                     raise
                 shorter = await answer.shorten(admitted[0].conversation, overflow)
-            return [await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)]
+            return [
+                await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)
+            ]
         tasks: list[asyncio.Task[OpenTurn]] = []
         try:
             for i, choice in enumerate(admitted):
@@ -165,22 +185,27 @@ class TurnRunner:
             raise
 
     def model(self, conversation: Conversation, context: RequestContext) -> ModelCard:
-        """Returns the request's model. It is looked up once, for the first of the request's conversations. Raises as
-        `Admission.resolve`."""
+        """Returns the request's model. It is looked up once, for the first of the request's
+        conversations. Raises as `Admission.resolve`."""
         if context.card is None:
             context.card = self.admission.resolve(conversation.model, context.caller, conversation)
         return context.card
 
     async def count(self, conversation: Conversation, context: RequestContext) -> int:
-        """Returns the exact number of prompt tokens for the request's model. Raises as `Admission.count`."""
-        return await self.admission.count(conversation, context.caller, self.model(conversation, context))
+        """Returns the exact number of prompt tokens for the request's model. Raises as
+        `Admission.count`."""
+        return await self.admission.count(
+            conversation, context.caller, self.model(conversation, context)
+        )
 
     async def report(self, ask: Ask, context: RequestContext) -> None:
         """Records for headers and log what the answer will lack. Raises as `model`."""
         context.note(ask.notes)
         first = ask.conversations[0]
         card = self.model(first, context)
-        context.not_enforced = await run_in_thread_if(False, lambda: not_enforced(first, card.features, card.family))
+        context.not_enforced = await run_in_thread_if(
+            False, lambda: not_enforced(first, card.features, card.family)
+        )
 
     async def admit(self, ask: Ask, answer: OpenAnswer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
@@ -188,10 +213,14 @@ class TurnRunner:
         await self.report(ask, answer.context)  # examines schemas, which have a limit now
         return admitted
 
-    async def _admit(self, conversations: Sequence[Conversation], answer: OpenAnswer) -> list[Admitted]:
+    async def _admit(
+        self, conversations: Sequence[Conversation], answer: OpenAnswer
+    ) -> list[Admitted]:
         context = answer.context
         if conversations[0].summary:  # a compaction must not fail because of what it removes
-            answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
+            answer.shorten = partial(
+                shorten_conversation, count=partial(self.count, context=context)
+            )
         card = self.model(conversations[0], context)
         answer.record.each = len(conversations) // len({id(one.prompt) for one in conversations})
         answer.record.opened(card.name, conversations[0].client)
@@ -215,7 +244,13 @@ class TurnRunner:
         """Makes the ids and times of an answer. Raises as `model` where the request names no model."""
         model = conversation.model or self.model(conversation, context).name
         return Reply(
-            context.id, context.request_id, model, int(time.time()), dispatch, dispatch_reasoning, now=time.time
+            context.id,
+            context.request_id,
+            model,
+            int(time.time()),
+            dispatch,
+            dispatch_reasoning,
+            now=time.time,
         )
 
 

@@ -1,6 +1,8 @@
-"""Records the span of one turn in the frontend, with a child for each block and for each attempt after the first.
+"""Records the span of one turn in the frontend, with a child for each block and for each attempt
+after the first.
 
-Blocks are recorded here because each passes the frontend once, even if it was parsed or sent several times.
+Blocks are recorded here because each passes the frontend once, even if it was parsed or sent
+several times.
 """
 
 from time import time_ns
@@ -34,7 +36,8 @@ class TurnSpan:
 
     @classmethod
     def open(cls, tracer: "Tracer", turn: str, conversation: Conversation) -> "TurnSpan | None":
-        """Starts the span of a turn. Returns None if the turn is not sampled. `conversation.model`: the served name."""
+        """Starts the span of a turn. Returns None if the turn is not sampled. `conversation.model`:
+        the served name."""
         parent = tracer.parent()
         if parent is None:
             return None
@@ -72,7 +75,11 @@ class TurnSpan:
         """Records that an attempt ended without an answer."""
         at = time_ns()
         self._reason = reason
-        details: Attributes = {"turnwire.attempt": attempt, "turnwire.reason": reason, "turnwire.worker": self._worker}
+        details: Attributes = {
+            "turnwire.attempt": attempt,
+            "turnwire.reason": reason,
+            "turnwire.worker": self._worker,
+        }
         self._worker = None
         self._span.event("turnwire.attempt_ended", at, details)
         if self._attempt is not self._span and not self._over:

@@ -1,7 +1,8 @@
 """Defines the states of a turn in the frontend, and a table of the events that change them.
 
-One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and the parser that get
-it. The gateway calls `BusTurn.take` for each event, and acts on events that the table has.
+One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and
+the parser that get it. The gateway calls `BusTurn.take` for each event, and acts on events that the
+table has.
 """
 
 import asyncio
@@ -76,8 +77,8 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 }
 """Events of each state, and the states that follow them. Other events change nothing.
 
-A streaming turn ignores a lost process and a new connection: the links send lost frames again, and `ProcessWatch`
-reports turns that no process can continue."""
+A streaming turn ignores a lost process and a new connection: the links send lost frames again, and
+`ProcessWatch` reports turns that no process can continue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +92,8 @@ class Attempt:
     outcome: asyncio.Future[Prepared] | None = None
     """Set when the attempt is requested."""
     lost_s: float = 0.0
-    """Seconds since a process of the attempt was lost, without the time in which this process was cut off."""
+    """Seconds since a process of the attempt was lost, without the time in which this process was
+    cut off."""
     dead_parser: str = ""
     """A parser that is known to be dead, not only suspended."""
 
@@ -142,7 +144,8 @@ class BusTurn(OpenTurn):
     """Workers that failed this turn."""
     cursor: Cursor = field(default_factory=Cursor)
     waiting: asyncio.Timeout | None = None
-    """Set while the next attempt waits for processes. It has no time limit, but is set to one to end the wait."""
+    """Set while the next attempt waits for processes. It has no time limit, but is set to one to
+    end the wait."""
     error: ErrorInfo | None = None
     """Set if the turn was abandoned with an error."""
     resuming: asyncio.Task[None] | None = None
@@ -164,7 +167,8 @@ class BusTurn(OpenTurn):
         return True
 
     def take_prepared(self, prepared: Prepared) -> None:
-        """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same attempt."""
+        """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same
+        attempt."""
         attempt, is_first = self.attempt, self.state is State.PREPARING
         outcome = attempt.outcome if attempt.is_pending and self.take(Event.PREPARED) else None
         if self.state is not State.STREAMING:

@@ -1,7 +1,7 @@
 """Indexes which worker holds which KV blocks. Pure.
 
-It is a flat radix tree of prompts: a key stands for all tokens up to its block's end, so that walking a prompt's
-keys finds the longest prefix that a worker holds.
+It is a flat radix tree of prompts: a key stands for all tokens up to its block's end, so that
+walking a prompt's keys finds the longest prefix that a worker holds.
 """
 
 from collections.abc import Iterable
@@ -48,7 +48,8 @@ class KvIndex:
         self._sets.clear()
 
     def overlaps(self, keys: Iterable[int]) -> dict[str, int]:
-        """The number of leading blocks of a prompt that each worker holds; without workers that hold none."""
+        """The number of leading blocks of a prompt that each worker holds; without workers that
+        hold none."""
         depths: dict[str, int] = {}
         active: frozenset[str] | None = None
         depth = 0

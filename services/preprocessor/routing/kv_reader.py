@@ -1,8 +1,8 @@
 """Applies the KV updates of a model's workers to a `KvIndex`.
 
-All preprocessors receive the same updates, and so agree. Updates are numbered. After a missed one, and for a worker
-that started earlier, the reader requests a snapshot. Until that arrives, the index keeps what it has of the worker,
-since it only decides the order in which workers are tried."""
+All preprocessors receive the same updates, and so agree. Updates are numbered. After a missed one,
+and for a worker that started earlier, the reader requests a snapshot. Until that arrives, the index
+keeps what it has of the worker, since it only decides the order in which workers are tried."""
 
 from collections import Counter
 
@@ -50,7 +50,8 @@ class KvEventReader:
         )
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
-        # Repeated with each heartbeat until the worker has answered: before the request, it publishes nothing.
+        # Repeated with each heartbeat until the worker has answered: before the request, it
+        # publishes nothing.
         if heartbeat.id not in self._seqs and self.publishes_blocks(heartbeat):
             self._request(heartbeat.id)
 
@@ -89,7 +90,9 @@ class KvEventReader:
     async def _read_snapshot(self, worker: str) -> None:
         subject = subjects.kv_snapshot(self._model, worker)
         try:
-            snapshot = _decode_snapshot(await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S))
+            snapshot = _decode_snapshot(
+                await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S)
+            )
             keys = unpack(snapshot.keys)
         except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
             self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))
@@ -102,5 +105,7 @@ class KvEventReader:
             self._index.stored(worker, keys)
             self._seqs[worker] = snapshot.seq
         elif missed:
-            self._seqs[worker] = missed[0].seq - 1  # earlier updates stay unknown; the next gap requests again
+            self._seqs[worker] = (
+                missed[0].seq - 1
+            )  # earlier updates stay unknown; the next gap requests again
         self._apply(missed)

@@ -1,4 +1,5 @@
-"""Chooses worker and parser of prepared turns, by the loads in the registry and the index of KV blocks."""
+"""Chooses worker and parser of prepared turns, by the loads in the registry and the index of KV
+blocks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -46,8 +47,8 @@ class Placement:
         )
 
     def start(self) -> None:
-        """Follows the workers' KV caches as soon as there is a second worker: with one worker the index decides
-        nothing, and would cost a message per turn."""
+        """Follows the workers' KV caches as soon as there is a second worker: with one worker the
+        index decides nothing, and would cost a message per turn."""
         self._process.registry.on_join(self._joined)
         self._joined(None)
 
@@ -62,16 +63,24 @@ class Placement:
             self.follow()
 
     def workers(
-        self, request: TurnRequest, prompt: bytes, computing: Mapping[str, int], *, again: bool = False
+        self,
+        request: TurnRequest,
+        prompt: bytes,
+        computing: Mapping[str, int],
+        *,
+        again: bool = False,
     ) -> list[str]:
-        """The workers to try, best first. `prompt`: `pack_ids`; `computing`: its leading tokens that workers compute
-        now, which count as held; `again`: the turn has waited since an earlier call. Raises Unavailable, Overloaded."""
+        """The workers to try, best first. `prompt`: `pack_ids`; `computing`: its leading tokens
+        that workers compute now, which count as held; `again`: the turn has waited since an earlier
+        call. Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
         conversation = request.conversation
         profile = TurnProfile(output_tokens=conversation.hints.osl)
         if len(able) > 1:
             held = self._held(able, prompt, self.salt(conversation))
-            held |= {worker: max(tokens, held.get(worker, 0)) for worker, tokens in computing.items()}
+            held |= {
+                worker: max(tokens, held.get(worker, 0)) for worker, tokens in computing.items()
+            }
             profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
         best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if len(able) > 1:
@@ -90,12 +99,17 @@ class Placement:
 
     def can_guide(self) -> bool:
         """Whether a worker's engine can enforce a grammar."""
-        return any(GRAMMAR in card.features for card in self._cards([*self._process.registry.living("worker")]))
+        return any(
+            GRAMMAR in card.features
+            for card in self._cards([*self._process.registry.living("worker")])
+        )
 
     def shares_queued(self, worker: str) -> bool:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
         heartbeat = self._process.registry.get("worker", worker)
-        return heartbeat is not None and any(card.shares_queued for card in self._cards([heartbeat]))
+        return heartbeat is not None and any(
+            card.shares_queued for card in self._cards([heartbeat])
+        )
 
     def encode(self, request: GenerateRequest, worker: str) -> bytes:
         """The request in the encoding that this worker reads."""
@@ -109,8 +123,8 @@ class Placement:
         return self.router.parser(able, late=late)
 
     def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
-        """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive
-        before the worker's own update, and a sibling before its first token."""
+        """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
+        turn may arrive before the worker's own update, and a sibling before its first token."""
         if self._following:
             heartbeat = self._process.registry.get("worker", worker)
             salt = self.salt(conversation)
@@ -118,31 +132,36 @@ class Placement:
                 self._index.stored(worker, self._blocks(prompt, size, salt))
 
     def salt(self, conversation: Conversation) -> str | None:
-        """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where all engines support
-        it.
+        """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where
+        all engines support it.
 
         The worker refuses a client's salt that its engine does not support.
         """
         own, tenant = conversation.hints.cache_salt, conversation.client.tenant
-        if tenant is not None and any("salt" not in card.features for card in self._cards(self._able("worker")[0])):
+        if tenant is not None and any(
+            "salt" not in card.features for card in self._cards(self._able("worker")[0])
+        ):
             tenant = None
         if own is None:
             return tenant
         return f"{tenant or ''}\n{own}"
 
     def held_by(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
-        """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes no new turns."""
+        """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes
+        no new turns."""
         able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
         return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
 
     def keys(self, prompt: bytes, conversation: Conversation) -> tuple[Sequence[int], int]:
-        """The keys of a prompt's blocks (`pack_ids`), made on demand, and the most tokens in a block of any
-        worker; without a worker that has a prefix cache there are none."""
+        """The keys of a prompt's blocks (`pack_ids`), made on demand, and the most tokens in a
+        block of any worker; without a worker that has a prefix cache there are none."""
         size = max(self._block_sizes(self._able("worker")[0]), default=0)
         memo = self._keys.setdefault(size, KeyMemo(size))
         return (PromptKeys(memo, prompt, self.salt(conversation)) if size else ()), size
 
-    def _held(self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None) -> dict[str, int]:
+    def _held(
+        self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None
+    ) -> dict[str, int]:
         """Leading tokens of the prompt that each worker has."""
         held: dict[str, int] = {}
         for size in self._block_sizes(workers):

@@ -2,11 +2,12 @@
 
 A worker costs what it would have to prefill, plus what its load would cost the turn:
 
-    cost = overlap_weight x (prompt tokens that it does not hold) + load_tokens x (its turns / its slots)
+    cost = overlap_weight x (prompt tokens that it does not hold) + load_tokens x (its turns / its
+    slots)
 
-The cheapest worker that is not full is tried first; a session returns to its worker because that holds its prefix.
-Heartbeats report loads once a second; the turns that this preprocessor has sent since are added, so that a burst is
-spread.
+The cheapest worker that is not full is tried first; a session returns to its worker because that
+holds its prefix. Heartbeats report loads once a second; the turns that this preprocessor has sent
+since are added, so that a burst is spread.
 """
 
 from collections import Counter
@@ -40,17 +41,19 @@ class Router:
     """Chooses among processes by their heartbeats."""
 
     def __init__(self, overlap_weight: float = 1.0, load_tokens: float = 16384.0) -> None:
-        """`overlap_weight`: cost of a prompt token that has to be prefilled; `load_tokens`: cost of a worker without a
-        free slot, in prompt tokens."""
+        """`overlap_weight`: cost of a prompt token that has to be prefilled; `load_tokens`: cost of
+        a worker without a free slot, in prompt tokens."""
         self._overlap_weight = overlap_weight
         self._load_tokens = load_tokens
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
         self.waiting: Counter[str] = Counter()
-        """Turns that wait to be sent to each worker (`leads` counts them): later ones must not take their place."""
+        """Turns that wait to be sent to each worker (`leads` counts them): later ones must not take
+        their place."""
 
     def reset(self, heartbeat: Heartbeat) -> None:
-        """Resets the estimate of turns in flight: the heartbeat reports them, or the process has left."""
+        """Resets the estimate of turns in flight: the heartbeat reports them, or the process has
+        left."""
         self._in_flight.pop(heartbeat.id, None)
 
     def workers(
@@ -61,7 +64,8 @@ class Router:
         late: Collection[str],
         profile: TurnProfile | None = None,
     ) -> list[str]:
-        """The workers to try, best first. Those to avoid, and those with a late heartbeat, come last.
+        """The workers to try, best first. Those to avoid, and those with a late heartbeat, come
+        last.
 
         Raises:
             Unavailable: there is none.
@@ -69,11 +73,23 @@ class Router:
         """
         turn = profile or TurnProfile()
         if not heartbeats:
-            raise Unavailable("no worker serves this model at the moment", retry_after_s=RETRY_AFTER_S)
+            raise Unavailable(
+                "no worker serves this model at the moment", retry_after_s=RETRY_AFTER_S
+            )
         free = [one for one in heartbeats if not self._saturated(one)]
         if not free:
-            raise Overloaded("every worker of this model is at its limit", retry_after_s=RETRY_AFTER_S)
-        free.sort(key=lambda one: (one.id in avoid, one.id in late, self.cost(one, turn), self._busy(one), one.id))
+            raise Overloaded(
+                "every worker of this model is at its limit", retry_after_s=RETRY_AFTER_S
+            )
+        free.sort(
+            key=lambda one: (
+                one.id in avoid,
+                one.id in late,
+                self.cost(one, turn),
+                self._busy(one),
+                one.id,
+            )
+        )
         return [one.id for one in free]
 
     def cost(self, worker: Heartbeat, turn: TurnProfile) -> float:
@@ -83,15 +99,19 @@ class Router:
         return self._overlap_weight * missing + self._load_tokens * factor * self._busy(worker)
 
     def parser(self, heartbeats: list[Heartbeat], *, late: Collection[str]) -> str:
-        """The shard with the fewest turns; shards with a late heartbeat come last. Raises Unavailable: there is
-        none."""
+        """The shard with the fewest turns; shards with a late heartbeat come last. Raises
+        Unavailable: there is none."""
         if not heartbeats:
-            raise Unavailable("no parser serves this model at the moment", retry_after_s=RETRY_AFTER_S)
-        return min(heartbeats, key=lambda one: (one.id in late, one.load.running + self._in_flight[one.id])).id
+            raise Unavailable(
+                "no parser serves this model at the moment", retry_after_s=RETRY_AFTER_S
+            )
+        return min(
+            heartbeats, key=lambda one: (one.id in late, one.load.running + self._in_flight[one.id])
+        ).id
 
     def assigned(self, *processes: str) -> None:
-        """Counts a turn that is being sent to these processes. Counted before they answer: turns that arrive together
-        must not all find the same worker idle."""
+        """Counts a turn that is being sent to these processes. Counted before they answer: turns
+        that arrive together must not all find the same worker idle."""
         self._in_flight.update(processes)
 
     def returned(self, *processes: str) -> None:

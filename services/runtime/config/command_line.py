@@ -1,8 +1,8 @@
 """Runs a command with its command line: cyclopts parses the flags and prints the help.
 
-A command is a function, and its parameters are its flags. A command that reads settings has a flag for each of them,
-and `--config`. The values of these flags stay tokens: `Sources.load` converts them, after it has compared them with the
-environment and the file.
+A command is a function, and its parameters are its flags. A command that reads settings has a flag
+for each of them, and `--config`. The values of these flags stay tokens: `Sources.load` converts
+them, after it has compared them with the environment and the file.
 """
 
 import functools
@@ -12,9 +12,26 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Group, Parameter, Token
+from cyclopts import (
+    UNSET,
+    App,
+    Argument,
+    ArgumentCollection,
+    CycloptsError,
+    Group,
+    Parameter,
+    Token,
+)
 
-from services.runtime.config.loader import CONFIG_VARIABLE, ConfigError, Sources, as_text, nearest, one_line, options
+from services.runtime.config.loader import (
+    CONFIG_VARIABLE,
+    ConfigError,
+    Sources,
+    as_text,
+    nearest,
+    one_line,
+    options,
+)
 from services.runtime.config.settings import BusConfig, Config
 
 CLEAN, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -32,12 +49,14 @@ def run_command(
 ) -> int:
     """Calls `command` with the values of its flags; returns its exit status.
 
-    With `configs`, each of their options is a flag, except those in `without`; options of the same name share a flag.
-    The first argument of the command is then the `Sources` of the settings. With names of `essential` options, `--help`
-    shows only those, `--help all` every flag, and `--help GROUP` those of one of `configs`.
+    With `configs`, each of their options is a flag, except those in `without`; options of the same
+    name share a flag. The first argument of the command is then the `Sources` of the settings. With
+    names of `essential` options, `--help` shows only those, `--help all` every flag, and `--help
+    GROUP` those of one of `configs`.
 
     Raises:
-        SystemExit: with status 2 for a wrong command line or configuration; stderr has one line for each problem.
+        SystemExit: with status 2 for a wrong command line or configuration; stderr has one line for
+            each problem.
     """
     env = os.environ if env is None else env
     typed: dict[str, Sequence[Token]] = {}
@@ -58,14 +77,18 @@ def run_command(
             epilogue = f"All flags of a group: {prog} --help {more} | all"
 
     def collect(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        typed.update({argument.field_info.name: argument.tokens for argument in arguments if argument.tokens})
+        typed.update(
+            {argument.field_info.name: argument.tokens for argument in arguments if argument.tokens}
+        )
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> int:
         if not configs:
             return command(*args, **kwargs)
         file = kwargs.get("config") or env.get(CONFIG_VARIABLE) or None
-        return command(Sources(typed, env, file), *args, **{n: v for n, v in kwargs.items() if n not in flags})
+        return command(
+            Sources(typed, env, file), *args, **{n: v for n, v in kwargs.items() if n not in flags}
+        )
 
     parameters = [*inspect.signature(command).parameters.values()][bool(configs) :]
     call.__signature__ = inspect.Signature([*parameters, *flags.values()])  # type: ignore[attr-defined]
@@ -100,16 +123,24 @@ def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> lis
 def _setting_flags(
     configs: Sequence[type[Config]], without: Sequence[str], help_texts: bool
 ) -> Mapping[str, inspect.Parameter]:
-    """Makes parameters by name, for the file and each option. Reading `help_texts` takes as long as the rest."""
+    """Makes parameters by name, for the file and each option. Reading `help_texts` takes as long as
+    the rest."""
     annotations: dict[str, Any] = {"config": Annotated[str | None, _FILE]} if configs else {}
-    of_bus = {option.field_info.name for option in options(BusConfig)} if BusConfig in configs else set()
+    of_bus = (
+        {option.field_info.name for option in options(BusConfig)} if BusConfig in configs else set()
+    )
     for number, config in enumerate(configs):
         group = Group(_group_name(config), help=config.__doc__ or "", sort_key=number)
         for option in options(config, help_texts):
-            if option.field_info.name not in without and (config is BusConfig or option.field_info.name not in of_bus):
+            if option.field_info.name not in without and (
+                config is BusConfig or option.field_info.name not in of_bus
+            ):
                 annotations.setdefault(option.field_info.name, _annotation(option, group))
     kind = inspect.Parameter.KEYWORD_ONLY
-    return {name: inspect.Parameter(name, kind, annotation=a, default=None) for name, a in annotations.items()}
+    return {
+        name: inspect.Parameter(name, kind, annotation=a, default=None)
+        for name, a in annotations.items()
+    }
 
 
 def _group_name(config: type[Config]) -> str:
@@ -117,10 +148,15 @@ def _group_name(config: type[Config]) -> str:
 
 
 def _hidden(flag: inspect.Parameter, topic: str, essential: Sequence[str]) -> inspect.Parameter:
-    """Leaves a flag out of the help unless it is of the group `topic`; without one, unless it is essential."""
+    """Leaves a flag out of the help unless it is of the group `topic`; without one, unless it is
+    essential."""
     groups = [group.name.lower() for one in flag.annotation.__metadata__ for group in one.group]
     shown = flag.name == "config" or (topic in groups if topic else flag.name in essential)
-    return flag if shown else flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
+    return (
+        flag
+        if shown
+        else flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
+    )
 
 
 def _annotation(option: Argument, group: Group) -> Any:
@@ -129,8 +165,16 @@ def _annotation(option: Argument, group: Group) -> Any:
     if "default:" not in text and default not in (None, [], {}):
         text += f" [default: {as_text(default)}]"
     negative = "--no-" + option.name.removeprefix("--") if option.hint is bool else ()
-    own = Parameter(help=text, group=group, converter=_leave, required=False, show_default=False, negative=negative)
-    # `| None`, because `_leave` returns None: if pydantic is loaded, cyclopts checks values against the annotation.
+    own = Parameter(
+        help=text,
+        group=group,
+        converter=_leave,
+        required=False,
+        show_default=False,
+        negative=negative,
+    )
+    # `| None`, because `_leave` returns None: if pydantic is loaded, cyclopts checks values against
+    # the annotation.
     return Annotated[option.hint | None, option.parameter, own]
 
 

@@ -1,10 +1,14 @@
-"""Loads configurations from flags, `TURNWIRE_*` variables, a TOML file and defaults, in this order of precedence.
+"""Loads configurations from flags, `TURNWIRE_*` variables, a TOML file and defaults, in this order
+of precedence.
 
-- Environment: `TURNWIRE_<FIELD>` holds for every stage with this field, `TURNWIRE_<STAGE>_<FIELD>` for one stage.
-- File: a field at the top level holds for every stage, a field in a table (`[frontend]`, `[bus]`, `[up]` …) for one.
+- Environment: `TURNWIRE_<FIELD>` holds for every stage with this field, `TURNWIRE_<STAGE>_<FIELD>`
+  for one stage.
+- File: a field at the top level holds for every stage, a field in a table (`[frontend]`, `[bus]`,
+  `[up]` …) for one.
 
-cyclopts converts and validates the values. Its own sources for the environment and TOML are not used: they stop at the
-first problem, do not combine both levels, and read empty variables and those of Kubernetes as values.
+cyclopts converts and validates the values. Its own sources for the environment and TOML are not
+used: they stop at the first problem, do not combine both levels, and read empty variables and those
+of Kubernetes as values.
 """
 
 import copy
@@ -31,15 +35,26 @@ CONFIG_VARIABLE = "TURNWIRE_CONFIG"
 KEY_VARIABLE = "TURNWIRE_API_KEY"
 """The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send it."""
 _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
-# Kubernetes sets these variables in every pod for every Service of the namespace: a Service named `turnwire-frontend`
-# makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
+# Kubernetes sets these variables in every pod for every Service of the namespace: a Service named
+# `turnwire-frontend` makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
-# A password may have unescaped characters: all up to the last @ is masked, also where the scheme is missing.
+# A password may have unescaped characters: all up to the last @ is masked, also where the scheme is
+# missing.
 _PIECES = re.compile(r"([\s\"]|://)")
 _USER = re.compile(r"(?:^|[/:=\"'(])([^/:=\"'(]+):")
 _SERVERS = re.compile(r"(,\s*(?=[a-z]+://))", re.IGNORECASE)
 _USERS = re.compile(r"\A([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
 _NUMBER = re.compile(r"(-?\d[\d_]*(?:\.\d+)?)\s*(?:([kmgtKMGT])(i?B)?)?")
 
 C = TypeVar("C", bound=Config)
@@ -54,14 +69,17 @@ class ConfigError(ValueError):
 
 
 class LoadedConfig(Struct, Generic[C], frozen=True):
-    """A configuration, and the origin of each option's value: a flag, a variable, a place in the file, or `default`."""
+    """A configuration, and the origin of each option's value: a flag, a variable, a place in the
+    file, or `default`."""
 
     config: C
     origins: dict[str, str]
 
     def chosen(self) -> dict[str, Any]:
         """Returns the values that are not defaults, by name."""
-        paths = {name: self._path(name) for name, origin in self.origins.items() if origin != "default"}
+        paths = {
+            name: self._path(name) for name, origin in self.origins.items() if origin != "default"
+        }
         return {name: operator.attrgetter(path)(self.config) for name, path in paths.items()}
 
     def _path(self, name: str) -> str:
@@ -74,7 +92,13 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
             path = self._path(name)
             value = operator.attrgetter(path)(self.config)
             masked = mask_passwords(msgspec.json.encode(value).decode())
-            rows.append((path, mask_servers(value) if name == "nats_url" else msgspec.json.decode(masked), origin))
+            rows.append(
+                (
+                    path,
+                    mask_servers(value) if name == "nats_url" else msgspec.json.decode(masked),
+                    origin,
+                )
+            )
         return rows
 
 
@@ -86,7 +110,8 @@ class Sources(Struct, frozen=True):
     file: str | None = None
 
     def load(self, config: type[C], defaults: Mapping[str, Any] | None = None) -> LoadedConfig[C]:
-        """Loads a valid configuration. `defaults` replace its own. Raises ConfigError with all problems."""
+        """Loads a valid configuration. `defaults` replace its own. Raises ConfigError with all
+        problems."""
         content, problems = _read(self.file)
         problems += _unknown_in_file(content, self.file) + _unknown_in_env(self.env)
         layers = ChainMap(*self._layers(config, content))
@@ -110,7 +135,9 @@ class Sources(Struct, frozen=True):
         if problems:
             raise ConfigError(problems)
         try:
-            return LoadedConfig(config(**values, **({"bus": BusConfig(**bus)} if bus else {})), origins)
+            return LoadedConfig(
+                config(**values, **({"bus": BusConfig(**bus)} if bus else {})), origins
+            )
         except ValueError as error:
             name, _, reason = str(error).partition(": ")
             origin = origins.get(name, "default")
@@ -133,7 +160,9 @@ class Sources(Struct, frozen=True):
             raise ConfigError(list(problems))
         return loaded
 
-    def _layers(self, config: type[Config], content: Mapping[str, Any]) -> Iterator[dict[str, Sequence[Token]]]:
+    def _layers(
+        self, config: type[Config], content: Mapping[str, Any]
+    ) -> Iterator[dict[str, Sequence[Token]]]:
         """Yields values by option, the layer that takes precedence first."""
         (table,) = (name for name, listed in TABLES.items() if listed is config)
         yield dict(self.flags)
@@ -147,15 +176,19 @@ class Sources(Struct, frozen=True):
         for place in (table, "bus"):
             values = content.get(place)
             if isinstance(values, dict):
-                yield {name: [_file_token(f"{self.file} [{place}] {name}", v)] for name, v in values.items()}
+                yield {
+                    name: [_file_token(f"{self.file} [{place}] {name}", v)]
+                    for name, v in values.items()
+                }
         yield {name: [_file_token(f"{self.file} {name}", value)] for name, value in content.items()}
 
 
 def options(config: type[Config], help_texts: bool = False) -> Sequence[Argument]:
-    """Returns the fields of `config`, with those of `bus`, as arguments with types, defaults and flags.
+    """Returns the fields of `config`, with those of `bus`, as arguments with types, defaults and
+    flags.
 
-    They must not be changed: they are made once, because that takes cyclopts 5 to 20 ms, and `turnwire up` reads them
-    36 times.
+    They must not be changed: they are made once, because that takes cyclopts 5 to 20 ms, and
+    `turnwire up` reads them 36 times.
     """
     return _options(cast(Hashable, config), help_texts)
 
@@ -163,11 +196,14 @@ def options(config: type[Config], help_texts: bool = False) -> Sequence[Argument
 @cache
 def _options(config: Any, help_texts: bool) -> Sequence[Argument]:
     fields: list[Argument] = []
-    every = Parameter(converter=_convert, json_list=True, allow_repeating=True, negative_iterable=())
+    every = Parameter(
+        converter=_convert, json_list=True, allow_repeating=True, negative_iterable=()
+    )
     app = App(default_command=config, default_parameter=every)
     for argument in app.assemble_argument_collection(parse_docstring=help_texts):
         if argument.children:
-            # Read separately, `bus` gets the parameter that nested fields do not inherit, and flags without a prefix.
+            # Read separately, `bus` gets the parameter that nested fields do not inherit, and flags
+            # without a prefix.
             fields += options(BusConfig, help_texts)
         elif not argument.keys:
             fields.append(argument)
@@ -187,12 +223,15 @@ def mask_passwords(text: object) -> str:
     pieces = _PIECES.split(str(text))  # one pattern for the whole text would take quadratic time
     for at in range(0, len(pieces), 2):
         if "@" in pieces[at]:
-            pieces[at] = _mask_piece(pieces[at], pieces[at - 2] if at and pieces[at - 1] == "://" else None)
+            pieces[at] = _mask_piece(
+                pieces[at], pieces[at - 2] if at and pieces[at - 1] == "://" else None
+            )
     return "".join(pieces)
 
 
 def _mask_piece(piece: str, scheme: str | None) -> str:
-    """Masks the login in a text without spaces. `scheme`: what comes before `://`; None: it does not begin a URL."""
+    """Masks the login in a text without spaces. `scheme`: what comes before `://`; None: it does
+    not begin a URL."""
     host = 0
     if scheme is not None:
         authority = piece if scheme.endswith(("nats", "tls")) else piece.partition("/")[0]
@@ -225,7 +264,9 @@ def nearest_file(path: str) -> str:
     """Returns `; did you mean "x"?` with the most similar name in the same directory, or nothing."""
     place = Path(path).expanduser()
     try:
-        names = {file.name for file in place.parent.iterdir()} - {place.name}  # a directory may have this name
+        names = {file.name for file in place.parent.iterdir()} - {
+            place.name
+        }  # a directory may have this name
     except OSError:
         return ""
     close = difflib.get_close_matches(place.name, sorted(names), n=1)
@@ -234,7 +275,11 @@ def nearest_file(path: str) -> str:
 
 def _value(option: Argument, tokens: Sequence[Token]) -> Any:
     """Converts `tokens` to the option's value. Raises CycloptsError."""
-    if type(None) in get_args(option.hint) and tokens[-1].value == "" and tokens[-1].implicit_value is UNSET:
+    if (
+        type(None) in get_args(option.hint)
+        and tokens[-1].value == ""
+        and tokens[-1].implicit_value is UNSET
+    ):
         return None
     option = copy.copy(option)
     option.tokens = []
@@ -244,7 +289,8 @@ def _value(option: Argument, tokens: Sequence[Token]) -> Any:
 
 
 def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
-    """Converts as cyclopts, with units for integers, commas in lists, and files for dicts. Raises ValueError."""
+    """Converts as cyclopts, with units for integers, commas in lists, and files for dicts. Raises
+    ValueError."""
     if tokens and isinstance(tokens[-1].implicit_value, tuple):
         return msgspec.convert(tokens[-1].implicit_value[0], hint)
     text = tokens[-1].value if tokens else ""
@@ -264,7 +310,9 @@ def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
     if get_origin(hint) is dict:
         try:
             is_json = text.lstrip().startswith("{")
-            return msgspec.convert(msgspec.json.decode(text) if is_json else _read_table(text), hint)
+            return msgspec.convert(
+                msgspec.json.decode(text) if is_json else _read_table(text), hint
+            )
         except msgspec.MsgspecError as error:
             raise ValueError(f'"{text}": {error}') from error
     return cyclopts.convert(hint, tokens)
@@ -294,10 +342,12 @@ def _read_table(path: str) -> Any:
 
 
 def _file_token(origin: str, value: Any) -> Token:
-    """Makes the token of a value in a TOML file. A tuple protects typed values: cyclopts would read True as a
-    number."""
+    """Makes the token of a value in a TOML file. A tuple protects typed values: cyclopts would read
+    True as a number."""
     return (
-        Token(keyword=origin, value=value) if isinstance(value, str) else Token(keyword=origin, implicit_value=(value,))
+        Token(keyword=origin, value=value)
+        if isinstance(value, str)
+        else Token(keyword=origin, implicit_value=(value,))
     )
 
 
@@ -309,7 +359,9 @@ def _read(file: str | None) -> tuple[dict[str, Any], list[str]]:
     except tomllib.TOMLDecodeError as error:
         return {}, [f"{file} is not valid TOML: {error}"]
     except (OSError, UnicodeDecodeError) as error:
-        return {}, [f"cannot read the configuration file (--config) {file}: {error}{nearest_file(file)}"]
+        return {}, [
+            f"cannot read the configuration file (--config) {file}: {error}{nearest_file(file)}"
+        ]
 
 
 def _unknown_in_file(content: Mapping[str, Any], file: str | None) -> list[str]:
@@ -322,12 +374,21 @@ def _unknown_in_file(content: Mapping[str, Any], file: str | None) -> list[str]:
             problems.append(f"{file}: {name} is a table: write [{name}]")
         elif name in TABLES:
             names = _names(TABLES[name])
-            problems += [f'{file} [{name}]: unknown name "{n}"{nearest(n, names)}' for n in value if n not in names]
+            problems += [
+                f'{file} [{name}]: unknown name "{n}"{nearest(n, names)}'
+                for n in value
+                if n not in names
+            ]
     return problems
 
 
 def _unknown_in_env(env: Mapping[str, str]) -> list[str]:
-    names = {name for table, config in TABLES.items() for n in _names(config) for name in (n, f"{table}_{n}")}
+    names = {
+        name
+        for table, config in TABLES.items()
+        for n in _names(config)
+        for name in (n, f"{table}_{n}")
+    }
     variables = {CONFIG_VARIABLE, KEY_VARIABLE, *(PREFIX + name.upper() for name in names)}
     return [
         f'unknown variable "{name}"{nearest(name, variables)}'
@@ -343,4 +404,6 @@ def _names(config: type[Config]) -> set[str]:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    return bool(_SERVICE_LINK.fullmatch(name)) or (name.endswith("_PORT") and value.startswith(("tcp://", "udp://")))
+    return bool(_SERVICE_LINK.fullmatch(name)) or (
+        name.endswith("_PORT") and value.startswith(("tcp://", "udp://"))
+    )

@@ -1,7 +1,7 @@
 """Writes log lines to a stream: single lines at once, bursts together.
 
-Each write to a pipe wakes its reader. A frontend logs a line for every request; waking `turnwire up` for each would
-take 0.1 to 0.2 ms of CPU per request, on another core.
+Each write to a pipe wakes its reader. A frontend logs a line for every request; waking `turnwire
+up` for each would take 0.1 to 0.2 ms of CPU per request, on another core.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ EVERY_S = 0.05
 
 
 def printable(text: str) -> str:
-    """Returns the text with escaped control characters: clients choose paths and names, and terminals obey them."""
+    """Returns the text with escaped control characters: clients choose paths and names, and
+    terminals obey them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -42,8 +43,8 @@ class RateLimit:
 
 
 class LineWriter:
-    """The logger that structlog wraps. Thread-safe. Lines keep their order; one of level warning or above is written at
-    once, with all before it."""
+    """The logger that structlog wraps. Thread-safe. Lines keep their order; one of level warning or
+    above is written at once, with all before it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

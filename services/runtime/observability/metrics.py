@@ -10,7 +10,25 @@ from prometheus_client.registry import Collector
 from schemas.control import Load, Stage
 from services.runtime.bus import Bus
 
-STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+STEP_S = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 """Buckets for a turn's time in one step of its path."""
 
 Reading = tuple[str, Callable[[], float | None]]
@@ -57,8 +75,8 @@ def load_readings(stage: str, load: Callable[[], Load]) -> dict[str, Reading]:
 class LabelledRegistry(Collector):
     """A process's registry with labels of the process on each of Turnwire's own metrics.
 
-    The stages share names (`turnwire_requests_running`), and several models share a bus: without these labels a sum
-    over all processes would mix them.
+    The stages share names (`turnwire_requests_running`), and several models share a bus: without
+    these labels a sum over all processes would mix them.
     """
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
@@ -70,19 +88,23 @@ class LabelledRegistry(Collector):
         for metric in self._registry.collect():
             if metric.name.startswith("turnwire_"):
                 metric.samples = [
-                    sample._replace(labels={**self._labels, **sample.labels}) for sample in metric.samples
+                    sample._replace(labels={**self._labels, **sample.labels})
+                    for sample in metric.samples
                 ]
             yield metric
 
 
 def process_labels(stage: Stage, model: str | None = None) -> dict[str, str]:
-    """Returns the labels of a process. `model`: the one that it serves; None for a frontend, which serves all."""
+    """Returns the labels of a process. `model`: the one that it serves; None for a frontend, which
+    serves all."""
     return {"stage": stage} if model is None else {"stage": stage, "model": model}
 
 
 def step_histogram(step: str, text: str, registry: CollectorRegistry) -> Histogram:
     """Makes the histogram of one step of a turn's path: `turnwire_request_<step>_time_seconds`."""
-    return Histogram(f"turnwire_request_{step}_time_seconds", text, registry=registry, buckets=STEP_S)
+    return Histogram(
+        f"turnwire_request_{step}_time_seconds", text, registry=registry, buckets=STEP_S
+    )
 
 
 def register(registry: CollectorRegistry, *collectors: Collector) -> None:

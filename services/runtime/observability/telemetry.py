@@ -10,7 +10,14 @@ import sys
 from collections import defaultdict
 from typing import Any, TextIO, TypeAlias
 
-from prometheus_client import CollectorRegistry, GCCollector, Histogram, Info, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -28,8 +35,11 @@ FilteringBoundLogger: TypeAlias = structlog.typing.FilteringBoundLogger
 LAG_SAMPLE_S = 0.25
 
 
-def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: object) -> FilteringBoundLogger:
-    """Makes a logger at the configured level, with `bound` in every line: JSON lines, or text on a terminal."""
+def open_log(
+    config: ServiceConfig, stream: TextIO | None = None, **bound: object
+) -> FilteringBoundLogger:
+    """Makes a logger at the configured level, with `bound` in every line: JSON lines, or text on a
+    terminal."""
     stream = stream or sys.stderr
     console = config.log_format == "console" or (config.log_format == "auto" and stream.isatty())
     shared: list[Any] = [
@@ -40,7 +50,10 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
     ]
     plain = structlog.dev.plain_traceback
     last: list[Any] = (
-        [_printable, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+        [
+            _printable,
+            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain),
+        ]
         if console
         else [structlog.processors.format_exc_info, _as_json]
     )
@@ -54,15 +67,17 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
 
 
 class _TracebackLimit:
-    """Leaves out a traceback within `REPEAT_S` of another one of the same event: a message may cause each, and anyone
-    on the bus may send many. The next line has the number."""
+    """Leaves out a traceback within `REPEAT_S` of another one of the same event: a message may
+    cause each, and anyone on the bus may send many. The next line has the number."""
 
     def __init__(self) -> None:
         self._limits: defaultdict[str, RateLimit] = defaultdict(RateLimit)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         if event.get("exc_info"):
-            left_out = self._limits[event.get("logger") or event["event"]].admit()  # libraries' texts vary
+            left_out = self._limits[
+                event.get("logger") or event["event"]
+            ].admit()  # libraries' texts vary
             if left_out is None:
                 raise structlog.DropEvent
             if left_out:
@@ -71,14 +86,23 @@ class _TracebackLimit:
 
 
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {
+        name: printable(value) if isinstance(value, str) else value for name, value in event.items()
+    }
 
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    line = {"time": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
+    line = {
+        "time": event.pop("timestamp"),
+        "level": event.pop("level"),
+        "event": event.pop("event"),
+        **event,
+    }
     text = json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":"))
     if "Infinity" in text or "NaN" in text:  # not JSON, where they are numbers
-        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(
+            json.loads(text, parse_constant=str), ensure_ascii=False, separators=(",", ":")
+        )
     return text.encode(errors="replace").decode()  # a lone surrogate must not raise
 
 
@@ -101,16 +125,24 @@ class _Adopted(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.getMessage() in _HANGUPS:
             return
-        self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
+        self._log.log(
+            record.levelno,
+            record.getMessage(),
+            logger=record.name,
+            exc_info=record.exc_info or None,
+        )
 
 
 def new_registry() -> CollectorRegistry:
-    """Makes a registry with the process's version, CPU, memory, file handles and garbage collection."""
+    """Makes a registry with the process's version, CPU, memory, file handles and garbage
+    collection."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    Info("turnwire_build", "The release of this process.", registry=registry).info({"version": __version__})
+    Info("turnwire_build", "The release of this process.", registry=registry).info(
+        {"version": __version__}
+    )
     return registry
 
 

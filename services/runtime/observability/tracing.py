@@ -1,11 +1,11 @@
 """Records OpenTelemetry spans and exports them by OTLP (docs/tracing.md).
 
-The only module that uses OpenTelemetry, imported only where tracing is on. Elsewhere a process has no `Tracer`,
-messages have no trace context, and nothing is recorded.
+The only module that uses OpenTelemetry, imported only where tracing is on. Elsewhere a process has
+no `Tracer`, messages have no trace context, and nothing is recorded.
 
-Stages record most spans when they are over, with times taken before. All times are Unix times in nanoseconds
-(`time.time_ns`), which processes on one machine share. Attributes are numbers, names and kinds: never text of prompts,
-answers, arguments or headers.
+Stages record most spans when they are over, with times taken before. All times are Unix times in
+nanoseconds (`time.time_ns`), which processes on one machine share. Attributes are numbers, names
+and kinds: never text of prompts, answers, arguments or headers.
 """
 
 import asyncio
@@ -24,9 +24,24 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    TraceIdRatioBased,
+)
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from schemas.control import Stage
@@ -43,8 +58,8 @@ Attributes: TypeAlias = Mapping[str, Value | None]
 """None: the attribute is left out."""
 
 BATCH = 256
-"""Spans in one export, unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` has another value. Half of the SDK's default, because
-encoding a batch blocks the event loop for some milliseconds."""
+"""Spans in one export, unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` has another value. Half of the SDK's
+default, because encoding a batch blocks the event loop for some milliseconds."""
 CLOSE_S = 2.0
 """Limit for the export of the last spans at the end of the process."""
 LOG_EVERY_S = 60.0
@@ -56,7 +71,8 @@ _FAILED = Status(StatusCode.ERROR)
 
 
 class Scope:
-    """A parent of spans: a sampled span of this process or another one, or a trace without a span so far."""
+    """A parent of spans: a sampled span of this process or another one, or a trace without a span
+    so far."""
 
     def __init__(self, tracer: "Tracer", context: SpanContext) -> None:
         """`context`: that of the span; for a new trace, one without a span id."""
@@ -73,17 +89,24 @@ class Scope:
         error: str | None = None,
         events: Sequence[tuple[str, int, Attributes]] = (),
     ) -> None:
-        """Records a child that is over. `error`: as in `OpenSpan.end`; `events`: (name, time, details)."""
+        """Records a child that is over. `error`: as in `OpenSpan.end`; `events`: (name, time,
+        details)."""
         span = self.open(name, start, attributes)
         for event, at, details in events:
             span.event(event, at, details)
         span.end(end, error=error)
 
     def open(
-        self, name: str, start: int, attributes: Attributes, *, after: "OpenSpan | None" = None, server: bool = False
+        self,
+        name: str,
+        start: int,
+        attributes: Attributes,
+        *,
+        after: "OpenSpan | None" = None,
+        server: bool = False,
     ) -> "OpenSpan":
-        """Begins a child. `after`: the span that it continues and links to; `server`: whether it is a request that this
-        process serves."""
+        """Begins a child. `after`: the span that it continues and links to; `server`: whether it is
+        a request that this process serves."""
         span = OpenSpan(self._tracer, self._context, name, start, attributes)
         if after is not None:
             span.links.append(Link(after._context))
@@ -98,8 +121,13 @@ class OpenSpan(Scope):
     The SDK's spans cost ten times as much: they are locked, limited and made current.
     """
 
-    def __init__(self, tracer: "Tracer", parent: SpanContext, name: str, start: int, attributes: Attributes) -> None:
-        super().__init__(tracer, SpanContext(parent.trace_id, getrandbits(64), False, _SAMPLED, parent.trace_state))
+    def __init__(
+        self, tracer: "Tracer", parent: SpanContext, name: str, start: int, attributes: Attributes
+    ) -> None:
+        super().__init__(
+            tracer,
+            SpanContext(parent.trace_id, getrandbits(64), False, _SAMPLED, parent.trace_state),
+        )
         self._parent = parent if parent.is_valid else None
         self._name = name
         self._start = start
@@ -170,14 +198,17 @@ class Tracer:
         return Scope(self, SpanContext(int(trace_id, 16), int(span_id, 16), True, _SAMPLED, state))
 
     def sample(self, headers: Mapping[str, str]) -> Scope | None:
-        """Returns the parent of a request's spans: the client's span from `traceparent`, or a new trace; None: the
-        request is not sampled."""
+        """Returns the parent of a request's spans: the client's span from `traceparent`, or a new
+        trace; None: the request is not sampled."""
         context = Context()
         if "traceparent" in headers:
             context = self._propagator.extract(_lower(headers), context)
         client = trace.get_current_span(context).get_span_context()
         trace_id = client.trace_id if client.is_valid else getrandbits(128)
-        if self._sampler.should_sample(context, trace_id, "").decision is not Decision.RECORD_AND_SAMPLE:
+        if (
+            self._sampler.should_sample(context, trace_id, "").decision
+            is not Decision.RECORD_AND_SAMPLE
+        ):
             return None
         return Scope(self, client if client.is_valid else SpanContext(trace_id, 0, False, _SAMPLED))
 
@@ -191,7 +222,8 @@ class Tracer:
             self._parent.reset(token)
 
     def parent(self) -> Scope | None:
-        """Returns the parent for the span of a turn that the running task opens (`within`); None: it is not sampled."""
+        """Returns the parent for the span of a turn that the running task opens (`within`); None:
+        it is not sampled."""
         return self._parent.get(partial(self.sample, {}))()
 
     async def close(self) -> None:
@@ -212,12 +244,16 @@ class Tracer:
             pass
 
 
-def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger) -> Tracer:
+def open_tracer(
+    config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger
+) -> Tracer:
     """Sets up the SDK and its exporter from the configuration and the standard `OTEL_*` variables.
 
     Raises ImportError if the protocol's exporter is not installed, ValueError for invalid settings.
     """
-    if config.otlp_endpoint is not None and not config.otlp_endpoint.startswith(("http://", "https://")):
+    if config.otlp_endpoint is not None and not config.otlp_endpoint.startswith(
+        ("http://", "https://")
+    ):
         raise ValueError("otlp_endpoint must be an http or https URL")
     logger = logging.getLogger("opentelemetry")
     logger.handlers[:] = [_OneLine(log)]
@@ -232,7 +268,9 @@ def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: Filterin
         sampler = ParentBased(TraceIdRatioBased(config.trace_ratio))
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         sampler = ALWAYS_OFF
-    provider = TracerProvider(sampler, resource, shutdown_on_exit=False)  # reads the variables of samplers
+    provider = TracerProvider(
+        sampler, resource, shutdown_on_exit=False
+    )  # reads the variables of samplers
     batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH
     processor = BatchSpanProcessor(_exporter(config.otlp_endpoint), max_export_batch_size=batch)
     return Tracer(provider.sampler, resource, processor)
@@ -240,15 +278,23 @@ def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: Filterin
 
 def _exporter(endpoint: str | None) -> SpanExporter:
     env = os.environ
-    protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or env.get(
+        "OTEL_EXPORTER_OTLP_PROTOCOL"
+    )
     if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
+            OTLPSpanExporter as GrpcExporter,
+        )
 
         exporter: SpanExporter = GrpcExporter(endpoint)
         return exporter
     if protocol not in (None, "", "http/protobuf"):
-        raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported: http/protobuf or grpc")
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+        raise ValueError(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported: http/protobuf or grpc"
+        )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+        OTLPSpanExporter as HttpExporter,
+    )
 
     return HttpExporter(f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None)
 
@@ -263,7 +309,9 @@ class _OneLine(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if (left_out := self._limit.admit()) is not None:
-            self._log.warning("tracing.problem", problem=mask_passwords(record.getMessage()), left_out=left_out)
+            self._log.warning(
+                "tracing.problem", problem=mask_passwords(record.getMessage()), left_out=left_out
+            )
 
 
 def _without_none(attributes: Attributes) -> dict[str, Value]:

@@ -1,11 +1,14 @@
-"""Stores values that all processes share in buckets of JetStream, in its key-value form (NATS ADR-8).
+"""Stores values that all processes share in buckets of JetStream, in its key-value form (NATS
+ADR-8).
 
-Each value is encrypted with a key derived from its own name, and stored under a hash of that name: NATS lets a user
-that may read one key read them all by wildcard or by number, but it cannot decrypt the values of keys that it lacks.
+Each value is encrypted with a key derived from its own name, and stored under a hash of that name:
+NATS lets a user that may read one key read them all by wildcard or by number, but it cannot decrypt
+the values of keys that it lacks.
 
-A bucket is a cache: values expire, and a full bucket drops the oldest. A missing value costs speed or a "not found",
-never correctness. The stream of nats-py's `create_key_value` would refuse new values when it is full. `create_bucket`
-is for the set-up step (`turnwire buckets`): services may not create streams, and only use existing ones.
+A bucket is a cache: values expire, and a full bucket drops the oldest. A missing value costs speed
+or a "not found", never correctness. The stream of nats-py's `create_key_value` would refuse new
+values when it is full. `create_bucket` is for the set-up step (`turnwire buckets`): services may
+not create streams, and only use existing ones.
 """
 
 import asyncio
@@ -31,8 +34,8 @@ PAUSE_S = 0.2
 RETRY_S = 5.0
 """The least time between two searches for a bucket that was not found."""
 LOST_S = 30.0
-"""Time after which a bucket that was found, and is not there any more, counts as not found. `turnwire up` and `turnwire
-buckets --every-s` have made it again by then."""
+"""Time after which a bucket that was found, and is not there any more, counts as not found.
+`turnwire up` and `turnwire buckets --every-s` have made it again by then."""
 _DUPLICATE_WINDOW_S = 120.0
 _NONCE_BYTES = 12
 _SEAL_BYTES = _NONCE_BYTES + 16
@@ -62,7 +65,8 @@ LEDGER_BUCKET = "tw_ledger"
 
 
 def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
-    """Returns the bucket of the ledger entries of all models, which parsers write and preprocessors read."""
+    """Returns the bucket of the ledger entries of all models, which parsers write and preprocessors
+    read."""
     return BucketConfig(
         name=LEDGER_BUCKET,
         description="Turnwire: the tokens of turns",
@@ -73,19 +77,21 @@ def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
 
 
 class Bucket:
-    """One bucket. Its operations raise Unavailable or TimedOut if the server does not answer, EngineFailed if it
-    refuses.
+    """One bucket. Its operations raise Unavailable or TimedOut if the server does not answer,
+    EngineFailed if it refuses.
 
-    Reading a value takes its key, so a key must be as hard to guess as a password. A stored value that another
-    key, another release or a forger made counts as missing.
+    Reading a value takes its key, so a key must be as hard to guess as a password. A stored value
+    that another key, another release or a forger made counts as missing.
 
-    A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps nothing. This is logged
-    once, and the bucket is used as soon as it exists.
+    A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps
+    nothing. This is logged once, and the bucket is used as soon as it exists.
     """
 
-    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0) -> None:
-        """`patience_s`: how long a call is repeated while the server does not answer. A cluster that loses a server
-        needs some ten seconds for a new leader."""
+    def __init__(
+        self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0
+    ) -> None:
+        """`patience_s`: how long a call is repeated while the server does not answer. A cluster
+        that loses a server needs some ten seconds for a new leader."""
         self._patience_s = patience_s
         self._bus = bus
         self._config = config
@@ -105,10 +111,16 @@ class Bucket:
 
     async def members(self, key: str) -> list[bytes]:
         """Returns the values of a key with several, oldest first."""
-        subject, values, seq = subjects.bucket_members(self._config.name, _place(key)), list[bytes](), 0
+        subject, values, seq = (
+            subjects.bucket_members(self._config.name, _place(key)),
+            list[bytes](),
+            0,
+        )
 
         def next_one(js: Any) -> Awaitable[Any]:
-            return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
+            return cast(
+                Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True)
+            )
 
         while (message := await self._call(next_one)) is not None:
             seq = message.seq
@@ -117,10 +129,12 @@ class Bucket:
         return values
 
     async def any_members(self, keys: Sequence[str]) -> bool:
-        """Returns whether any of these keys has values (`members`), with one request; also True if the server does not
-        answer."""
+        """Returns whether any of these keys has values (`members`), with one request; also True if
+        the server does not answer."""
         filters = [subjects.bucket_members(self._config.name, _place(key)) for key in keys]
-        request = msgspec.json.encode({"multi_last": filters, "batch": 1})  # the first answer decides
+        request = msgspec.json.encode(
+            {"multi_last": filters, "batch": 1}
+        )  # the first answer decides
         try:
             await self._bus.request(subjects.stored_messages(self._stream), request, TIMEOUT_S)
         except NotFound:
@@ -140,12 +154,17 @@ class Bucket:
         await self._write(key, self._seal(key, value), None)
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
-        """Sends a value in this tick, without waiting for the acknowledgement. `member`: its name among `members`.
+        """Sends a value in this tick, without waiting for the acknowledgement. `member`: its name
+        among `members`.
 
         Raises as `put`; Unavailable: the connection is down.
         """
         bucket, place = self._config.name, _place(key)
-        at = subjects.bucket_key(bucket, place) if member is None else subjects.bucket_member(bucket, place, member)
+        at = (
+            subjects.bucket_key(bucket, place)
+            if member is None
+            else subjects.bucket_member(bucket, place, member)
+        )
         self._bus.ask(at, self._seal(key, value), TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
@@ -155,9 +174,14 @@ class Bucket:
     def _seal(self, key: str, value: bytes) -> bytes:
         if not value:
             raise ValueError("an empty value means that the key is deleted")
-        limit, name = min(self._config.max_value_bytes, self._bus.max_payload - _SEAL_BYTES), self._config.name
+        limit, name = (
+            min(self._config.max_value_bytes, self._bus.max_payload - _SEAL_BYTES),
+            self._config.name,
+        )
         if len(value) > limit:
-            raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}")
+            raise TooLarge(
+                f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}"
+            )
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + _cipher(key).encrypt(nonce, value, None)
 
@@ -166,8 +190,8 @@ class Bucket:
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
-        """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the bucket was never
-        found."""
+        """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the
+        bucket was never found."""
         until = asyncio.get_running_loop().time() + self._patience_s
         while True:
             try:
@@ -249,7 +273,8 @@ async def create_bucket(bus: Bus, config: BucketConfig) -> None:
     try:
         await bus.jetstream(lambda js: js.add_stream(**stream), TIMEOUT_S)
     except EngineFailed as refused:
-        # A bucket of an older release or another setting has other limits. Another error occurs again.
+        # A bucket of an older release or another setting has other limits. Another error occurs
+        # again.
         try:
             await bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
         except (NotFound, EngineFailed):
@@ -268,11 +293,14 @@ def _cipher(key: str) -> AESGCM:
 def _open(key: str, data: bytes) -> bytes | None:
     """Decrypts a stored value; None if there is none, or if it was not made with this key."""
     try:
-        return _cipher(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None) if data else None
+        return (
+            _cipher(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None) if data else None
+        )
     except (InvalidTag, ValueError):
         return None
 
 
 def digest_key(*parts: str | None) -> str:
-    """Returns a short key of [0-9a-f] that differs for different lists of parts; None differs from ""."""
+    """Returns a short key of [0-9a-f] that differs for different lists of parts; None differs from
+    ""."""
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=20).hexdigest()

@@ -1,8 +1,8 @@
 """Sends and receives frames: the sender drains its outboxes within credit, the receiver grants it.
 
-The worker sends token frames to parser shards, the parser sends event frames to frontends; both use `FrameSender`, and
-their receivers `FrameReceiver`. Frames are formed by draining, never by waiting: whatever was scheduled in a tick of
-the loop is sent at its end, in one frame per receiver.
+The worker sends token frames to parser shards, the parser sends event frames to frontends; both use
+`FrameSender`, and their receivers `FrameReceiver`. Frames are formed by draining, never by waiting:
+whatever was scheduled in a tick of the loop is sent at its end, in one frame per receiver.
 """
 
 import asyncio
@@ -21,8 +21,9 @@ from services.runtime.process import Links, Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
 FRAME_BYTES = 128 * 1024
-"""The approximate size of a frame. A receiver handles a frame without a break, so this bounds how long its other
-messages wait. Even if JSON escapes every character with six, a frame is below any server's limit."""
+"""The approximate size of a frame. A receiver handles a frame without a break, so this bounds how
+long its other messages wait. Even if JSON escapes every character with six, a frame is below any
+server's limit."""
 INITIAL_WINDOW = 256 * 1024
 """Bytes that may be under way to a receiver before its first heartbeat."""
 DRAIN_AGAIN_S = 0.5
@@ -36,7 +37,8 @@ _decode_credit = msgspec.json.Decoder(Credit).decode
 _decode_replay = msgspec.json.Decoder(Replay).decode
 
 Fill = Callable[[str, int], msgspec.Struct | None]
-"""(receiver, seq) → the next frame for the receiver; None: nothing to send, and the number is not used."""
+"""(receiver, seq) → the next frame for the receiver; None: nothing to send, and the number is not
+used."""
 
 
 class FrameSender:
@@ -57,8 +59,8 @@ class FrameSender:
             fill: takes the next frame, about `FRAME_BYTES`, out of a receiver's outbox.
             on_credit: (receiver, seq): everything up to that frame has arrived.
             on_replay: rewinds the streams that the request names; the sender then drains again.
-            on_unsendable: (receiver, frame): takes back a frame that cannot be encoded, and ends the streams that
-                caused it. Returns False if there are none.
+            on_unsendable: (receiver, frame): takes back a frame that cannot be encoded, and ends
+                the streams that caused it. Returns False if there are none.
         """
         self._process = process
         self._receivers: Stage = receivers
@@ -81,7 +83,12 @@ class FrameSender:
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.on_reconnect.append(self._drain_soon)
-        counters = {"turnwire_stream_replays_total": ("Replays requested of this process.", lambda: self.replays)}
+        counters = {
+            "turnwire_stream_replays_total": (
+                "Replays requested of this process.",
+                lambda: self.replays,
+            )
+        }
         register(process.metrics, CountCollector(counters))
 
     def links(self) -> Links:
@@ -104,8 +111,8 @@ class FrameSender:
         return receiver in self._scheduled
 
     def forget(self, receiver: str) -> None:
-        """Removes a receiver that has left. A later frame to it starts a new generation; the receiver then discards
-        what it had of this sender."""
+        """Removes a receiver that has left. A later frame to it starts a new generation; the
+        receiver then discards what it had of this sender."""
         if self._links.pop(receiver, None) is not None:
             self._generation += 1
         self._scheduled.pop(receiver, None)
@@ -131,8 +138,8 @@ class FrameSender:
             try:
                 self._drain_to(receiver)
             except Exception:
-                # One receiver's failure must not affect the others. It is scheduled again here, because its outbox does
-                # that only with new output.
+                # One receiver's failure must not affect the others. It is scheduled again here,
+                # because its outbox does that only with new output.
                 self._scheduled.pop(receiver, None)
                 self._process.log.exception("stream.drain_failed", receiver=receiver)
                 self._loop.call_later(DRAIN_AGAIN_S, self._schedule_again, receiver)
@@ -158,7 +165,9 @@ class FrameSender:
             try:
                 self._process.bus.publish(self._subject(receiver), data)
             except TooLarge as error:
-                self._process.log.error("stream.frame_too_large", receiver=receiver, error=str(error))
+                self._process.log.error(
+                    "stream.frame_too_large", receiver=receiver, error=str(error)
+                )
 
     def _credited(self, delivery: Delivery) -> None:
         credit = _decode_credit(delivery.data)
@@ -180,7 +189,10 @@ class FrameSender:
             # rare: a replay request was lost, and the next one asks for all streams
             replay = msgspec.structs.replace(replay, all=True)
         self._process.log.info(
-            "stream.replay", receiver=replay.receiver, streams=len(replay.streams), everything=replay.all
+            "stream.replay",
+            receiver=replay.receiver,
+            streams=len(replay.streams),
+            everything=replay.all,
         )
         self._on_replay(replay)
         self._on_credit(replay.receiver, link.delivered)
@@ -201,7 +213,8 @@ class FrameReceiver:
         """
         Args:
             positions: returns this process's positions in all streams of a sender.
-            on_given_up: called if a living sender took this process for dead; its streams are elsewhere or lost.
+            on_given_up: called if a living sender took this process for dead; its streams are
+            elsewhere or lost.
         """
         self._process = process
         self._senders: Stage = senders
@@ -209,8 +222,11 @@ class FrameReceiver:
         self._on_given_up = on_given_up
         self._links: dict[str, ReceiveLink] = {}
         self._former: FIFOCache[str, ReceiveLink] = FIFOCache(MAX_FORMER)
-        """The links of senders without heartbeats. If they are alive, they may have given this process up."""
-        self._requested: TTLCache[tuple[ReceiveLink, str], None] = TTLCache(MAX_REPLAYS, REPLAY_AGAIN_S)
+        """The links of senders without heartbeats. If they are alive, they may have given this
+        process up."""
+        self._requested: TTLCache[tuple[ReceiveLink, str], None] = TTLCache(
+            MAX_REPLAYS, REPLAY_AGAIN_S
+        )
         """Streams with a recent replay request."""
         self.gaps = 0
         counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
@@ -221,10 +237,13 @@ class FrameReceiver:
     def opens(self, sender: str, seq: int) -> bool:
         """Returns whether a frame may be handled; False: its sender has since given up the link."""
         link = self._links.get(sender)
-        return (link is not None and link.generation == generation(seq)) or self._link(sender, seq) is not None
+        return (link is not None and link.generation == generation(seq)) or self._link(
+            sender, seq
+        ) is not None
 
     def arrived(self, sender: str, seq: int, size: int) -> None:
-        """Records that a frame was handled. Grants credit, and requests a replay if frames before it are missing."""
+        """Records that a frame was handled. Grants credit, and requests a replay if frames before
+        it are missing."""
         link = self._links[sender]
         if link.arrived(seq, size):
             # rare: frames are missing before one that arrived

@@ -1,8 +1,8 @@
 """Decides when a frontend is gone, so that no process waits for its turns any more.
 
-A frontend without heartbeats may be suspended, with clients that are still connected and wait. A dead frontend has no
-subscription, which NATS reports at once. So its subject is probed; while there is a subscriber, its turns are kept for
-`recovery_s`.
+A frontend without heartbeats may be suspended, with clients that are still connected and wait. A
+dead frontend has no subscription, which NATS reports at once. So its subject is probed; while there
+is a subscriber, its turns are kept for `recovery_s`.
 """
 
 import asyncio
@@ -19,7 +19,8 @@ class FrontendWatch:
     """Watches all frontends for one process that has their turns."""
 
     def __init__(self, process: Process, on_gone: Callable[[str], None]) -> None:
-        """`on_gone`: called with the id of a frontend that has left, was lost, or did not come back in time."""
+        """`on_gone`: called with the id of a frontend that has left, was lost, or did not come back
+        in time."""
         self._process = process
         self._on_gone = on_gone
         self._silent: dict[str, float] = {}

@@ -1,17 +1,19 @@
 """Tracks one hop of a stream between two processes: numbering, credit and loss. Pure.
 
-A sender numbers its frames to each receiver 1, 2, 3 … and may have `window` bytes of them under way. The receiver
-acknowledges by number: when a quarter of a window was handled, and with every heartbeat, so that credit costs a few
-messages a second. A skipped number is a lost (or late) frame: the receiver requests a replay of its streams from their
-positions. The sender's heartbeats show what else was lost: they hold the last number sent (lost frames at the end), the
-last replay request handled (a lost request) and the last number acknowledged (lost credit).
+A sender numbers its frames to each receiver 1, 2, 3 … and may have `window` bytes of them under
+way. The receiver acknowledges by number: when a quarter of a window was handled, and with every
+heartbeat, so that credit costs a few messages a second. A skipped number is a lost (or late) frame:
+the receiver requests a replay of its streams from their positions. The sender's heartbeats show
+what else was lost: they hold the last number sent (lost frames at the end), the last replay request
+handled (a lost request) and the last number acknowledged (lost credit).
 
-A sender that took a receiver for dead has moved its streams to others. If the receiver is alive, the sender begins a
-new link, with numbers of the next generation (their upper bits); the receiver then discards what it had of this sender.
-If nothing more is sent, the sender's heartbeats show this, because they have no number for the receiver.
+A sender that took a receiver for dead has moved its streams to others. If the receiver is alive,
+the sender begins a new link, with numbers of the next generation (their upper bits); the receiver
+then discards what it had of this sender. If nothing more is sent, the sender's heartbeats show
+this, because they have no number for the receiver.
 
-Lost frames are not repeated: their streams are sent again from a position, in new frames, and receivers drop what they
-already have.
+Lost frames are not repeated: their streams are sent again from a position, in new frames, and
+receivers drop what they already have.
 """
 
 from collections import deque
@@ -41,7 +43,8 @@ class SendLink:
 
     @property
     def open(self) -> bool:
-        """Whether another frame may be sent now. The last frame may exceed the window by its own size."""
+        """Whether another frame may be sent now. The last frame may exceed the window by its own
+        size."""
         return self.under_way < self.window
 
     def sent(self, size: int) -> None:
@@ -51,7 +54,8 @@ class SendLink:
         self._sizes.append((self.seq, size))
 
     def credit(self, seq: int, window: int, replays_requested: int) -> None:
-        """Records that the receiver handled all frames up to `seq`, or requested a replay of what they held."""
+        """Records that the receiver handled all frames up to `seq`, or requested a replay of what
+        they held."""
         self.window = max(window, 1)
         self._credit = (seq, replays_requested)
         sizes = self._sizes
@@ -112,8 +116,9 @@ class ReceiveLink:
     def announced(self, seq: int) -> bool:
         """Records the last number sent, from a heartbeat. Returns whether the last frames are lost.
 
-        A heartbeat may overtake a frame inside the receiver, so a frame counts as lost if the previous heartbeat
-        announced it already. It is then given up: the replay brings its contents under new numbers.
+        A heartbeat may overtake a frame inside the receiver, so a frame counts as lost if the
+        previous heartbeat announced it already. It is then given up: the replay brings its contents
+        under new numbers.
         """
         self._absences = 0
         lost = self._announced > self.last
@@ -123,7 +128,8 @@ class ReceiveLink:
         return lost
 
     def absent(self) -> bool:
-        """Records a heartbeat without a number for this link. Returns whether the sender has given the link up."""
+        """Records a heartbeat without a number for this link. Returns whether the sender has given
+        the link up."""
         self._absences += 1
         return self._absences >= ABSENCES
 
@@ -133,15 +139,15 @@ class ReceiveLink:
         return self.replays_requested
 
     def replay_handled(self, number: int) -> bool:
-        """Records the last replay request handled, from a heartbeat. Returns whether a later one is lost: one that was
-        sent before the previous heartbeat."""
+        """Records the last replay request handled, from a heartbeat. Returns whether a later one is
+        lost: one that was sent before the previous heartbeat."""
         lost = number < self._replay_due
         self._replay_due = 0 if lost else self.replays_requested
         return lost
 
     def acknowledged(self, seq: int | None) -> None:
-        """Records the last acknowledged number, from a heartbeat; None: all. Credit beyond it is lost or under way, and
-        is granted again, which is harmless."""
+        """Records the last acknowledged number, from a heartbeat; None: all. Credit beyond it is
+        lost or under way, and is granted again, which is harmless."""
         if seq is not None:
             self._acknowledged = min(self._acknowledged, seq)
 

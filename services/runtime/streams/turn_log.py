@@ -1,9 +1,11 @@
-"""A log of a turn's events that can be read again from any point, and the cursor that drops events which were read.
+"""A log of a turn's events that can be read again from any point, and the cursor that drops events
+which were read.
 
-The sender keeps a `TurnLog`. Text is joined per block, so a log takes the memory of the turn's text, and a delayed
-reader gets one long delta instead of many short ones. Sender and receiver each keep a `Cursor`: up to where events were
-sent, and up to where they arrived. A cursor handles replays, repeats and another process's parse of the same tokens
-alike: it drops what it has passed, takes what comes next, and reports a gap.
+The sender keeps a `TurnLog`. Text is joined per block, so a log takes the memory of the turn's
+text, and a delayed reader gets one long delta instead of many short ones. Sender and receiver each
+keep a `Cursor`: up to where events were sent, and up to where they arrived. A cursor handles
+replays, repeats and another process's parse of the same tokens alike: it drops what it has passed,
+takes what comes next, and reports a gap.
 """
 
 import sys
@@ -26,7 +28,9 @@ from schemas.events import (
     TokenLogprob,
 )
 
-LoggedEvent = OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+LoggedEvent = (
+    OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
+)
 
 TOKEN_BYTES = 8
 """Bytes of a token id and its comma in JSON."""
@@ -42,8 +46,8 @@ class Verdict(Enum):
 
 
 class Cursor:
-    """A position in a turn: `blocks` were started, the last one has `length` characters and may be `stopped`; `tokens`
-    ids were passed, if the turn has ids."""
+    """A position in a turn: `blocks` were started, the last one has `length` characters and may be
+    `stopped`; `tokens` ids were passed, if the turn has ids."""
 
     __slots__ = ("blocks", "ended", "length", "stopped", "tokens")
 
@@ -55,7 +59,8 @@ class Cursor:
         self.ended = False
 
     def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
-        """Returns the new part of `event` and moves the cursor past it, or returns why there is none."""
+        """Returns the new part of `event` and moves the cursor past it, or returns why there is
+        none."""
         if self.ended:
             return Verdict.REPEAT
         if isinstance(event, Delta):
@@ -69,7 +74,9 @@ class Cursor:
             return self._accept_end(event)
         if isinstance(event, OutputTokens):
             return self._accept_tokens(event)
-        if isinstance(event, Finish) and (event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens):
+        if isinstance(event, Finish) and (
+            event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens
+        ):
             return Verdict.GAP
         # An interruption ends this log and not the turn: the next attempt continues at this cursor.
         self.ended = not isinstance(event, Interrupted)
@@ -81,7 +88,9 @@ class Cursor:
             return Verdict.GAP
         if have >= len(event.ids):
             return Verdict.REPEAT
-        fresh = OutputTokens(self.tokens, event.ids[have:], event.logprobs and event.logprobs[have:])
+        fresh = OutputTokens(
+            self.tokens, event.ids[have:], event.logprobs and event.logprobs[have:]
+        )
         self.tokens += len(fresh.ids)
         return fresh
 
@@ -114,7 +123,8 @@ class Cursor:
         return event
 
     def _accept_end(self, event: Dispatch | BlockStop) -> Dispatch | BlockStop | Verdict:
-        """Accepts a call's `Dispatch`, or the end of a block. They come in one batch, so that none is lost alone."""
+        """Accepts a call's `Dispatch`, or the end of a block. They come in one batch, so that none
+        is lost alone."""
         current = self.blocks - 1
         if event.block < current or (event.block == current and self.stopped):
             return Verdict.REPEAT
@@ -126,7 +136,8 @@ class Cursor:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The number of the open or next block, and how many of its characters were passed. Places can be compared."""
+        """The number of the open or next block, and how many of its characters were passed. Places
+        can be compared."""
         return (self.blocks, 0) if self.stopped else (self.blocks - 1, self.length)
 
     def position(self, turn: str, attempt: int) -> StreamPosition:
@@ -135,7 +146,8 @@ class Cursor:
         return StreamPosition(turn, attempt, length, block, self.tokens)
 
     def rewind(self, position: StreamPosition) -> None:
-        """Moves back (never forward) to a receiver's position, so that the log is read again from there."""
+        """Moves back (never forward) to a receiver's position, so that the log is read again from
+        there."""
         place = (max(position.block, 0), max(position.offset, 0))
         if place <= self.place:
             block, self.length = place
@@ -163,9 +175,15 @@ class _Block:
         return self.pieces[0]
 
     def dispatch(self) -> Dispatch | None:
-        """Returns the `Dispatch` of a complete call; None for any other block, and for a call that is too long."""
+        """Returns the `Dispatch` of a complete call; None for any other block, and for a call that
+        is too long."""
         start, stop = self.start, self.stop
-        if start.kind != "tool_use" or stop is None or not stop.complete or self.length > MAX_DISPATCH:
+        if (
+            start.kind != "tool_use"
+            or stop is None
+            or not stop.complete
+            or self.length > MAX_DISPATCH
+        ):
             return None
         return Dispatch(start.block, start.call_id or "", start.name or "", self.text())
 
@@ -186,7 +204,8 @@ class _Block:
         return pieces[first][start : start + room]
 
     def logprobs_of(self, offset: int, text: str, room: int) -> tuple[str, list[TokenLogprob], int]:
-        """Finds the tokens of `text`, which begins at `offset`, and cuts the text before a token that exceeds the room.
+        """Finds the tokens of `text`, which begins at `offset`, and cuts the text before a token
+        that exceeds the room.
 
         Returns the text, its tokens, and their approximate size in bytes.
         """
@@ -224,11 +243,15 @@ class TurnLog:
         block.length += len(text)
 
     def add_logprobs(self, tokens: list[TokenLogprob]) -> None:
-        """Adds log probabilities of the last block's tokens, in order. They are read with the text at their places."""
+        """Adds log probabilities of the last block's tokens, in order. They are read with the text
+        at their places."""
         self._blocks[-1].logprobs += tokens
 
-    def add_tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None] | None) -> None:
-        """Adds output tokens, for a request with `return_token_ids`. `logprobs`: one for each; None: not requested."""
+    def add_tokens(
+        self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None] | None
+    ) -> None:
+        """Adds output tokens, for a request with `return_token_ids`. `logprobs`: one for each;
+        None: not requested."""
         self.size += 1
         self._ids += ids
         if logprobs is not None:
@@ -240,7 +263,8 @@ class TurnLog:
         return len(self._ids)
 
     def append(self, event: LoggedEvent) -> None:
-        """Adds the next event. Ignores a `Dispatch`, which `read` makes, and ids, which `add_tokens` adds."""
+        """Adds the next event. Ignores a `Dispatch`, which `read` makes, and ids, which
+        `add_tokens` adds."""
         if isinstance(event, Delta):
             self.add(event.text)
             return
@@ -255,7 +279,8 @@ class TurnLog:
             self.terminal = event
 
     def read(self, cursor: Cursor, room: int = sys.maxsize) -> tuple[list[LoggedEvent], int]:
-        """Reads the events after the cursor, with joined deltas, up to about `room` characters, and moves the cursor.
+        """Reads the events after the cursor, with joined deltas, up to about `room` characters, and
+        moves the cursor.
 
         Returns the events and the room that is left; if it is 0, there may be more to read.
         """
@@ -299,7 +324,8 @@ class TurnLog:
         return out, max(room, 0)
 
     def _read_tokens(self, cursor: Cursor, room: int) -> tuple[list[LoggedEvent], int]:
-        """Reads the ids after the cursor, before the events made of them: all of them, if there is room left."""
+        """Reads the ids after the cursor, before the events made of them: all of them, if there is
+        room left."""
         at = end = cursor.tokens
         while end < len(self._ids) and (room > 0 or end == at):
             room -= TOKEN_BYTES
@@ -343,8 +369,8 @@ class TurnLog:
 
 
 def with_dispatches(events: Iterable[LoggedEvent], log: TurnLog) -> Iterator[LoggedEvent]:
-    """Yields block events of a recording or a family's parser, with the `Dispatch` of each complete call. Adds them to
-    `log`, which must have all earlier events."""
+    """Yields block events of a recording or a family's parser, with the `Dispatch` of each complete
+    call. Adds them to `log`, which must have all earlier events."""
     for event in events:
         log.append(event)
         if isinstance(event, Dispatch):

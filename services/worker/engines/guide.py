@@ -1,5 +1,5 @@
-"""Guides the decoding of engines that choose tokens in this process, with llguidance if it is installed (extra
-`guided`)."""
+"""Guides the decoding of engines that choose tokens in this process, with llguidance if it is
+installed (extra `guided`)."""
 
 import contextlib
 import importlib
@@ -23,14 +23,14 @@ class Guide:
         self._matcher = matcher
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Advances over decoded tokens. A token that does not fit (an end token, or unguided text of an earlier
-        attempt) ends the guidance."""
+        """Advances over decoded tokens. A token that does not fit (an end token, or unguided text
+        of an earlier attempt) ends the guidance."""
         if tokens and not self._matcher.is_stopped():
             self._matcher.try_consume_tokens(list(tokens))
 
     def allowed(self, vocabulary: int, stop_ids: Sequence[int]) -> NDArray[numpy.bool_] | None:
-        """Returns for each token whether the grammar allows it next; None if every token is. The stop ids are allowed
-        if the output is complete, and alone if nothing can follow."""
+        """Returns for each token whether the grammar allows it next; None if every token is. The
+        stop ids are allowed if the output is complete, and alone if nothing can follow."""
         matcher = self._matcher
         if matcher.is_error():
             return None
@@ -38,7 +38,9 @@ class Guide:
             allowed = numpy.zeros(vocabulary, dtype=numpy.bool_)
         else:
             mask = numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8)
-            allowed = numpy.unpackbits(mask, count=vocabulary, bitorder="little").astype(numpy.bool_)
+            allowed = numpy.unpackbits(mask, count=vocabulary, bitorder="little").astype(
+                numpy.bool_
+            )
         if stop_ids:
             allowed[list(stop_ids)] = matcher.is_stopped() or matcher.is_accepting()
         return allowed if allowed.any() else None
@@ -48,22 +50,33 @@ class Guides:
     """Makes guides for one tokenizer. The construction takes a second."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
-        """Raises ImportError where llguidance is not installed, ValueError for a tokenizer that it cannot read."""
+        """Raises ImportError where llguidance is not installed, ValueError for a tokenizer that it
+        cannot read."""
         self._library = importlib.import_module("llguidance")
-        self._tokenizer = importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=vocabulary)
+        self._tokenizer = importlib.import_module("llguidance.hf").from_tokenizer(
+            tokenizer, n_vocab=vocabulary
+        )
 
     def open(self, request: EngineRequest) -> Guide | None:
-        """Makes the guide of a request; None if its output is free. Raises Invalid, with the library's message, for a
-        schema that it does not support."""
+        """Makes the guide of a request; None if its output is free. Raises Invalid, with the
+        library's message, for a schema that it does not support."""
         if request.grammar:
-            return self._open(self._library.LLMatcher.grammar_from_lark(request.grammar), "tools", "tools")
+            return self._open(
+                self._library.LLMatcher.grammar_from_lark(request.grammar), "tools", "tools"
+            )
         return None if request.guided is None else self._open_form(request.guided)
 
     def _open_form(self, form: OutputFormat) -> Guide:
-        schema = form.schema if form.kind == "json_schema" and form.schema is not None else {"type": "object"}
+        schema = (
+            form.schema
+            if form.kind == "json_schema" and form.schema is not None
+            else {"type": "object"}
+        )
         matcher = self._library.LLMatcher
         try:
-            grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=SPACING)
+            grammar = matcher.grammar_from_json_schema(
+                msgspec.json.encode(schema).decode(), defaults=SPACING
+            )
         except ValueError as error:
             raise Invalid(f"the schema cannot be kept to: {error}", param="format") from None
         return self._open(grammar, "schema", "format")
@@ -77,7 +90,8 @@ class Guides:
 
 
 def load_guides(model: str, vocabulary: int, *, trust_remote_code: bool) -> Guides | None:
-    """Makes the guides of a model directory or hub id; None without llguidance or a tokenizer that it can read."""
+    """Makes the guides of a model directory or hub id; None without llguidance or a tokenizer that
+    it can read."""
     with contextlib.suppress(ImportError, OSError, ValueError, TypeError, AttributeError):
         importlib.import_module("llguidance")
         from transformers import AutoTokenizer

@@ -6,20 +6,31 @@ from pathlib import Path, PurePosixPath
 
 CPU_KV_TOKENS = 131_072
 CPU_KV_SHARE = 8
-"""One part in 8 of the available memory. transformers takes 60 % by default, and 15 s to fill it with zeros."""
+"""One part in 8 of the available memory. transformers takes 60 % by default, and 15 s to fill it
+with zeros."""
 LEAST_TOKENS = 128
-_V1 = ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V1 = (
+    "sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+)
 _V2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
-"""For each version of control groups: the mount point, the files with the limit and the use, and the part of the use in
-`memory.stat` that the kernel frees when it is needed, such as files of weights that were read."""
+"""For each version of control groups: the mount point, the files with the limit and the use, and
+the part of the use in `memory.stat` that the kernel frees when it is needed, such as files of
+weights that were read."""
 
 
 def cpu_kv_tokens(bytes_per_token: int, window: int, available: int) -> tuple[int, str]:
     """Returns the default capacity of the KV cache on a CPU, and why it is not larger.
 
-    One window if memory allows, but no more than is useful. `available`: bytes of memory, by `available_bytes`.
+    One window if memory allows, but no more than is useful. `available`: bytes of memory, by
+    `available_bytes`.
     """
-    room, useful = available // CPU_KV_SHARE // max(1, bytes_per_token), max(window, CPU_KV_TOKENS // 4)
+    room, useful = (
+        available // CPU_KV_SHARE // max(1, bytes_per_token),
+        max(window, CPU_KV_TOKENS // 4),
+    )
     if room >= min(useful, CPU_KV_TOKENS):
         tokens, why = min(useful, CPU_KV_TOKENS), "a CPU's KV cache has no more tokens by default"
     else:
@@ -30,8 +41,9 @@ def cpu_kv_tokens(bytes_per_token: int, window: int, available: int) -> tuple[in
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory that can be used without swapping (`MemAvailable`: unlike free memory, with the cache), or
-    what is left of the smallest limit of this process's control groups. On systems other than Linux: all memory."""
+    """Returns the memory that can be used without swapping (`MemAvailable`: unlike free memory,
+    with the cache), or what is left of the smallest limit of this process's control groups. On
+    systems other than Linux: all memory."""
     try:
         rooms = [_value(root / "proc/meminfo", "MemAvailable:") * 1024]
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -46,7 +58,9 @@ def available_bytes(root: Path = Path("/")) -> int:
             for at in (own, *own.parents):
                 folder = root / mount / at.relative_to("/")
                 with suppress(OSError, ValueError, LookupError):  # no such group, or "max"
-                    used = int((folder / use).read_text()) - _value(folder / "memory.stat", freeable)
+                    used = int((folder / use).read_text()) - _value(
+                        folder / "memory.stat", freeable
+                    )
                     rooms.append(int((folder / limit).read_text()) - used)
     return max(0, min(rooms))
 

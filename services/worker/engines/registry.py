@@ -1,4 +1,5 @@
-"""Finds engines by name: entry points of the group `turnwire.engines`. An engine is imported when it is opened."""
+"""Finds engines by name: entry points of the group `turnwire.engines`. An engine is imported when
+it is opened."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -15,7 +16,8 @@ BUILT_IN = {
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",
 }
-"""The engines that no package can replace. A clone that was never installed has no entry points for them."""
+"""The engines that no package can replace. A clone that was never installed has no entry points for
+them."""
 SEPARATE = {"llamacpp": "pip install -e examples/engine_llamacpp"}
 """Engines of this project that are packages of their own, and how a clone installs them."""
 
@@ -32,7 +34,9 @@ def missing_engine(name: str) -> str | None:
     if name in engines:
         return None
     if name in SEPARATE:
-        return f"the engine {name!r} is a package that is not installed; in a clone: {SEPARATE[name]}"
+        return (
+            f"the engine {name!r} is a package that is not installed; in a clone: {SEPARATE[name]}"
+        )
     return f"there is no engine {name!r}; installed are: {', '.join(sorted(engines))}"
 
 

@@ -1,4 +1,5 @@
-"""The parts that engines share: open turns with a watchdog, daemon threads for blocking work, and arguments."""
+"""The parts that engines share: open turns with a watchdog, daemon threads for blocking work, and
+arguments."""
 
 import asyncio
 import threading
@@ -20,12 +21,15 @@ T = TypeVar("T")
 class OpenTurn:
     """One open turn, and the handle that closes it.
 
-    It ends once: with a terminal delta, with a failure, or because it was closed. Later calls are ignored.
+    It ends once: with a terminal delta, with a failure, or because it was closed. Later calls are
+    ignored.
     """
 
     __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id", "task")
 
-    def __init__(self, turns: "dict[str, OpenTurn]", turn_id: str, sink: Sink, released: Callable[[], object]) -> None:
+    def __init__(
+        self, turns: "dict[str, OpenTurn]", turn_id: str, sink: Sink, released: Callable[[], object]
+    ) -> None:
         self.id = turn_id
         self.ended = False
         self.task: asyncio.Task[None] | None = None
@@ -36,7 +40,8 @@ class OpenTurn:
         self._released = released
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, which passes on an engine's results, in a task. The end of the turn cancels it."""
+        """Runs `work`, which passes on an engine's results, in a task. The end of the turn cancels
+        it."""
         self.task = asyncio.create_task(work)
 
     def put(self, delta: Delta) -> None:
@@ -86,7 +91,8 @@ class _FirstTurn:
 
 
 async def decode_one(engine: Engine, sampling: Sampling) -> None:
-    """Decodes one token before the engine serves. Raises as `Engine.open`, or the error of the turn."""
+    """Decodes one token before the engine serves. Raises as `Engine.open`, or the error of the
+    turn."""
     first = _FirstTurn()
     handle = engine.open(EngineRequest("start", [0], sampling, []), first)
     try:
@@ -125,8 +131,11 @@ class OpenTurns:
         """Returns the tasks of the open turns."""
         return [turn.task for turn in self._turns.values() if turn.task is not None]
 
-    def open(self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None) -> OpenTurn:
-        """Opens a turn. `released` is called once, when it ends, before the end is passed to the sink.
+    def open(
+        self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None
+    ) -> OpenTurn:
+        """Opens a turn. `released` is called once, when it ends, before the end is passed to the
+        sink.
 
         Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
         """
@@ -157,9 +166,11 @@ class OpenTurns:
         """Notes that the engine has run a step."""
         self._stepped_at = time.monotonic()
 
-    def watch(self, limit_s: float, check: Callable[[], str | None], interval_s: float = 0.25) -> None:
-        """Starts the watchdog: the engine is dead if no step comes for `limit_s` seconds while turns are open, or if
-        `check` returns a reason."""
+    def watch(
+        self, limit_s: float, check: Callable[[], str | None], interval_s: float = 0.25
+    ) -> None:
+        """Starts the watchdog: the engine is dead if no step comes for `limit_s` seconds while
+        turns are open, or if `check` returns a reason."""
 
         async def run() -> None:
             while self.death is None:
@@ -183,8 +194,8 @@ class OpenTurns:
 async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
     """Runs `work()` on a daemon thread; returns its result or raises its error.
 
-    Threads of asyncio's executor are not daemons, but Ctrl-C while a model loads must not wait for the load. Threads
-    that `work` starts are daemons by default, too.
+    Threads of asyncio's executor are not daemons, but Ctrl-C while a model loads must not wait for
+    the load. Threads that `work` starts are daemons by default, too.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
@@ -194,7 +205,9 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
             future.set_result(work())
         except Exception as error:
             future.set_exception(error)
-        except BaseException as error:  # also SystemExit: without a result the caller would wait forever
+        except (
+            BaseException
+        ) as error:  # also SystemExit: without a result the caller would wait forever
             future.set_exception(RuntimeError(f"{name}: {error!r}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -209,17 +222,19 @@ async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None
 
 
 def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
-    """Returns the prompt for a library that decodes one token at least, and refuses a prompt that fills the window. A
-    prefill of such a prompt omits its last token, which is never found in the cache anyway."""
+    """Returns the prompt for a library that decodes one token at least, and refuses a prompt that
+    fills the window. A prefill of such a prompt omits its last token, which is never found in the
+    cache anyway."""
     ids = list(request.token_ids)
     return ids[:-1] if len(ids) == max_model_len else ids
 
 
 def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
-    """Returns the one keyword argument for the library's parameters of guided decoding; None: decoding is free.
+    """Returns the one keyword argument for the library's parameters of guided decoding; None:
+    decoding is free.
 
-    The libraries start a grammar at the first token that they decode, so that the grammar of a turn cannot guide the
-    rest of an interrupted one.
+    The libraries start a grammar at the first token that they decode, so that the grammar of a turn
+    cannot guide the rest of an interrupted one.
     """
     form = request.guided
     if form is None:
@@ -230,7 +245,12 @@ def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
     return {"json_object": True}
 
 
-def chosen_first(token: int, values: Mapping[int, float], top: int | None) -> list[tuple[int, float]]:
-    """Returns (token, log probability) of the chosen token, then of the `top` likeliest others (None: all)."""
-    others = sorted((pair for pair in values.items() if pair[0] != token), key=lambda pair: -pair[1])
+def chosen_first(
+    token: int, values: Mapping[int, float], top: int | None
+) -> list[tuple[int, float]]:
+    """Returns (token, log probability) of the chosen token, then of the `top` likeliest others
+    (None: all)."""
+    others = sorted(
+        (pair for pair in values.items() if pair[0] != token), key=lambda pair: -pair[1]
+    )
     return [(token, values.get(token, float("-inf"))), *others[:top]]

@@ -1,8 +1,9 @@
 """Indexes what this worker's KV cache holds, by the keys that all workers share. Pure.
 
-An engine with KV events reports every block; the index maps its hashes to our keys. For any other engine with a prefix
-cache the index assumes the usual: the blocks of a prompt are cached with its first token, those of its output when the
-turn ends, and the least recently used are evicted when the capacity is reached.
+An engine with KV events reports every block; the index maps its hashes to our keys. For any other
+engine with a prefix cache the index assumes the usual: the blocks of a prompt are cached with its
+first token, those of its output when the turn ends, and the least recently used are evicted when
+the capacity is reached.
 """
 
 from bisect import bisect_left
@@ -16,7 +17,8 @@ from services.worker.kv.held_blocks import HeldBlocks
 DEFAULT_BLOCKS = 65536
 """The assumed capacity of an engine that does not report it."""
 _FIRST_LOOK = 64
-"""Blocks of a prompt that are looked up at first, so that an unknown prompt costs the keys of these only."""
+"""Blocks of a prompt that are looked up at first, so that an unknown prompt costs the keys of these
+only."""
 
 
 class KvBlockIndex:
@@ -24,7 +26,9 @@ class KvBlockIndex:
 
     def __init__(self, block_tokens: int, capacity_tokens: int | None) -> None:
         self.block_tokens = block_tokens
-        self._assumed = HeldBlocks(max(1, capacity_tokens // block_tokens) if capacity_tokens else DEFAULT_BLOCKS)
+        self._assumed = HeldBlocks(
+            max(1, capacity_tokens // block_tokens) if capacity_tokens else DEFAULT_BLOCKS
+        )
         self._reported: dict[int, int] = {}
         """Key → how many ranks hold the block, by the engine's events."""
         self._keys: dict[tuple[int, BlockHash], int] = {}
@@ -40,8 +44,8 @@ class KvBlockIndex:
         return [*self._reported, *self._assumed.keys()]
 
     def take_changes(self) -> tuple[bool, dict[int, bool]]:
-        """Returns the changes since the last call: whether all blocks were cleared, which applies first, and by key
-        whether a block is held now."""
+        """Returns the changes since the last call: whether all blocks were cleared, which applies
+        first, and by key whether a block is held now."""
         changes = self._cleared, self._changes
         self._cleared, self._changes = False, {}
         return changes
@@ -62,7 +66,8 @@ class KvBlockIndex:
                 self._release(rank, block)
 
     def used(self, keys: Sequence[int]) -> None:
-        """Notes that an engine without events has just computed or found the blocks of a prompt or an ended turn."""
+        """Notes that an engine without events has just computed or found the blocks of a prompt or
+        an ended turn."""
         came, went = self._assumed.use(keys)
         self._record(came, held=True)
         self._record(went, held=False)
@@ -74,10 +79,14 @@ class KvBlockIndex:
         reported, most, high = self._reported, len(keys), _FIRST_LOOK
         while high < most and keys[high - 1] in reported:
             high *= 2
-        return bisect_left(range(min(high, most)), True, key=lambda block: keys[block] not in reported)
+        return bisect_left(
+            range(min(high, most)), True, key=lambda block: keys[block] not in reported
+        )
 
     def _store(self, event: BlocksStored) -> None:
-        parent = root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
+        parent = (
+            root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
+        )
         if parent is None:
             return  # the parent's event was lost, so the keys cannot be computed
         for block, ids in event.blocks:

@@ -1,9 +1,10 @@
 """Models which blocks a prefix cache holds; the least recently used are evicted first. Pure.
 
-A block's key stands for all tokens up to its end (`tokenization.block_keys`), so that blocks form chains that branch,
-and the cache always holds the beginning of a chain. Blocks that were used together form a run: chains branch only at
-the ends of runs, and a use is recorded once for each run. A prompt of 3,000 blocks costs a search and a copy, held or
-not, instead of 3,000 dictionary entries.
+A block's key stands for all tokens up to its end (`tokenization.block_keys`), so that blocks form
+chains that branch, and the cache always holds the beginning of a chain. Blocks that were used
+together form a run: chains branch only at the ends of runs, and a use is recorded once for each
+run. A prompt of 3,000 blocks costs a search and a copy, held or not, instead of 3,000 dictionary
+entries.
 """
 
 from array import array
@@ -18,8 +19,11 @@ _STRETCH = 64
 """Blocks of a chain that are compared at first."""
 
 
-def extended(keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | None) -> Sequence[int]:
-    """Returns `keys` and those of the whole blocks after them. `tail`: the ids from there on (`pack_ids`)."""
+def extended(
+    keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | None
+) -> Sequence[int]:
+    """Returns `keys` and those of the whole blocks after them. `tail`: the ids from there on
+    (`pack_ids`)."""
     more = block_keys(tail, block_tokens, salt=salt, parent=keys[-1] if keys else None)
     return array("Q", keys[:]) + more if more else keys
 
@@ -50,7 +54,8 @@ class HeldBlocks:
         return self._walk(keys)[1]
 
     def use(self, keys: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """Uses a chain and adds its missing blocks. Returns the blocks that were added and those that were evicted.
+        """Uses a chain and adds its missing blocks. Returns the blocks that were added and those
+        that were evicted.
 
         Keeps only the beginning of a chain that exceeds the capacity.
         """
@@ -95,7 +100,8 @@ class HeldBlocks:
         return run
 
     def _split(self, run: _Run, at: int) -> _Run:
-        """Cuts a run in two; returns the first part. `run` itself becomes the second, with the runs that follow it."""
+        """Cuts a run in two; returns the first part. `run` itself becomes the second, with the runs
+        that follow it."""
         first = self._runs[run.keys[0]] = _Run(run.keys[:at], run.parent)
         first.branches = 1
         del run.keys[:at]
@@ -122,9 +128,11 @@ class HeldBlocks:
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
-    """Returns how many blocks of a run a chain has from `at` on, where the first is equal. Equal keys mean equal
-    chains, so that one comparison covers all earlier blocks."""
+    """Returns how many blocks of a run a chain has from `at` on, where the first is equal. Equal
+    keys mean equal chains, so that one comparison covers all earlier blocks."""
     most, high = min(len(run), len(keys) - at), _STRETCH
     while high < most and run[high - 1] == keys[at + high - 1]:
         high *= 2
-    return bisect_left(range(min(high, most)), True, lo=1, key=lambda block: run[block] != keys[at + block])
+    return bisect_left(
+        range(min(high, most)), True, lo=1, key=lambda block: run[block] != keys[at + block]
+    )

@@ -22,7 +22,8 @@ from services.worker.kv.held_blocks import extended
 MAX_KEYS = 32768
 """Keys in one update; the others are sent in further ones."""
 SNAPSHOT_SHARE = 0.5
-"""Share of the largest message of the bus that a snapshot may take; the oldest keys beyond it are left out."""
+"""Share of the largest message of the bus that a snapshot may take; the oldest keys beyond it are
+left out."""
 _KEY_CHARS = 11
 """Characters of a key in JSON: eight bytes in base64."""
 PUBLISH_DELAY_S = 0.02
@@ -40,16 +41,21 @@ class PromptBlocks(msgspec.Struct, frozen=True):
 
 
 class KvPublisher:
-    """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once after the end of a turn,
-    because its client may then send the next request.
+    """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once after
+    the end of a turn, because its client may then send the next request.
 
-    Until the first request for a snapshot no preprocessor follows this worker, and nothing is published. The index has
-    a prompt as soon as its first token is sent, and is updated `PUBLISH_DELAY_S` after the end of a turn, one chain of
-    blocks per tick, so that no token waits for it.
+    Until the first request for a snapshot no preprocessor follows this worker, and nothing is
+    published. The index has a prompt as soon as its first token is sent, and is updated
+    `PUBLISH_DELAY_S` after the end of a turn, one chain of blocks per tick, so that no token waits
+    for it.
     """
 
     def __init__(
-        self, process: Process, model: str, index: KvBlockIndex, events: AsyncIterator[KvEvent] | None = None
+        self,
+        process: Process,
+        model: str,
+        index: KvBlockIndex,
+        events: AsyncIterator[KvEvent] | None = None,
     ) -> None:
         """`events`: the engine's KV events; None: the index assumes what the cache does."""
         self._process = process
@@ -66,19 +72,25 @@ class KvPublisher:
 
     async def start(self) -> None:
         """Subscribes to requests for snapshots, and starts to read events."""
-        await self._process.subscribe(subjects.kv_snapshot(self._model, self._process.id), self._snapshot)
+        await self._process.subscribe(
+            subjects.kv_snapshot(self._model, self._process.id), self._snapshot
+        )
         if self._events is not None:
             self._process.spawn(self._read(self._events), "kv events")
 
     def blocks(self, prompt: bytes, salt: str | None) -> PromptBlocks | None:
-        """Returns the blocks of a prompt (`pack_ids`) for `used` and `ended`; None if the engine reports its blocks."""
+        """Returns the blocks of a prompt (`pack_ids`) for `used` and `ended`; None if the engine
+        reports its blocks."""
         if self._events is not None:
             return None
         keys = PromptKeys(self._memo, prompt, salt)
-        return PromptBlocks(keys, prompt[len(keys) * self._index.block_tokens * TOKEN_ID_BYTES :], salt)
+        return PromptBlocks(
+            keys, prompt[len(keys) * self._index.block_tokens * TOKEN_ID_BYTES :], salt
+        )
 
     def held(self, prompt: bytes, salt: str | None, blocks: PromptBlocks | None) -> int:
-        """Returns how many tokens of a prompt the cache holds by the index. The last token is always computed.
+        """Returns how many tokens of a prompt the cache holds by the index. The last token is
+        always computed.
 
         `blocks`: the result of `blocks` for the prompt.
         """
@@ -91,9 +103,12 @@ class KvPublisher:
         after_sending(self._use, blocks)
 
     def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
-        """Notes that a turn has ended: the cache also has its output, except the last token, which was not computed."""
+        """Notes that a turn has ended: the cache also has its output, except the last token, which
+        was not computed."""
         tail = blocks.tail + pack_ids(output[:-1])
-        self._chains.append(partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt))
+        self._chains.append(
+            partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt)
+        )
         if self._index.followed:
             after_sending(self._enter)  # the end itself is sent first
         else:
@@ -125,14 +140,18 @@ class KvPublisher:
 
     def _publish(self) -> None:
         cleared, held = self._index.take_changes()
-        removed, stored = (iter([key for key in held if held[key] is there]) for there in (False, True))
+        removed, stored = (
+            iter([key for key in held if held[key] is there]) for there in (False, True)
+        )
         while True:
             gone = pack(islice(removed, MAX_KEYS))
             new = b"" if gone else pack(islice(stored, MAX_KEYS))
             if not (gone or new or cleared):
                 return
             self._seq += 1
-            update = KvUpdate(self._process.id, self._seq, stored=new, removed=gone, cleared=cleared)
+            update = KvUpdate(
+                self._process.id, self._seq, stored=new, removed=gone, cleared=cleared
+            )
             self._process.publish(subjects.kv(self._model, self._process.id), update)
             cleared = False
 
@@ -142,12 +161,22 @@ class KvPublisher:
         self._publish()  # `seq` must cover everything in the answer
         self._index.followed = True
         fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
-        delivery.reply(msgspec.json.encode(KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))))
+        delivery.reply(
+            msgspec.json.encode(
+                KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))
+            )
+        )
 
 
-def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:
+def open_publisher(
+    process: Process, engine: Engine, info: EngineInfo, model: str
+) -> KvPublisher | None:
     """Returns the publisher of an engine; None if its prompts share no blocks."""
     if info.block_tokens is None or "prefix_cache" not in info.features:
         return None
-    events = engine.kv_events() if isinstance(engine, KvEventSource) and "kv_events" in info.features else None
+    events = (
+        engine.kv_events()
+        if isinstance(engine, KvEventSource) and "kv_events" in info.features
+        else None
+    )
     return KvPublisher(process, model, KvBlockIndex(info.block_tokens, info.kv_tokens), events)

@@ -1,8 +1,8 @@
 """Tests that captured Chat Completions requests of agents are converted without loss.
 
-Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
-the same content in the same order. The captures are not part of the repository; without them only the written requests
-below are checked.
+Each request is flattened twice, by two independent programs: from its JSON, and from its
+conversation. Both must have the same content in the same order. The captures are not part of the
+repository; without them only the written requests below are checked.
 """
 
 import json
@@ -17,7 +17,9 @@ from services.frontend.apis.chat.request import parse
 from tests.captures import CAPTURES, REASON
 
 REQUESTS = [
-    path for path in sorted(CAPTURES.glob("*/*/*-POST-v1-chat-completions.json")) if ".response." not in path.name
+    path
+    for path in sorted(CAPTURES.glob("*/*/*-POST-v1-chat-completions.json"))
+    if ".response." not in path.name
 ]
 Story = list[tuple[Any, ...]]
 
@@ -62,12 +64,24 @@ WRITTEN: dict[str, Any] = {
             "content": None,
             "reasoning_content": "Check it.\nAnd once more.",
             "tool_calls": [
-                {"id": "callL2", "type": "function", "function": {"name": "exec", "arguments": '{"command": "cat a"}'}},
-                {"id": "callL3", "type": "function", "function": {"name": "exec", "arguments": "{}"}},
+                {
+                    "id": "callL2",
+                    "type": "function",
+                    "function": {"name": "exec", "arguments": '{"command": "cat a"}'},
+                },
+                {
+                    "id": "callL3",
+                    "type": "function",
+                    "function": {"name": "exec", "arguments": "{}"},
+                },
             ],
         },
         {"role": "tool", "content": "é", "tool_call_id": "callL2"},
-        {"role": "tool", "content": [{"type": "text", "text": "no command"}], "tool_call_id": "callL3"},
+        {
+            "role": "tool",
+            "content": [{"type": "text", "text": "no command"}],
+            "tool_call_id": "callL3",
+        },
         {"role": "user", "content": [{"type": "text", "text": "<<<CONTEXT>>>"}]},
     ],
 }
@@ -85,10 +99,19 @@ def told_by_json(body: dict[str, Any]) -> Story:
             story.append(("thinking", message["reasoning_content"]))
         story += [(message["role"], text) for text in texts if text]
         for call in message.get("tool_calls") or []:
-            story.append(("call", call["id"], call["function"]["name"], call["function"]["arguments"]))
+            story.append(
+                ("call", call["id"], call["function"]["name"], call["function"]["arguments"])
+            )
     for tool in body.get("tools") or []:
         function = tool["function"]
-        story.append(("tool", function["name"], function.get("description", ""), json.dumps(function["parameters"])))
+        story.append(
+            (
+                "tool",
+                function["name"],
+                function.get("description", ""),
+                json.dumps(function["parameters"]),
+            )
+        )
     return story
 
 
@@ -104,7 +127,9 @@ def told_by_conversation(conversation: Conversation) -> Story:
                 case Call():
                     story.append(("call", part.call_id, part.name, part.arguments))
                 case Result(call_id, parts):
-                    story.append(("result", call_id, [said.text for said in parts if isinstance(said, Text)]))
+                    story.append(
+                        ("result", call_id, [said.text for said in parts if isinstance(said, Text)])
+                    )
                 case _:
                     raise AssertionError(f"the captures have no {part}")
     for tool in conversation.tools:

@@ -12,7 +12,11 @@ from services.frontend.apis.chat.request import parse
 from services.frontend.turns.media.pdf_document import document
 from tests.frontend.frontend_fakes import messages_as_notes
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3.0}'}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"at": 3.0}'},
+}
 CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 USER = {"role": "user", "content": "hi"}
 
@@ -59,28 +63,42 @@ def test_string_equals_its_single_part() -> None:
         {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}
     )
     assert read_messages(USER) == read_messages({"role": "user", "content": ["hi"]})
-    assert read_messages(USER) == read_messages({"role": "user", "content": [{"type": "input_text", "text": "hi"}]})
+    assert read_messages(USER) == read_messages(
+        {"role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+    )
 
 
 @pytest.mark.parametrize(
     ("part", "media"),
     [
         (
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAAAA==", "detail": "low"}},
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,AAAAAA==", "detail": "low"},
+            },
             Media("image", media_type="image/png", size_bytes=4),
         ),
-        ({"type": "image_url", "image_url": "https://x.example/a.png"}, Media("image", url="https://x.example/a.png")),
+        (
+            {"type": "image_url", "image_url": "https://x.example/a.png"},
+            Media("image", url="https://x.example/a.png"),
+        ),
         (
             {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
             Media("audio", media_type="audio/wav", size_bytes=3),
         ),
-        ({"type": "audio_url", "audio_url": {"url": "http://x/a"}}, Media("audio", url="http://x/a")),
+        (
+            {"type": "audio_url", "audio_url": {"url": "http://x/a"}},
+            Media("audio", url="http://x/a"),
+        ),
         (
             {"type": "video_url", "video_url": {"url": "http://x/v"}},
             Media("document", media_type="video", url="http://x/v"),
         ),
         (
-            {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}},
+            {
+                "type": "file",
+                "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"},
+            },
             document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
         ),
         ({"type": "file", "file": {"file_data": "AAA="}}, Media("document", size_bytes=2)),
@@ -90,7 +108,9 @@ def test_media_become_parts(part: dict[str, Any], media: Media) -> None:
     (message,) = read_messages({"role": "user", "content": [{"type": "text", "text": "see"}, part]})
     assert message.parts == [Text("see"), media]
     (_, _, answered) = read_messages(
-        USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": [part]}
+        USER,
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [part]},
     )
     assert answered.parts == [Result("call_1", [media], name="look")]
 
@@ -104,8 +124,17 @@ def test_calls_are_paired_with_their_results() -> None:
         USER,
     )
     assert found[1:] == [
-        Message("assistant", [Text("Looking."), Call("call_1", "look", '{"at": 3.0}'), Call("call_2", "look", "{}")]),
-        Message("tool", [Result("call_1", [Text("a")], name="look"), Result("call_2", [Text("b")], name="look")]),
+        Message(
+            "assistant",
+            [Text("Looking."), Call("call_1", "look", '{"at": 3.0}'), Call("call_2", "look", "{}")],
+        ),
+        Message(
+            "tool",
+            [
+                Result("call_1", [Text("a")], name="look"),
+                Result("call_2", [Text("b")], name="look"),
+            ],
+        ),
         Message("user", [Text("hi")]),
     ]
 
@@ -116,17 +145,29 @@ def test_arguments_other_than_a_string_keep_their_spelling() -> None:
         {"id":"b","function":{"name":"look"}},
         {"id":"c","function":{"name":"look","arguments":"not json"}}]}]}"""
     parts = parse(body, {}, Settings()).conversation.messages[1].parts
-    assert parts == [Call("a", "look", '{"at": 1e5}'), Call("b", "look", ""), Call("c", "look", "not json")]
+    assert parts == [
+        Call("a", "look", '{"at": 1e5}'),
+        Call("b", "look", ""),
+        Call("c", "look", "not json"),
+    ]
 
 
 def test_freeform_call_is_wrapped_as_the_model_wrote_it() -> None:
-    (call,) = spoken(tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "patch", "input": '{"input": "x"}'}}])
+    (call,) = spoken(
+        tool_calls=[
+            {"id": "c", "type": "custom", "custom": {"name": "patch", "input": '{"input": "x"}'}}
+        ]
+    )
     assert isinstance(call, Call)
     assert (call.kind, json.loads(call.arguments)) == ("custom", {"input": '{"input": "x"}'})
 
 
 def test_legacy_calls_are_paired_by_name() -> None:
-    legacy = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"at": 3}'}}
+    legacy = {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "look", "arguments": '{"at": 3}'},
+    }
     answer = {"role": "function", "name": "look", "content": "seen"}
     found = read_messages(USER, legacy, answer, legacy, answer)
     calls = [part for message in found for part in message.parts if isinstance(part, Call)]
@@ -146,28 +187,50 @@ def test_legacy_calls_are_paired_by_name() -> None:
         ({"reasoning_content": "so", "reasoning": "so"}, Reasoning("so")),
         ({"reasoning_content": "", "reasoning": "so"}, Reasoning("so")),
         (
-            {"reasoning": "so", "reasoning_details": [{"type": "reasoning.text", "text": "so", "signature": "sig"}]},
+            {
+                "reasoning": "so",
+                "reasoning_details": [{"type": "reasoning.text", "text": "so", "signature": "sig"}],
+            },
             Reasoning("so", "sig"),
         ),
         (
-            {"reasoning_content": "so", "reasoning_details": [{"type": "reasoning.encrypted", "data": "foreign"}]},
+            {
+                "reasoning_content": "so",
+                "reasoning_details": [{"type": "reasoning.encrypted", "data": "foreign"}],
+            },
             Reasoning("so"),
         ),
         (
-            {"reasoning_content": "s", "thinking_blocks": [{"type": "thinking", "thinking": "so", "signature": "sig"}]},
+            {
+                "reasoning_content": "s",
+                "thinking_blocks": [{"type": "thinking", "thinking": "so", "signature": "sig"}],
+            },
             Reasoning("so", "sig"),
         ),
-        ({"thinking_blocks": [{"type": "redacted_thinking", "data": "blob"}]}, Reasoning(None, "blob")),
+        (
+            {"thinking_blocks": [{"type": "redacted_thinking", "data": "blob"}]},
+            Reasoning(None, "blob"),
+        ),
     ],
 )
-def test_reasoning_is_read_from_any_field_and_comes_first(fields: dict[str, Any], thought: Reasoning) -> None:
+def test_reasoning_is_read_from_any_field_and_comes_first(
+    fields: dict[str, Any], thought: Reasoning
+) -> None:
     assert spoken(content="hello", **fields) == [thought, Text("hello")]
     call = Call("call_1", "look", '{"at": 3.0}')
     assert spoken(content="hello", tool_calls=[CALL], **fields) == [thought, Text("hello"), call]
 
 
 def test_own_details_win_over_repetitions() -> None:
-    own = [{"type": "reasoning.encrypted", "format": "turnwire-v1", "data": "seal", "id": "rs_1", "index": 0}]
+    own = [
+        {
+            "type": "reasoning.encrypted",
+            "format": "turnwire-v1",
+            "data": "seal",
+            "id": "rs_1",
+            "index": 0,
+        }
+    ]
     assert spoken(content="hello", reasoning_content="so", reasoning_details=own) == [
         Reasoning(None, "seal"),
         Text("hello"),
@@ -182,11 +245,19 @@ def test_reasoning_in_an_unknown_form_is_ignored(odd: Any) -> None:
 
 def test_own_details_restore_the_place_of_reasoning() -> None:
     def detail(seal: str, place: str) -> dict[str, Any]:
-        return {"type": "reasoning.encrypted", "data": seal, "id": place, "format": "turnwire-v1", "index": 0}
+        return {
+            "type": "reasoning.encrypted",
+            "data": seal,
+            "id": place,
+            "format": "turnwire-v1",
+            "index": 0,
+        }
 
     details = [detail("first", "call_1"), detail("second", "call_2"), detail("last", "rs_1")]
     calls = [{**CALL, "id": "call1"}, {**CALL_2, "id": "call2"}]  # as OpenClaw spells them
-    parts = spoken(content="ok", reasoning_content="all of it", tool_calls=calls, reasoning_details=details)
+    parts = spoken(
+        content="ok", reasoning_content="all of it", tool_calls=calls, reasoning_details=details
+    )
     assert [part.seal if isinstance(part, Reasoning) else type(part) for part in parts] == [
         "first", Text, Call, "second", Call, "last",
     ]  # fmt: skip
@@ -194,7 +265,12 @@ def test_own_details_restore_the_place_of_reasoning() -> None:
 
 def test_segments_precede_their_calls() -> None:
     parts = spoken(reasoning_content=["a", "", "c"], tool_calls=[CALL, CALL_2])
-    assert [part.text if isinstance(part, Reasoning) else type(part) for part in parts] == ["a", Call, Call, "c"]
+    assert [part.text if isinstance(part, Reasoning) else type(part) for part in parts] == [
+        "a",
+        Call,
+        Call,
+        "c",
+    ]
 
 
 def test_reasoning_in_content_parts_is_read() -> None:
@@ -213,12 +289,28 @@ def test_empty_assistant_message_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("messages", "param", "code"),
     [
-        ([USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}], "messages[1].role", None),
-        ([USER, {"role": "tool", "content": "a"}], "messages[1].tool_call_id", "missing_required_parameter"),
-        ([USER, {"role": "function", "content": "a"}], "messages[1].name", "missing_required_parameter"),
+        (
+            [USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}],
+            "messages[1].role",
+            None,
+        ),
+        (
+            [USER, {"role": "tool", "content": "a"}],
+            "messages[1].tool_call_id",
+            "missing_required_parameter",
+        ),
+        (
+            [USER, {"role": "function", "content": "a"}],
+            "messages[1].name",
+            "missing_required_parameter",
+        ),
         ([USER, {"role": "function", "name": "look", "content": "a"}], "messages[1].role", None),
         ([{"role": "user"}], "messages[0].content", "missing_required_parameter"),
-        ([USER, {"role": "assistant", "tool_calls": [CALL, CALL]}], "messages[1].tool_calls[1].id", None),
+        (
+            [USER, {"role": "assistant", "tool_calls": [CALL, CALL]}],
+            "messages[1].tool_calls[1].id",
+            None,
+        ),
         (
             [USER, {"role": "assistant", "tool_calls": [{"id": "a", "type": "function"}]}],
             "messages[1].tool_calls[0].function",
@@ -238,25 +330,34 @@ def test_empty_assistant_message_is_dropped() -> None:
         ([{"role": "judge", "content": "a"}], "messages[0].role", "invalid_value"),
     ],
 )
-def test_history_with_a_wrong_prompt_is_refused(messages: list[dict[str, Any]], param: str, code: str | None) -> None:
+def test_history_with_a_wrong_prompt_is_refused(
+    messages: list[dict[str, Any]], param: str, code: str | None
+) -> None:
     info = refusal(*messages).info
     assert (info.param, info.code) == (param, code)
 
 
 def test_pairing_is_not_checked_for_counting() -> None:
-    found = read_messages(USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True)
+    found = read_messages(
+        USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True
+    )
     assert found[1].parts == [Result("call_9", [Text("a")])]
 
 
 def test_results_are_sorted_by_their_calls() -> None:
     def called(*ids: str) -> dict[str, Any]:
-        made = [{"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}} for each in ids]
+        made = [
+            {"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            for each in ids
+        ]
         return {"role": "assistant", "content": None, "tool_calls": made}
 
     def answered(*ids: str) -> list[dict[str, Any]]:
         return [{"role": "tool", "tool_call_id": each, "content": each} for each in ids]
 
-    result = read_messages(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
+    result = read_messages(
+        USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c")
+    )
     ids = [
         [part.call_id for part in message.parts if isinstance(part, Result)]
         for message in result

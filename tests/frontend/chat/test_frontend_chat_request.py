@@ -7,14 +7,25 @@ import msgspec
 import pytest
 from openai.types.chat import completion_create_params
 
-from schemas.conversation import Grammar, Hints, OutputFormat, Sampling, Thinking, ToolChoice, ToolSpec
+from schemas.conversation import (
+    Grammar,
+    Hints,
+    OutputFormat,
+    Sampling,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+)
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import ChatAsk, parse
 
 PLAIN = Settings()
 USER = {"role": "user", "content": "hi"}
-LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"b": 1, "a": 2}}}
+LOOK = {
+    "type": "function",
+    "function": {"name": "look", "description": "Looks.", "parameters": {"b": 1, "a": 2}},
+}
 PATCH = {
     "type": "custom",
     "custom": {
@@ -25,7 +36,9 @@ PATCH = {
 SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
 
 
-def ask(headers: dict[str, str] | None = None, settings: Settings = PLAIN, **fields: Any) -> ChatAsk:
+def ask(
+    headers: dict[str, str] | None = None, settings: Settings = PLAIN, **fields: Any
+) -> ChatAsk:
     body = {"model": "m", "messages": [USER], **fields}
     return parse(json.dumps(body).encode(), headers or {}, settings)
 
@@ -82,20 +95,25 @@ def test_each_choice_has_its_own_seed() -> None:
     seeds = [each.sampling.seed for each in ask(n=3, seed=41).conversations]
     assert seeds == [41, 42, 43]
     assert [each.sampling.seed for each in ask(n=2).conversations] == [None, None]
-    assert [each.sampling.seed for each in ask(n=2, seed=2**63 - 1).conversations] == [2**63 - 1, -(2**63)]
+    assert [each.sampling.seed for each in ask(n=2, seed=2**63 - 1).conversations] == [
+        2**63 - 1,
+        -(2**63),
+    ]
 
 
 def test_tools_are_converted() -> None:
-    conversation = ask(tools=[LOOK, PATCH, {"type": "custom", "custom": {"name": "say"}}]).conversation
+    conversation = ask(
+        tools=[LOOK, PATCH, {"type": "custom", "custom": {"name": "say"}}]
+    ).conversation
     assert conversation.tools == [
         ToolSpec("look", "Looks.", {"b": 1, "a": 2}),
         ToolSpec("patch", kind="custom", grammar=Grammar("lark", "start: /x/")),
         ToolSpec("say", kind="custom"),
     ]
     assert list(conversation.tools[0].schema) == ["b", "a"]
-    assert ask(tools=[{"type": "function", "function": {"name": "f", "strict": True}}]).conversation.tools == [
-        ToolSpec("f", strict=True)
-    ]
+    assert ask(
+        tools=[{"type": "function", "function": {"name": "f", "strict": True}}]
+    ).conversation.tools == [ToolSpec("f", strict=True)]
     assert ask(tools=[LOOK, PATCH]).shape.freeform == {"patch"}
 
 
@@ -109,7 +127,9 @@ def test_legacy_functions_are_tools() -> None:
     assert both.conversation.tools[0].description == "Looks."
     assert both.conversation.tool_choice == ToolChoice("none", parallel=False)
     assert not both.shape.legacy
-    newer = ask(functions=[{"name": "look"}], tools=[LOOK], function_call="none", tool_choice="auto")
+    newer = ask(
+        functions=[{"name": "look"}], tools=[LOOK], function_call="none", tool_choice="auto"
+    )
     assert newer.conversation.tool_choice == ToolChoice()
     with pytest.raises(Invalid) as refused:
         ask(function_call={"name": "look"})
@@ -127,23 +147,34 @@ def test_legacy_functions_are_tools() -> None:
         (
             {
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "look"}}]},
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "look"}}],
+                },
             },
             ToolChoice(allowed=["look"]),
         ),
         (
             {
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "patch"}}]},
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "custom", "custom": {"name": "patch"}}],
+                },
             },
             ToolChoice("any", allowed=["patch"]),
         ),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, ToolChoice("none")),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+            ToolChoice("none"),
+        ),
     ],
 )
 def test_tool_choice_is_converted(choice: Any, wanted: ToolChoice) -> None:
     assert ask(tools=[LOOK, PATCH], tool_choice=choice).conversation.tool_choice == wanted
-    single = ask(tools=[LOOK, PATCH], tool_choice=choice, parallel_tool_calls=False).conversation.tool_choice
+    single = ask(
+        tools=[LOOK, PATCH], tool_choice=choice, parallel_tool_calls=False
+    ).conversation.tool_choice
     assert single == msgspec.structs.replace(wanted, parallel=False)
 
 
@@ -159,7 +190,10 @@ def test_tool_choice_none_needs_no_tools(choice: str) -> None:
         ({"reasoning_effort": "none"}, Thinking("disabled", effort="none")),
         ({"reasoning_effort": None}, Thinking()),
         ({"thinking": {"type": "enabled", "budget_tokens": 500}}, Thinking("enabled", 500)),
-        ({"thinking": {"type": "disabled"}, "reasoning_effort": "high"}, Thinking("disabled", effort="high")),
+        (
+            {"thinking": {"type": "disabled"}, "reasoning_effort": "high"},
+            Thinking("disabled", effort="high"),
+        ),
         ({"thinking": {"type": "auto"}}, Thinking("adaptive")),
         ({"thinking": True}, Thinking("enabled")),
         ({"thinking": False}, Thinking("disabled")),
@@ -229,7 +263,9 @@ def test_other_supported_fields_reach_the_conversation() -> None:
 def test_answer_continues_a_prefix_message(mark: str) -> None:
     begun = [USER, {"role": "assistant", "content": "Well,", mark: True}]
     assert ask(messages=begun).conversation.prefill
-    assert not ask(messages=[*begun[:1], {"role": "assistant", "content": "Well,"}]).conversation.prefill
+    assert not ask(
+        messages=[*begun[:1], {"role": "assistant", "content": "Well,"}]
+    ).conversation.prefill
 
 
 def test_request_selects_the_form_of_the_answer() -> None:
@@ -267,7 +303,11 @@ def test_request_selects_the_form_of_the_answer() -> None:
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
         ({"tools": [{"type": "custom"}]}, "tools[0].custom", "missing_required_parameter"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
+        (
+            {"tools": [{"type": "function", "function": {}}]},
+            "tools[0].function.name",
+            "missing_required_parameter",
+        ),
         (
             {"tools": [{"type": "function", "function": {"name": ""}}]},
             "tools[0].function.name",
@@ -285,18 +325,34 @@ def test_request_selects_the_form_of_the_answer() -> None:
             "tool_choice",
             "invalid_value",
         ),
-        ({"tool_choice": {"type": "function"}, "tools": [LOOK]}, "tool_choice.function", "missing_required_parameter"),
+        (
+            {"tool_choice": {"type": "function"}, "tools": [LOOK]},
+            "tool_choice.function",
+            "missing_required_parameter",
+        ),
         (
             {"tool_choice": {"type": "allowed_tools"}, "tools": [LOOK]},
             "tool_choice.allowed_tools",
             "missing_required_parameter",
         ),
-        ({"function_call": {"name": "x"}, "functions": [{"name": "y"}]}, "function_call", "invalid_value"),
+        (
+            {"function_call": {"name": "x"}, "functions": [{"name": "y"}]},
+            "function_call",
+            "invalid_value",
+        ),
         ({"function_call": "must", "functions": [{"name": "y"}]}, "function_call", "invalid_value"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing_required_parameter"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+            "missing_required_parameter",
+        ),
         ({"guided_regex": "a+"}, "guided_regex", "unsupported_value"),
-        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice", "unsupported_value"),
+        (
+            {"structured_outputs": {"choice": ["a"]}},
+            "structured_outputs.choice",
+            "unsupported_value",
+        ),
         ({"guided_json": "{"}, "guided_json", "invalid_value"),
         ({"guided_json": 5}, "guided_json", "invalid_value"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
@@ -314,7 +370,16 @@ def test_refusal_names_the_field(fields: dict[str, Any], param: str, code: str |
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"nonsense", b'"text"', b"{", b'{"messages": [{"role": "\xff"}]}', b'{"n": 129, oh']
+    "body",
+    [
+        b"",
+        b"[]",
+        b"nonsense",
+        b'"text"',
+        b"{",
+        b'{"messages": [{"role": "\xff"}]}',
+        b'{"n": 129, oh',
+    ],
 )
 def test_malformed_body_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid):

@@ -1,4 +1,5 @@
-"""Tests Chat Completions and Completions with the OpenAI SDK, with strict parsing, over a real socket."""
+"""Tests Chat Completions and Completions with the OpenAI SDK, with strict parsing, over a real
+socket."""
 
 import json
 from pathlib import Path
@@ -13,17 +14,35 @@ from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, 
 from schemas.events import Failed, TurnEvent
 from services.preprocessor.limit import limit_output
 from tests.frontend.chat.test_frontend_chat_stream import CASES, Case, load
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 
 HI: Any = [{"role": "user", "content": "hi"}]
-FUNCTIONS: Any = [{"type": "function", "function": {"name": name}} for name in ("look", "apply_patch")]
+FUNCTIONS: Any = [
+    {"type": "function", "function": {"name": name}} for name in ("look", "apply_patch")
+]
 OWN_IDS = ("call_without_an_id", "reasoning_details")
 """Cases with ids derived from the turn's id, which differs here."""
-PATHS = [path for path in CASES if load(path).choices == 1 and not load(path).failed() and path.stem not in OWN_IDS]
+PATHS = [
+    path
+    for path in CASES
+    if load(path).choices == 1 and not load(path).failed() and path.stem not in OWN_IDS
+]
 
 
 def client(served: Served, *, strict: bool = True) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{served.url}/v1", api_key="k", max_retries=0, _strict_response_validation=strict)
+    return AsyncOpenAI(
+        base_url=f"{served.url}/v1", api_key="k", max_retries=0, _strict_response_validation=strict
+    )
 
 
 def request(case: Case) -> dict[str, Any]:
@@ -41,10 +60,18 @@ def request(case: Case) -> dict[str, Any]:
         "x-turnwire-reasoning-details": str(int(shape.details)),
         "x-turnwire-reasoning-field": shape.reasoning,
     }
-    asked: dict[str, Any] = {"model": MODEL, "messages": HI, "extra_body": extra, "extra_headers": headers}
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": HI,
+        "extra_body": extra,
+        "extra_headers": headers,
+    }
     if shape.legacy:
         return asked | {"functions": [{"name": "look"}]}
-    tools = [*custom, *(tool for tool in FUNCTIONS if tool["function"]["name"] not in shape.freeform)]
+    tools = [
+        *custom,
+        *(tool for tool in FUNCTIONS if tool["function"]["name"] not in shape.freeform),
+    ]
     return asked | {"tools": tools, **({"logprobs": True} if shape.logprobs else {})}
 
 
@@ -55,12 +82,18 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
     # Streamed freeform calls are native, but not in the SDK's types.
     strict = not case.shape.freeform
     gateway = FakeGateway(lambda: [[event] for _, events in case.batches for event in events])
-    async with serving(gateway) as served, client(served) as sdk, client(served, strict=strict) as reader:
+    async with (
+        serving(gateway) as served,
+        client(served) as sdk,
+        client(served, strict=strict) as reader,
+    ):
         whole = await sdk.chat.completions.create(**request(case))
         options: Any = {"include_usage": True}
         chunks = [
             each
-            async for each in await reader.chat.completions.create(**request(case), stream=True, stream_options=options)
+            async for each in await reader.chat.completions.create(
+                **request(case), stream=True, stream_options=options
+            )
         ]
         state = ChatCompletionStreamState(input_tools=openai.omit)
         for each in chunks:
@@ -68,7 +101,11 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
     streamed = state.current_completion_snapshot
     message = wanted["message"]
     assert {key: whole.choices[0].message.to_dict().get(key) for key in message} == message
-    assert whole.choices[0].finish_reason == streamed.choices[0].finish_reason == wanted["finish_reason"]
+    assert (
+        whole.choices[0].finish_reason
+        == streamed.choices[0].finish_reason
+        == wanted["finish_reason"]
+    )
     assert streamed.choices[0].message.content == (message["content"] or "")
     assert _calls(streamed.choices[0].message.to_dict()) == message.get("tool_calls", [])
     assert whole.usage
@@ -85,7 +122,11 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The calls as the helper assembled them, without the members that it adds."""
     found = []
     for made in message.get("tool_calls") or []:
-        kept = {key: made[key] for key in ("id", "type", "function", "custom") if made.get(key) is not None}
+        kept = {
+            key: made[key]
+            for key in ("id", "type", "function", "custom")
+            if made.get(key) is not None
+        }
         kept.get("function", {}).pop("parsed_arguments", None)
         found.append(kept)
     return found
@@ -114,8 +155,13 @@ async def test_stream_helper_completes_a_tool_loop() -> None:
             message = (await stream.get_final_completion()).choices[0].message
         assert kinds.count("tool_calls.function.arguments.done") == 2
         messages.append(message.to_dict())
-        messages += [{"role": "tool", "tool_call_id": each.id, "content": "seen"} for each in message.tool_calls or []]
-        async with sdk.chat.completions.stream(model=MODEL, messages=messages, tools=FUNCTIONS) as stream:
+        messages += [
+            {"role": "tool", "tool_call_id": each.id, "content": "seen"}
+            for each in message.tool_calls or []
+        ]
+        async with sdk.chat.completions.stream(
+            model=MODEL, messages=messages, tools=FUNCTIONS
+        ) as stream:
             final = await stream.get_final_completion()
     assert final.choices[0].message.content == "All seen."
     result = gateway.turns[1].conversation.messages
@@ -133,21 +179,32 @@ async def test_sdk_receives_several_choices() -> None:
             streamed = await stream.get_final_completion()
     assert seeds == [7, 8, 9]
     for completion in (whole, streamed):
-        assert [(each.index, each.message.content) for each in completion.choices] == [(at, "Hello") for at in range(3)]
+        assert [(each.index, each.message.content) for each in completion.choices] == [
+            (at, "Hello") for at in range(3)
+        ]
     assert whole.usage
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (656, 3 * 74)
 
 
 async def test_sdk_receives_completions() -> None:
     gateway = FakeGateway(lambda: [[*text(0, " upon a time"), finish(1)]])
-    # A chunk of Completions has `finish_reason: null` until its end, natively too; the SDK's type knows only the end's.
-    async with serving(gateway) as served, client(served) as sdk, client(served, strict=False) as reader:
+    # A chunk of Completions has `finish_reason: null` until its end, natively too; the SDK's type
+    # knows only the end's.
+    async with (
+        serving(gateway) as served,
+        client(served) as sdk,
+        client(served, strict=False) as reader,
+    ):
         whole = await sdk.completions.create(model=MODEL, prompt=["Once", "Twice"], n=2, echo=True)
         chunks = [
             each
-            async for each in await reader.completions.create(model=MODEL, prompt=[1, 2], stream=True, max_tokens=3)
+            async for each in await reader.completions.create(
+                model=MODEL, prompt=[1, 2], stream=True, max_tokens=3
+            )
         ]
-    assert [each.text for each in whole.choices] == ["Once upon a time"] * 2 + ["Twice upon a time"] * 2
+    assert [each.text for each in whole.choices] == ["Once upon a time"] * 2 + [
+        "Twice upon a time"
+    ] * 2
     assert "".join(each.choices[0].text for each in chunks) == " upon a time"
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert gateway.turns[0].conversation.prompt
@@ -179,7 +236,8 @@ async def test_errors_are_raised_as_the_sdks_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "total", "completion"), [(4096, 134_096, 4096), (None, 131_024, 1024), (1500, 131_500, 1500)]
+    ("requested", "total", "completion"),
+    [(4096, 134_096, 4096), (None, 131_024, 1024), (1500, 131_500, 1500)],
 )
 async def test_context_overflow_has_the_wording_that_agents_parse(
     requested: int | None, total: int, completion: int
@@ -200,7 +258,10 @@ async def test_context_overflow_has_the_wording_that_agents_parse(
 
 
 async def test_error_in_mid_stream_is_raised() -> None:
-    steps: list[Step] = [[*text(0, "half")], [Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))]]
+    steps: list[Step] = [
+        [*text(0, "half")],
+        [Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))],
+    ]
     said: list[str] = []
 
     async def read() -> None:

@@ -1,7 +1,8 @@
 """Tests Chat Completions streams and documents against transcripts in tests/fixtures/chat/turns.
 
-`<case>.json` has the events of a request's turns, `.sse` the expected stream, `.document.json` the expected document.
-Run this file as a program to write the transcripts again, and review the difference.
+`<case>.json` has the events of a request's turns, `.sse` the expected stream, `.document.json` the
+expected document. Run this file as a program to write the transcripts again, and review the
+difference.
 """
 
 import json
@@ -76,7 +77,9 @@ def load(path: Path) -> Case:
     case = msgspec.json.decode(path.read_bytes(), type=Case)
     for choice in range(case.choices):
         mine = [at for at, (number, _) in enumerate(case.batches) if number == choice]
-        for at, events in zip(mine, with_dispatch(*(case.batches[at][1] for at in mine)), strict=True):
+        for at, events in zip(
+            mine, with_dispatch(*(case.batches[at][1] for at in mine)), strict=True
+        ):
             case.batches[at] = (choice, events)
     return case
 
@@ -93,7 +96,9 @@ def frames(stream: str) -> list[tuple[str, Any]]:
 
 def accumulate(chunks: list[dict[str, Any]], choices: int) -> list[dict[str, Any]]:
     """The choices of a document that a client assembles from the chunks."""
-    made: list[dict[str, Any]] = [{"index": index, "message": {}, "logprobs": None} for index in range(choices)]
+    made: list[dict[str, Any]] = [
+        {"index": index, "message": {}, "logprobs": None} for index in range(choices)
+    ]
     for chunk in chunks:
         for choice in chunk["choices"]:
             into = made[choice["index"]]
@@ -103,7 +108,9 @@ def accumulate(chunks: list[dict[str, Any]], choices: int) -> list[dict[str, Any
                 into["logprobs"] = into["logprobs"] or {"content": [], "refusal": None}
                 into["logprobs"]["content"] += choice["logprobs"]["content"]
             if choice["finish_reason"] is not None:
-                into |= {key: choice[key] for key in ("finish_reason", "stop_reason") if key in choice}
+                into |= {
+                    key: choice[key] for key in ("finish_reason", "stop_reason") if key in choice
+                }
     for choice in made:
         message = choice["message"]
         for call in message.get("tool_calls", []):
@@ -125,7 +132,9 @@ def _merge(into: dict[str, Any], delta: dict[str, Any]) -> None:
         elif isinstance(value, dict):
             _merge(into.setdefault(key, {}), value)
         elif isinstance(value, str) and isinstance(into.get(key), str):
-            assert key not in ("id", "name", "type", "role", "format", "data"), f"{key} was said twice"
+            assert key not in ("id", "name", "type", "role", "format", "data"), (
+                f"{key} was said twice"
+            )
             into[key] += value
         else:
             into[key] = value
@@ -152,7 +161,9 @@ def test_document_equals_the_transcript(path: Path) -> None:
     assert case.document() == json.loads(path.with_suffix(".document.json").read_text())
 
 
-@pytest.mark.parametrize("path", [path for path in CASES if not load(path).failed()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in CASES if not load(path).failed()], ids=lambda path: path.stem
+)
 def test_stream_and_document_agree_for_every_batching(path: Path) -> None:
     case = load(path)
     document = case.document()
@@ -170,7 +181,9 @@ def test_nothing_follows_a_failure() -> None:
 
 
 def test_error_outside_the_turn_ends_the_stream() -> None:
-    said = chat_stream(Case([]).reply(), ChatShape()).error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
+    said = chat_stream(Case([]).reply(), ChatShape()).error(
+        ErrorInfo(ErrorKind.TIMED_OUT, "too late")
+    )
     assert json.loads(said.removeprefix(b"data: "))["error"]["message"] == "too late"
 
 
@@ -187,7 +200,9 @@ _json = st.dictionaries(st.sampled_from("abc"), st.integers() | _text, max_size=
 @st.composite
 def turns(draw: st.DrawFn) -> list[TurnEvent]:
     events: list[TurnEvent] = []
-    kinds: list[Any] = draw(st.lists(st.sampled_from(["reasoning", "text", "look", "patch"]), max_size=6))
+    kinds: list[Any] = draw(
+        st.lists(st.sampled_from(["reasoning", "text", "look", "patch"]), max_size=6)
+    )
     for block, kind in enumerate(kinds):
         if kind in ("look", "patch"):
             events.append(BlockStart(block, "tool_use", name=kind, call_id=f"call_{block}"))
@@ -202,7 +217,9 @@ def turns(draw: st.DrawFn) -> list[TurnEvent]:
             token = TokenLogprob(piece, -1.0, offset, piece.encode())
             events.append(Delta(block, offset, piece, [token] if kind == "text" else None))
             offset += len(piece)
-        events.append(BlockStop(block, length=offset, seal=draw(_seals) if kind == "reasoning" else None))
+        events.append(
+            BlockStop(block, length=offset, seal=draw(_seals) if kind == "reasoning" else None)
+        )
     last = events[-1] if events else None
     if isinstance(last, BlockStop) and draw(st.booleans()):
         events[-1] = msgspec.structs.replace(last, complete=False)
@@ -229,7 +246,9 @@ def test_every_stream_agrees_with_its_document(
 ) -> None:
     if shape.legacy:
         shape = msgspec.structs.replace(shape, freeform=frozenset())
-    case = Case(list(enumerate(several)), shape, len(several), dispatch=True, dispatch_reasoning=True)
+    case = Case(
+        list(enumerate(several)), shape, len(several), dispatch=True, dispatch_reasoning=True
+    )
     batches: Batches = []
     left = [list(events) for events in several]
     while any(left):
@@ -242,14 +261,23 @@ def test_every_stream_agrees_with_its_document(
     document = case.document()
     assert accumulate(chunks, case.choices) == document["choices"]
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
-    roles = [choice["index"] for chunk in chunks for choice in chunk["choices"] if "role" in choice["delta"]]
+    roles = [
+        choice["index"]
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if "role" in choice["delta"]
+    ]
     assert roles == list(range(case.choices))
     assert all(("usage" in chunk) == shape.include_usage for chunk in chunks)
     _check_dispatch(stream, document, several, shape)
 
 
-def _check_dispatch(stream: str, document: dict[str, Any], several: list[list[TurnEvent]], shape: ChatShape) -> None:
-    result = [data["tool_call_dispatch"] for name, data in frames(stream) if name == "tool_call_dispatch"]
+def _check_dispatch(
+    stream: str, document: dict[str, Any], several: list[list[TurnEvent]], shape: ChatShape
+) -> None:
+    result = [
+        data["tool_call_dispatch"] for name, data in frames(stream) if name == "tool_call_dispatch"
+    ]
     for each in result:
         call = each["tool_call"]
         if call["type"] == "function":
@@ -267,14 +295,20 @@ def _check_dispatch(stream: str, document: dict[str, Any], several: list[list[Tu
         if events[0].kind == "tool_use" and events[-1].complete
     ]
     if not shape.legacy:
-        assert sorted((each["choice_index"], each["tool_call"]["id"]) for each in result) == sorted(complete)
-    thoughts = [data["reasoning_dispatch"] for name, data in frames(stream) if name == "reasoning_dispatch"]
+        assert sorted((each["choice_index"], each["tool_call"]["id"]) for each in result) == sorted(
+            complete
+        )
+    thoughts = [
+        data["reasoning_dispatch"] for name, data in frames(stream) if name == "reasoning_dispatch"
+    ]
     whole = [
         "".join(event.text for event in events[1:-1]) for turn in several for events in _blocks(turn)
         if events[0].kind == "reasoning"
     ]  # fmt: skip
     shown = shape.reasoning != "omitted"
-    assert sorted(each["reasoning_content"] for each in thoughts) == sorted(text for text in whole if text and shown)
+    assert sorted(each["reasoning_content"] for each in thoughts) == sorted(
+        text for text in whole if text and shown
+    )
 
 
 def _blocks(events: list[TurnEvent]) -> list[list[Any]]:
@@ -293,7 +327,10 @@ def test_raw_input_equals_the_input_in_the_arguments(events: list[TurnEvent]) ->
     freeform = Case([(0, events)], shape).document()["choices"][0]["message"].get("tool_calls", [])
     for function, custom in zip(plain, freeform, strict=True):
         if custom["type"] == "custom":
-            assert custom["custom"]["input"] in (freeform_input(function["function"]["arguments"]), "")
+            assert custom["custom"]["input"] in (
+                freeform_input(function["function"]["arguments"]),
+                "",
+            )
         else:
             assert custom == function
 

@@ -31,7 +31,10 @@ def refused(**fields: Any) -> tuple[str | None, str | None]:
         (None, [RawPrompt("")]),
         (["a", "b"], [RawPrompt("a"), RawPrompt("b")]),
         ([1, 2, 4294967295], [RawPrompt(token_ids=pack_ids([1, 2, 4294967295]))]),
-        ([[1], [2, 3]], [RawPrompt(token_ids=pack_ids([1])), RawPrompt(token_ids=pack_ids([2, 3]))]),
+        (
+            [[1], [2, 3]],
+            [RawPrompt(token_ids=pack_ids([1])), RawPrompt(token_ids=pack_ids([2, 3]))],
+        ),
         (["a", [2]], [RawPrompt("a"), RawPrompt(token_ids=pack_ids([2]))]),
     ],
 )
@@ -48,7 +51,9 @@ def test_each_prompt_has_n_choices() -> None:
 
 
 def test_special_tokens_can_be_left_out() -> None:
-    assert ask(add_special_tokens=False).conversations[0].prompt == RawPrompt("Once", add_special_tokens=False)
+    assert ask(add_special_tokens=False).conversations[0].prompt == RawPrompt(
+        "Once", add_special_tokens=False
+    )
 
 
 def test_supported_fields_reach_the_conversation() -> None:
@@ -96,7 +101,9 @@ def test_suffix_is_dropped_and_noted() -> None:
         ({"stop": ""}, ("stop", "invalid_value")),
     ],
 )
-def test_refusal_names_the_field(fields: dict[str, Any], result: tuple[str | None, str | None]) -> None:
+def test_refusal_names_the_field(
+    fields: dict[str, Any], result: tuple[str | None, str | None]
+) -> None:
     assert refused(**fields) == result
 
 
@@ -112,7 +119,9 @@ def test_requests_of_the_sdks_own_tests_are_accepted() -> None:
 
 def test_pipeline_error_names_the_field_of_this_api() -> None:
     def param(name: str) -> object:
-        return json.loads(API.errors.reply(Invalid("no", param=name).info, "req_1", None).body)["error"]["param"]
+        return json.loads(API.errors.reply(Invalid("no", param=name).info, "req_1", None).body)[
+            "error"
+        ]["param"]
 
     assert param("stop_sequences") == "stop"
     assert param("format") == "structured_outputs"

@@ -21,7 +21,11 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, completions_stream
+from services.frontend.apis.completions.render import (
+    CompletionsCollector,
+    CompletionsShape,
+    completions_stream,
+)
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
@@ -37,7 +41,10 @@ Batches = list[tuple[int, list[TurnEvent]]]
 
 
 def said(
-    *pieces: str, reason: FinishReason = FinishReason.STOP, usage: Usage | None = None, stop: str | None = None
+    *pieces: str,
+    reason: FinishReason = FinishReason.STOP,
+    usage: Usage | None = None,
+    stop: str | None = None,
 ) -> list[TurnEvent]:
     events: list[TurnEvent] = [BlockStart(0, "text")]
     offset = 0
@@ -64,7 +71,9 @@ def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
     return made
 
 
-def chunk(index: int, text: str, finish: str | None = None, logprobs: Any = None, **fields: Any) -> dict[str, Any]:
+def chunk(
+    index: int, text: str, finish: str | None = None, logprobs: Any = None, **fields: Any
+) -> dict[str, Any]:
     choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish, **fields}
     return {**HEAD, "choices": [choice]}
 
@@ -116,7 +125,12 @@ def test_document_is_rendered() -> None:
     ]
     made = document(shape, batches)
     assert [choice["text"] for choice in made["choices"]] == ["Oncea", "Onceb", "Twicec", "Twiced"]
-    assert [choice["finish_reason"] for choice in made["choices"]] == ["stop", "stop", "stop", "length"]
+    assert [choice["finish_reason"] for choice in made["choices"]] == [
+        "stop",
+        "stop",
+        "stop",
+        "length",
+    ]
     assert [choice["logprobs"] for choice in made["choices"]] == [None] * 4
     assert made["usage"] == usage(5 + 7, 3 + 2 + 4 + 1, 0 + 6)
     with_usage = CompletionsShape(shape.echoes, prompts=2, include_usage=True)
@@ -124,7 +138,11 @@ def test_document_is_rendered() -> None:
 
 
 def test_nothing_follows_a_failure() -> None:
-    failed: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "gone"))]
+    failed: list[TurnEvent] = [
+        BlockStart(0, "text"),
+        Delta(0, 0, "half"),
+        Failed(ErrorInfo(ErrorKind.ENGINE, "gone")),
+    ]
     error = {"message": "gone", "type": "server_error", "param": None, "code": None}
     assert stream(CompletionsShape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
 
@@ -138,7 +156,9 @@ _pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 
 @given(st.lists(_pieces, min_size=1, max_size=3), st.booleans(), st.booleans(), st.data())
-def test_stream_and_document_agree(several: list[list[str]], echo: bool, logprobs: bool, data: st.DataObject) -> None:
+def test_stream_and_document_agree(
+    several: list[list[str]], echo: bool, logprobs: bool, data: st.DataObject
+) -> None:
     shape = CompletionsShape(["Once" if echo else ""] * len(several), logprobs=logprobs)
     turns = [said(*pieces) for pieces in several]
     batches: Batches = []
@@ -148,7 +168,9 @@ def test_stream_and_document_agree(several: list[list[str]], echo: bool, logprob
         take = data.draw(st.integers(1, len(left[choice])))
         batches.append((choice, left[choice][:take]))
         left[choice] = left[choice][take:]
-    made: list[dict[str, Any]] = [{"index": index, "text": "", "logprobs": None} for index in range(len(several))]
+    made: list[dict[str, Any]] = [
+        {"index": index, "text": "", "logprobs": None} for index in range(len(several))
+    ]
     for each in stream(shape, batches)[:-1]:
         (choice,) = each["choices"]
         into = made[choice["index"]]
@@ -163,5 +185,7 @@ def test_stream_and_document_agree(several: list[list[str]], echo: bool, logprob
     assert whole["choices"] == made
     for choice in whole["choices"]:
         if choice["logprobs"]:
-            for at, token in zip(choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"], strict=True):
+            for at, token in zip(
+                choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"], strict=True
+            ):
                 assert choice["text"][at : at + len(token)] == token

@@ -13,12 +13,16 @@ ASK = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content":
 BODY = json.dumps(ASK).encode()
 
 
-def get(path: str = "/version", *headers: str, host: str = "localhost", version: str = "1.1") -> bytes:
+def get(
+    path: str = "/version", *headers: str, host: str = "localhost", version: str = "1.1"
+) -> bytes:
     lines = [f"GET {path} HTTP/{version}", f"Host: {host}", *headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def post(body: bytes = BODY, *headers: str, path: str = "/v1/messages", sized: bool = True) -> bytes:
+def post(
+    body: bytes = BODY, *headers: str, path: str = "/v1/messages", sized: bool = True
+) -> bytes:
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", *headers]
     if sized:
         lines.append(f"Content-Length: {len(body)}")
@@ -52,7 +56,9 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
         if number == 100:
             return await read_answer(reader)
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        return Answer(number, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+        return Answer(
+            number, headers, await reader.readexactly(int(headers.get("content-length", "0")))
+        )
 
 
 async def answers_to(port: int, data: bytes, count: int | None = None) -> list[Answer]:
@@ -97,7 +103,12 @@ def frame(payload: bytes, opcode: int = 1, *, masked: bool = True, final: bool =
 def upgrade(*headers: str, host: str = "localhost") -> bytes:
     """The request that opens the Responses WebSocket."""
     key = base64.b64encode(os.urandom(16)).decode()
-    wanted = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {key}"]
+    wanted = [
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {key}",
+    ]
     return get("/v1/responses", *wanted, *headers, host=host)
 
 

@@ -1,4 +1,5 @@
-"""What `http.server` and `http.sse` rely on in aiohttp beyond its documented API. A failure here names what changed."""
+"""What `http.server` and `http.sse` rely on in aiohttp beyond its documented API. A failure here
+names what changed."""
 
 import inspect
 
@@ -23,7 +24,9 @@ from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES
         (AbstractStreamWriter.drain, ["self"]),
     ],
 )
-def test_aiohttp_has_the_methods_that_we_override_or_call(method: object, parameters: list[str]) -> None:
+def test_aiohttp_has_the_methods_that_we_override_or_call(
+    method: object, parameters: list[str]
+) -> None:
     assert callable(method)
     assert list(inspect.signature(method).parameters) == parameters
 
@@ -70,7 +73,10 @@ async def test_head_is_sent_with_the_first_bytes() -> None:
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with ClientSession() as http, http.get(f"http://127.0.0.1:{runner.addresses[0][1]}/") as response:
+        async with (
+            ClientSession() as http,
+            http.get(f"http://127.0.0.1:{runner.addresses[0][1]}/") as response,
+        ):
             assert await response.read() == b"first"
     finally:
         await runner.cleanup()

@@ -57,7 +57,10 @@ async def test_frontend_does_not_start_without_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["deleted", "", "# nobody\n"])
 async def test_last_key_can_be_revoked(keys: Path, end: str) -> None:
     lines: list[MutableMapping[str, Any]] = []
-    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
+        ClientSession(served.url) as http,
+    ):
 
         async def status(key: str = "alpha", path: str = "/v1/models") -> int:
             return (await http.get(path, headers={"x-api-key": key})).status
@@ -80,7 +83,10 @@ async def test_last_key_can_be_revoked(keys: Path, end: str) -> None:
 
 @pytest.mark.parametrize("damage", ["malformed", "binary", "directory"])
 async def test_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: str) -> None:
-    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
+        ClientSession(served.url) as http,
+    ):
         if damage == "directory":
             keys.unlink()
             keys.mkdir()
@@ -94,7 +100,10 @@ async def test_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: 
 
 @pytest.mark.slow
 async def test_deleted_key_file_is_noticed(keys: Path) -> None:
-    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
+        ClientSession(served.url) as http,
+    ):
         keys.unlink()
         await eventually(lambda: "keys.none_valid" in [line["event"] for line in served.lines])
         assert (await http.get("/v1/models", headers={"x-api-key": "alpha"})).status == 401

@@ -46,13 +46,17 @@ ENCODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
 @pytest.mark.parametrize(("encoding", "encode"), ENCODERS)
 async def test_encoded_body_is_decoded(encoding: str, encode: Callable[[bytes], bytes]) -> None:
     async with serving() as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", data=encode(BODY), headers={"content-encoding": encoding})
+        response = await http.post(
+            "/v1/messages", data=encode(BODY), headers={"content-encoding": encoding}
+        )
         assert response.status == 200
     assert served.gateway.turns[0].conversation.model == MODEL
 
 
 async def test_large_encoded_body_is_decoded_in_a_thread() -> None:
-    noise = zlib.compress(bytes(range(256)) * 1, 0).hex() + "".join(str(i * i) for i in range(30_000))
+    noise = zlib.compress(bytes(range(256)) * 1, 0).hex() + "".join(
+        str(i * i) for i in range(30_000)
+    )
     body = zstandard.compress(json.dumps({**ASK, "system": noise}).encode(), level=1)
     assert len(body) > THREAD_FROM_BYTES
     async with serving() as served, ClientSession(served.url) as http:
@@ -75,7 +79,10 @@ async def test_body_of_many_pieces_is_whole(chunked: bool) -> None:
         for _ in range(2):
             response = await http.post("/v1/messages", data=pieces() if chunked else body)
             assert response.status == 200
-    assert [turn.conversation.system[0].text == noise for turn in served.gateway.turns] == [True, True]
+    assert [turn.conversation.system[0].text == noise for turn in served.gateway.turns] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(("encoding", "encode"), ENCODERS[:-1])
@@ -91,7 +98,9 @@ def test_bomb_costs_no_more_than_the_limit(encoding: str, encode: Callable[[byte
 @pytest.mark.parametrize(
     ("encoding", "encode"), [pair for pair in ENCODERS[:-1] if pair[1] is not zstd_of_unknown_size]
 )
-def test_broken_body_is_refused(encoding: str, encode: Callable[[bytes], bytes], damage: str) -> None:
+def test_broken_body_is_refused(
+    encoding: str, encode: Callable[[bytes], bytes], damage: str
+) -> None:
     whole = encode(BODY)
     body = {"cut": whole[: len(whole) // 2], "garbage": b"\x9cgarbage", "empty": b""}[damage]
     with pytest.raises(Invalid) as caught:
@@ -108,7 +117,9 @@ def test_gzip_body_may_have_several_members() -> None:
         decode(gzip.compress(b" " * LIMIT) + gzip.compress(b" "), "gzip", LIMIT)
 
 
-@pytest.mark.parametrize("body", [gzip.compress(BODY) + b"junk", gzip.compress(BODY) + gzip.compress(BODY)[:-1]])
+@pytest.mark.parametrize(
+    "body", [gzip.compress(BODY) + b"junk", gzip.compress(BODY) + gzip.compress(BODY)[:-1]]
+)
 def test_data_after_a_gzip_member_must_be_a_member(body: bytes) -> None:
     with pytest.raises(Invalid, match=r"^The request body is not valid gzip: "):
         decode(body, "gzip", LIMIT)
@@ -127,7 +138,9 @@ def test_gzip_body_of_countless_members_is_refused() -> None:
 async def test_unknown_encoding_is_a_400_with_the_sdks_code() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for encoding in ("compress", "gzip, zstd", "nonsense"):
-            response = await http.post("/v1/messages", data=BODY, headers={"content-encoding": encoding})
+            response = await http.post(
+                "/v1/messages", data=BODY, headers={"content-encoding": encoding}
+            )
             assert response.status == 400
             error = (await response.json())["error"]
             assert error["type"] == "invalid_request_error"
@@ -173,5 +186,7 @@ async def test_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch)
         for body in (ASK, long):
             assert (await http.post("/v1/messages", json=body)).status == 200
         refused = await http.post("/v1/messages", json={**long, "max_tokens": -1})
-        assert (await refused.json())["error"]["message"] == "max_tokens: Input should be greater than or equal to 0"
+        assert (await refused.json())["error"][
+            "message"
+        ] == "max_tokens: Input should be greater than or equal to 0"
     assert threads == [True, False, False]

@@ -12,7 +12,11 @@ from tests.frontend.frontend_fakes import MODEL, serving
 
 APP = "https://app.example"
 EVIL = "https://evil.example"
-ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "hi"}],
+}
 PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "content-type,x-api-key,anthropic-version,anthropic-dangerous-direct-browser-access",
@@ -33,7 +37,10 @@ async def test_preflight_needs_no_key_and_allows_the_requested_headers(tmp_path:
             assert response.status == 204
             headers = response.headers
             assert headers["access-control-allow-origin"] == APP
-            assert headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
+            assert (
+                headers["access-control-allow-headers"]
+                == PREFLIGHT["access-control-request-headers"]
+            )
             assert "POST" in headers["access-control-allow-methods"]
             assert headers["vary"] == "origin"
 
@@ -47,23 +54,31 @@ async def test_preflight_of_a_foreign_page_allows_nothing() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("origins", "allowed"), [((APP,), APP), (("*",), "*"), (("HTTPS://App.Example/",), APP)])
+@pytest.mark.parametrize(
+    ("origins", "allowed"), [((APP,), APP), (("*",), "*"), (("HTTPS://App.Example/",), APP)]
+)
 async def test_page_may_read_answers(origins: tuple[str, ...], allowed: str, stream: bool) -> None:
     async with serving(config=config(*origins)) as served, ClientSession(served.url) as http:
-        good = await http.post("/v1/messages", json={**ASK, "stream": stream}, headers={"origin": APP})
+        good = await http.post(
+            "/v1/messages", json={**ASK, "stream": stream}, headers={"origin": APP}
+        )
         bad = await http.post("/v1/messages", json={}, headers={"origin": APP})
         assert (good.status, bad.status) == (200, 400)
         for response in (good, bad):
             assert response.headers["access-control-allow-origin"] == allowed
             exposed = response.headers["access-control-expose-headers"].split(", ")
-            assert {"request-id", "retry-after", "anthropic-ratelimit-tokens-reset", "x-ratelimit-limit-tokens"} <= {
-                *exposed
-            }
+            assert {
+                "request-id",
+                "retry-after",
+                "anthropic-ratelimit-tokens-reset",
+                "x-ratelimit-limit-tokens",
+            } <= {*exposed}
         await good.read()
 
 
 async def test_foreign_page_cannot_use_a_server_without_keys() -> None:
-    """text/plain needs no preflight: without this, any page could have a local model run its prompts."""
+    """text/plain needs no preflight: without this, any page could have a local model run its
+    prompts."""
     async with serving() as served, ClientSession(served.url) as http:
         headers = {"origin": EVIL, "content-type": "text/plain"}
         response = await http.post("/v1/messages", json=ASK, headers=headers)
@@ -72,7 +87,9 @@ async def test_foreign_page_cannot_use_a_server_without_keys() -> None:
         assert error["type"] == "permission_error"
         assert EVIL in error["message"]
         assert (await http.get("/v1/models", headers={"origin": EVIL})).status == 200
-        assert (await http.post("/v1/messages", json=ASK, headers={"origin": served.url})).status == 200
+        assert (
+            await http.post("/v1/messages", json=ASK, headers={"origin": served.url})
+        ).status == 200
         with pytest.raises(WSServerHandshakeError) as caught:
             await http.ws_connect("/v1/responses", headers={"origin": EVIL})
         assert caught.value.status == 403
@@ -92,7 +109,9 @@ async def test_foreign_page_cannot_use_a_server_without_keys() -> None:
         ((APP,), False, APP + ".evil.example", False),
     ],
 )
-def test_post_is_accepted_by_origin(origins: tuple[str, ...], guarded: bool, origin: str, fine: bool) -> None:
+def test_post_is_accepted_by_origin(
+    origins: tuple[str, ...], guarded: bool, origin: str, fine: bool
+) -> None:
     cors = Cors(origins, guarded=guarded)
     headers = {"origin": origin, "host": "here:1"}
     if fine:
@@ -108,16 +127,25 @@ REBOUND = "rebound.example"
 
 
 @pytest.mark.parametrize("port", ["", ":80", ":8000"])
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models", "/nothing"]
+)
 async def test_rebound_host_name_is_refused(path: str, port: str) -> None:
-    """For the browser, the page and this server are of one origin: it sends and reads whatever the page asks for."""
+    """For the browser, the page and this server are of one origin: it sends and reads whatever the
+    page asks for."""
     async with serving() as served, ClientSession(served.url) as http:
         host = REBOUND + port
         headers = {"host": host, "origin": f"http://{host}"}
-        for response in (await http.post(path, json=ASK, headers=headers), await http.get(path, headers=headers)):
+        for response in (
+            await http.post(path, json=ASK, headers=headers),
+            await http.get(path, headers=headers),
+        ):
             assert response.status == 403
             message = (await response.json())["error"]["message"]
-            assert message == f"This server has no host name '{host}'; it can be allowed with --allowed-hosts."
+            assert (
+                message
+                == f"This server has no host name '{host}'; it can be allowed with --allowed-hosts."
+            )
         with pytest.raises(WSServerHandshakeError) as caught:
             await http.ws_connect("/v1/responses", headers=headers)
         assert caught.value.status == 403
@@ -127,12 +155,26 @@ async def test_rebound_host_name_is_refused(path: str, port: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LocalHost:8000", "localhost.", "127.0.0.1:9", "[::1]:9", "10.0.0.7:8000", "[fe80::1]"]
+    "host",
+    [
+        "localhost",
+        "LocalHost:8000",
+        "localhost.",
+        "127.0.0.1:9",
+        "[::1]:9",
+        "10.0.0.7:8000",
+        "[fe80::1]",
+    ],
 )
 async def test_localhost_and_addresses_are_always_allowed(host: str) -> None:
-    async with serving(config=FrontendConfig(allowed_hosts=["llm.example"])) as served, ClientSession() as http:
+    async with (
+        serving(config=FrontendConfig(allowed_hosts=["llm.example"])) as served,
+        ClientSession() as http,
+    ):
         for name in (host, "LLM.example:443", "llm.example."):
-            assert (await http.post(f"{served.url}/v1/messages", json=ASK, headers={"host": name})).status == 200
+            assert (
+                await http.post(f"{served.url}/v1/messages", json=ASK, headers={"host": name})
+            ).status == 200
 
 
 async def test_server_with_keys_checks_only_configured_host_names(tmp_path: Any) -> None:

@@ -19,7 +19,11 @@ from services.runtime.config import FrontendConfig
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving, text
 
-ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "hi"}],
+}
 STREAM = {**ASK, "stream": True}
 COUNT = {key: value for key, value in ASK.items() if key != "max_tokens"}
 KEY = {"x-api-key": "alpha"}
@@ -47,7 +51,10 @@ def none_open(served: Served) -> bool:
 async def test_stream_counts_as_open_until_it_ends(tmp_path: Path) -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [text(0, "so"), gate, [finish(1)]])
-    async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served, ClientSession(served.url) as http:
+    async with (
+        serving(gateway, guarded(tmp_path, "concurrency=1")) as served,
+        ClientSession(served.url) as http,
+    ):
         first = await http.post("/v1/messages", json=STREAM, headers=KEY)
         assert first.status == 200
         assert served.callers.open_requests == {"alpha": 1}
@@ -66,7 +73,10 @@ async def test_stream_counts_as_open_until_it_ends(tmp_path: Path) -> None:
 
 async def test_hangup_frees_the_place(tmp_path: Path) -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
-    async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served, ClientSession(served.url) as http:
+    async with (
+        serving(gateway, guarded(tmp_path, "concurrency=1")) as served,
+        ClientSession(served.url) as http,
+    ):
         response = await http.post("/v1/messages", json=STREAM, headers=KEY)
         await response.content.readany()
         response.close()
@@ -102,7 +112,10 @@ async def test_every_kind_of_end_frees_the_place(tmp_path: Path) -> None:
                 return [[*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]]
         return [text(0, "so"), asyncio.Event()]
 
-    async with serving(FakeGateway(steps), guarded(tmp_path, "concurrency=64")) as served, ClientSession() as http:
+    async with (
+        serving(FakeGateway(steps), guarded(tmp_path, "concurrency=64")) as served,
+        ClientSession() as http,
+    ):
 
         async def one(number: int) -> None:
             body: Any = STREAM if number % 7 else {**STREAM, "tools": "none"}
@@ -118,19 +131,26 @@ async def test_every_kind_of_end_frees_the_place(tmp_path: Path) -> None:
 
 
 async def test_requests_per_minute_are_limited_and_in_headers(tmp_path: Path) -> None:
-    async with serving(config=guarded(tmp_path, "rpm=2 tpm=100000")) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=guarded(tmp_path, "rpm=2 tpm=100000")) as served,
+        ClientSession(served.url) as http,
+    ):
         for left in ("1", "0"):
             response = await http.post("/v1/messages", json=STREAM, headers=KEY)
             assert response.headers["anthropic-ratelimit-requests-limit"] == "2"
             assert response.headers["anthropic-ratelimit-requests-remaining"] == left
-            assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", response.headers["anthropic-ratelimit-requests-reset"])
+            assert re.fullmatch(
+                r"\d{4}-\d\d-\d\dT[\d:]{8}Z", response.headers["anthropic-ratelimit-requests-reset"]
+            )
             assert response.headers["anthropic-ratelimit-tokens-limit"] == "100000"
             await response.read()
         response = await http.post("/v1/messages", json=ASK, headers=KEY)
         assert 28 <= int(response.headers["retry-after"]) <= 30
         status, kind, message = await error_of(response)
         assert (status, kind) == (429, "rate_limit_error")
-        assert re.search(r"limit of 2 requests per minute .* try again in 2\d\.\ds\.$|30\.0s\.$", message)
+        assert re.search(
+            r"limit of 2 requests per minute .* try again in 2\d\.\ds\.$|30\.0s\.$", message
+        )
         openai = await http.post("/v1/responses", json={}, headers=KEY)
         assert openai.headers["x-ratelimit-remaining-requests"] == "0"
         assert "anthropic-ratelimit-requests-limit" not in openai.headers
@@ -141,7 +161,10 @@ async def test_requests_per_minute_are_limited_and_in_headers(tmp_path: Path) ->
 
 async def test_tokens_per_minute_are_limited(tmp_path: Path) -> None:
     """The first turn costs 656 - 600 cached + 74 = 130 tokens."""
-    async with serving(config=guarded(tmp_path, "tpm=120")) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=guarded(tmp_path, "tpm=120")) as served,
+        ClientSession(served.url) as http,
+    ):
         await (await http.post("/v1/messages", json=ASK, headers=KEY)).read()
         response = await http.post("/v1/messages", json=ASK, headers=KEY)
         status, _, message = await error_of(response)
@@ -154,7 +177,9 @@ async def test_default_limits_hold_without_keys() -> None:
     config = FrontendConfig(key_requests_per_minute=1)
     async with serving(config=config) as served, ClientSession(served.url) as http:
         assert (await http.post("/v1/messages", json=ASK)).status == 200
-        assert (await http.post("/v1/messages", json=ASK, headers={"x-api-key": "any"})).status == 429
+        assert (
+            await http.post("/v1/messages", json=ASK, headers={"x-api-key": "any"})
+        ).status == 429
 
 
 async def test_default_limits_hold_for_keys_without_limits(tmp_path: Path) -> None:
@@ -164,16 +189,24 @@ async def test_default_limits_hold_for_keys_without_limits(tmp_path: Path) -> No
     async with serving(config=config) as served, ClientSession(served.url) as http:
         for key, statuses in (("alpha", [200, 429]), ("beta", [200, 200, 200])):
             for status in statuses:
-                assert (await http.post("/v1/messages", json=ASK, headers={"x-api-key": key})).status == status
+                assert (
+                    await http.post("/v1/messages", json=ASK, headers={"x-api-key": key})
+                ).status == status
 
 
 async def test_anthropic_client_waits_and_retries(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path, "rpm=60")) as served:
         client = anthropic.AsyncAnthropic(base_url=served.url, api_key="alpha", max_retries=0)
-        ask: Any = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        ask: Any = {
+            "model": MODEL,
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "hi"}],
+        }
         refused: list[anthropic.RateLimitError] = []
         while not refused:
-            answers = await asyncio.gather(*(client.messages.create(**ask) for _ in range(61)), return_exceptions=True)
+            answers = await asyncio.gather(
+                *(client.messages.create(**ask) for _ in range(61)), return_exceptions=True
+            )
             refused = [answer for answer in answers if isinstance(answer, anthropic.RateLimitError)]
         assert refused[0].response.headers["retry-after"] == "1"
         assert (await client.with_options(max_retries=2).messages.create(**ask)).content
@@ -183,7 +216,10 @@ async def test_anthropic_client_waits_and_retries(tmp_path: Path) -> None:
 async def test_key_cannot_use_other_models(tmp_path: Path) -> None:
     other = ModelCard("acme/other", max_model_len=9)
     gateway = FakeGateway(cards=[CARD, other])
-    async with serving(gateway, guarded(tmp_path, "models=acme/oth*")) as served, ClientSession(served.url) as http:
+    async with (
+        serving(gateway, guarded(tmp_path, "models=acme/oth*")) as served,
+        ClientSession(served.url) as http,
+    ):
         listed = await (await http.get("/v1/models", headers=KEY)).json()
         assert [model["id"] for model in listed["data"]] == ["acme/other"]
         assert [model["slug"] for model in listed["models"]] == ["acme/other"]
@@ -198,19 +234,29 @@ async def test_key_cannot_use_other_models(tmp_path: Path) -> None:
             status, kind, message = await error_of(response)
             assert (status, kind) == (403, "permission_error")
             assert message.startswith("Your API key may not use the model ")
-        assert (await http.post("/v1/messages", json={**ASK, "model": "acme/other"}, headers=KEY)).status == 200
+        assert (
+            await http.post("/v1/messages", json={**ASK, "model": "acme/other"}, headers=KEY)
+        ).status == 200
     assert [turn.card.name for turn in gateway.turns] == ["acme/other"]
     assert gateway.counted == []
 
 
 async def test_expired_key_is_refused(tmp_path: Path) -> None:
-    async with serving(config=guarded(tmp_path, "expires=2020-01-01")) as served, ClientSession(served.url) as http:
-        status, kind, message = await error_of(await http.post("/v1/messages", json=ASK, headers=KEY))
+    async with (
+        serving(config=guarded(tmp_path, "expires=2020-01-01")) as served,
+        ClientSession(served.url) as http,
+    ):
+        status, kind, message = await error_of(
+            await http.post("/v1/messages", json=ASK, headers=KEY)
+        )
         assert (status, kind, message) == (401, "authentication_error", "This API key has expired.")
 
 
 async def test_priority_of_the_key_overrides_the_request(tmp_path: Path) -> None:
-    async with serving(config=guarded(tmp_path, "priority=-5")) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=guarded(tmp_path, "priority=-5")) as served,
+        ClientSession(served.url) as http,
+    ):
         await http.post("/v1/messages", json={**ASK, "priority": 99}, headers=KEY)
     assert served.gateway.turns[0].conversation.hints.priority == -5
 
@@ -218,11 +264,17 @@ async def test_priority_of_the_key_overrides_the_request(tmp_path: Path) -> None
 async def test_401_has_the_texts_of_openai(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path)) as served, ClientSession(served.url) as http:
         for path in ("/v1/responses", "/v1/chat/completions", "/v1/completions"):
-            for headers, message in (({}, "You didn't provide an API key"), ({"x-api-key": "no"}, "Incorrect API key")):
+            for headers, message in (
+                ({}, "You didn't provide an API key"),
+                ({"x-api-key": "no"}, "Incorrect API key"),
+            ):
                 response = await http.post(path, json={}, headers=headers)
                 assert response.status == 401
                 error = (await response.json())["error"]
-                assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
+                assert (error["type"], error["code"]) == (
+                    "invalid_request_error",
+                    "invalid_api_key",
+                )
                 assert error["message"].startswith(message)
 
 
@@ -264,9 +316,18 @@ TURN = {"role": "user", "content": "x"}
     ("ask", "message"),
     [
         ({"messages": [TURN] * 11}, "The conversation has 11 messages; the maximum is 10."),
-        ({"tools": [tool(f"t{i}", {}) for i in range(4)]}, "The request has 4 tools; the maximum is 3."),
-        ({"tools": [tool("t", nested(7))]}, "The schema of tool 't' is nested too deeply; the maximum is 6 levels."),
-        ({"tools": [tool("t", nested(800))]}, "The schema of tool 't' is nested too deeply; the maximum is 6 levels."),
+        (
+            {"tools": [tool(f"t{i}", {}) for i in range(4)]},
+            "The request has 4 tools; the maximum is 3.",
+        ),
+        (
+            {"tools": [tool("t", nested(7))]},
+            "The schema of tool 't' is nested too deeply; the maximum is 6 levels.",
+        ),
+        (
+            {"tools": [tool("t", nested(800))]},
+            "The schema of tool 't' is nested too deeply; the maximum is 6 levels.",
+        ),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": nested(7)}}},
             "The schema of the output format is nested too deeply; the maximum is 6 levels.",
@@ -283,7 +344,9 @@ TURN = {"role": "user", "content": "x"}
     ids=["messages", "tools", "schema", "deep", "format", "kwargs", "images"],
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"])
-async def test_conversation_over_a_limit_is_refused(ask: dict[str, Any], message: str, path: str) -> None:
+async def test_conversation_over_a_limit_is_refused(
+    ask: dict[str, Any], message: str, path: str
+) -> None:
     config = FrontendConfig(max_messages=10, max_tools=3, max_media=2, max_nesting=6)
     async with serving(config=config) as served, ClientSession(served.url) as http:
         response = await http.post(path, json={**ASK, **ask})
@@ -295,10 +358,22 @@ async def test_conversation_over_a_limit_is_refused(ask: dict[str, Any], message
 async def test_media_in_results_count() -> None:
     call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [IMAGE, IMAGE]}
-    messages = [TURN, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-    async with serving(config=FrontendConfig(max_media=1)) as served, ClientSession(served.url) as http:
-        status, _, message = await error_of(await http.post("/v1/messages", json={**ASK, "messages": messages}))
-        assert (status, message) == (400, "The request has 2 images and documents; the maximum is 1.")
+    messages = [
+        TURN,
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    async with (
+        serving(config=FrontendConfig(max_media=1)) as served,
+        ClientSession(served.url) as http,
+    ):
+        status, _, message = await error_of(
+            await http.post("/v1/messages", json={**ASK, "messages": messages})
+        )
+        assert (status, message) == (
+            400,
+            "The request has 2 images and documents; the maximum is 1.",
+        )
 
 
 async def test_connection_without_a_head_is_closed() -> None:
@@ -355,7 +430,12 @@ async def test_malformed_http_gets_an_error_in_our_form(nonsense: bytes) -> None
     assert document["error"]["message"].startswith("Malformed HTTP request: ")
     own = document["request_id"]
     assert re.fullmatch(r"req_[0-9a-f]{24}", own)
-    for header in (f"request-id: {own}", f"x-request-id: {own}", "server: turnwire", "x-content-type-options: nosniff"):
+    for header in (
+        f"request-id: {own}",
+        f"x-request-id: {own}",
+        "server: turnwire",
+        "x-content-type-options: nosniff",
+    ):
         assert header in head.lower()
 
 
@@ -366,7 +446,11 @@ async def test_unknown_expect_is_refused_in_our_form(path: str) -> None:
         assert response.status == 417
         document = await response.json()
         assert document["error"]["message"] == "Unknown Expect: miracles"
-        assert document["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+        assert (
+            document["request_id"]
+            == response.headers["request-id"]
+            == response.headers["x-request-id"]
+        )
         assert (await http.post("/v1/messages", json=ASK, expect100=True)).status == 200
 
 
@@ -413,7 +497,10 @@ async def test_unserved_paths_of_anthropic_are_404(method: str, path: str) -> No
         response = await http.request(method, path)
         document = await response.json()
         assert (response.status, document["type"]) == (404, "error")
-        assert (document["error"]["type"], document["error"]["message"]) == ("not_found_error", "Not found")
+        assert (document["error"]["type"], document["error"]["message"]) == (
+            "not_found_error",
+            "Not found",
+        )
         assert document["request_id"] == response.headers["request-id"]
 
 

@@ -65,7 +65,11 @@ def test_failed_reload_is_logged_and_tried_at_the_next_change(tmp_path: Path) ->
     watch.check()
     watch.check()
     assert calls == ["bad", "good"]
-    assert [line["event"] for line in lines] == ["file.not_reloaded", "file.reloaded", "file.not_reloaded"]
+    assert [line["event"] for line in lines] == [
+        "file.not_reloaded",
+        "file.reloaded",
+        "file.not_reloaded",
+    ]
     assert lines[0]["error"] == "no keys"
 
 

@@ -34,7 +34,9 @@ REQUESTS: list[tuple[str, bytes]] = [
     ("large body", post(json.dumps({**STREAM, "system": "word " * 150_000}).encode())),
     (
         "chunked body",
-        post(b"", "Transfer-Encoding: chunked", sized=False) + chunk(json.dumps(STREAM).encode()) + b"0\r\n\r\n",
+        post(b"", "Transfer-Encoding: chunked", sized=False)
+        + chunk(json.dumps(STREAM).encode())
+        + b"0\r\n\r\n",
     ),
     ("waiting for the body", post(json.dumps(STREAM).encode(), "Expect: 100-continue")),
     ("refused", post(b"{}")),
@@ -51,11 +53,15 @@ def steps() -> list[Step]:
     return [text(0, "word " * 100_000, pieces=50), [finish(1)]]
 
 
-async def hang_up(port: int, request: bytes, rng: random.Random, tls: ssl.SSLContext | None) -> None:
-    """Sends a part of the request or all of it, reads some of the answer, and ends the connection in one of the ways in
-    which connections end."""
+async def hang_up(
+    port: int, request: bytes, rng: random.Random, tls: ssl.SSLContext | None
+) -> None:
+    """Sends a part of the request or all of it, reads some of the answer, and ends the connection
+    in one of the ways in which connections end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-    sent = rng.choice([len(request), rng.randrange(len(request) + 1), rng.randrange(min(200, len(request)))])
+    sent = rng.choice(
+        [len(request), rng.randrange(len(request) + 1), rng.randrange(min(200, len(request)))]
+    )
     try:
         writer.write(request[:sent])
         if rng.random() < 0.8:
@@ -79,8 +85,8 @@ async def hang_up(port: int, request: bytes, rng: random.Random, tls: ssl.SSLCon
 
 
 def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
-    """Runs `work` in another thread, with an application on the loop that production uses. Returns what is logged at
-    `warning` or above, by libraries, the loop and the application."""
+    """Runs `work` in another thread, with an application on the loop that production uses. Returns
+    what is logged at `warning` or above, by libraries, the loop and the application."""
     lines: list[MutableMapping[str, Any]] = []
     thread, root = threading.get_ident(), logging.getLogger()
 
@@ -88,11 +94,17 @@ def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
         async with serving(FakeGateway(steps), FrontendConfig(), tls=tls) as served:
             await asyncio.to_thread(lambda: asyncio.run(work(served)))
             await asyncio.sleep(0.05)
-            lines.extend(line for line in served.lines if line["log_level"] in ("warning", "error", "critical"))
+            lines.extend(
+                line
+                for line in served.lines
+                if line["log_level"] in ("warning", "error", "critical")
+            )
 
     handlers, level = root.handlers[:], root.level
     adopt_library_logs(log_into(lines))
-    root.handlers[0].addFilter(lambda record: record.thread == thread)  # clients have a loop in another thread
+    root.handlers[0].addFilter(
+        lambda record: record.thread == thread
+    )  # clients have a loop in another thread
     try:
         asyncio.Runner(loop_factory=loop_factory()).run(serve())
     finally:
@@ -103,26 +115,34 @@ def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
 
 @pytest.mark.parametrize("secure", [True, False])
 @pytest.mark.parametrize(("name", "request_bytes"), REQUESTS, ids=[name for name, _ in REQUESTS])
-def test_hangup_is_not_an_error(name: str, request_bytes: bytes, secure: bool, tmp_path: Path) -> None:
+def test_hangup_is_not_an_error(
+    name: str, request_bytes: bytes, secure: bool, tmp_path: Path
+) -> None:
     hang_up_often(name, request_bytes, secure, tmp_path, TRIALS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [True, False])
 @pytest.mark.parametrize(("name", "request_bytes"), REQUESTS, ids=[name for name, _ in REQUESTS])
-def test_no_hangup_of_many_is_an_error(name: str, request_bytes: bytes, secure: bool, tmp_path: Path) -> None:
+def test_no_hangup_of_many_is_an_error(
+    name: str, request_bytes: bytes, secure: bool, tmp_path: Path
+) -> None:
     hang_up_often(name, request_bytes, secure, tmp_path, 40 * TRIALS)
 
 
 def hang_up_often(name: str, request: bytes, secure: bool, directory: Path, trials: int) -> None:
     authority = Authority("test")
     tls = Tls(*authority.write(directory, "server"), None) if secure else None
-    client = ssl.create_default_context(cadata=pem(authority.certificate).decode()) if secure else None
+    client = (
+        ssl.create_default_context(cadata=pem(authority.certificate).decode()) if secure else None
+    )
     rng = random.Random(f"{name} {secure}")
 
     async def work(served: Served) -> None:
         for _ in range(trials // TRIALS):
-            await asyncio.gather(*(hang_up(served.port, request, rng, client) for _ in range(TRIALS)))
+            await asyncio.gather(
+                *(hang_up(served.port, request, rng, client) for _ in range(TRIALS))
+            )
 
     lines = noise_of(work, tls)
     assert not lines, "\n".join(lines[:3])

@@ -1,4 +1,5 @@
-"""Header values that are not UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may do harm."""
+"""Header values that are not UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may
+do harm."""
 
 import asyncio
 import json
@@ -19,7 +20,9 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-async def post(served: Served, path: str, header: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
+async def post(
+    served: Served, path: str, header: bytes
+) -> tuple[int, dict[str, str], dict[str, Any]]:
     body = json.dumps(BODIES[path]).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}\r\n".encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -33,10 +36,14 @@ async def post(served: Served, path: str, header: bytes) -> tuple[int, dict[str,
 
 
 @pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("name", ["user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id"])
+@pytest.mark.parametrize(
+    "name", ["user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id"]
+)
 async def test_header_values_may_have_any_bytes(path: str, name: str) -> None:
     async with serving() as served:
-        status, headers, document = await post(served, path, f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b")
+        status, headers, document = await post(
+            served, path, f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b"
+        )
         conversation = served.gateway.turns[0].conversation
         line = served.lines[-1]
     assert status == 200, document
@@ -61,7 +68,8 @@ PIECES = (
     b"\xc3\xbf",
     b"#",
 )
-"""Parts of header values: ASCII, bytes that are not UTF-8, and what these look like in other encodings."""
+"""Parts of header values: ASCII, bytes that are not UTF-8, and what these look like in other
+encodings."""
 
 
 async def test_different_bytes_of_an_id_are_different_sessions() -> None:
@@ -73,7 +81,9 @@ async def test_different_bytes_of_an_id_are_different_sessions() -> None:
             status, _, document = await post(served, "/v1/responses", b"x-session-id: " + value)
             assert status == 200, document
         sessions = [turn.conversation.client.session for turn in served.gateway.turns]
-        assert (await post(served, "/v1/responses", b"x-session-id: \0\xc3\xbf"))[0] == 400, "as such bytes are marked"
+        assert (await post(served, "/v1/responses", b"x-session-id: \0\xc3\xbf"))[0] == 400, (
+            "as such bytes are marked"
+        )
     assert len({*sessions}) == len(sent)
     assert all(session is not None and session.isprintable() for session in sessions)
 
@@ -84,15 +94,21 @@ async def test_empty_header_before_a_filled_one_does_not_count() -> None:
         assert served.gateway.turns[0].conversation.client.session == "s"
 
 
-@pytest.mark.parametrize("name", ["host", "accept", "content-type", "cookie", "traceparent", "authorization", "range"])
+@pytest.mark.parametrize(
+    "name", ["host", "accept", "content-type", "cookie", "traceparent", "authorization", "range"]
+)
 async def test_any_bytes_in_other_headers_do_no_harm(name: str) -> None:
     async with serving() as served:
-        status, _, document = await post(served, "/v1/responses", f"{name}: ".encode() + b"a\xff=\xfe")
+        status, _, document = await post(
+            served, "/v1/responses", f"{name}: ".encode() + b"a\xff=\xfe"
+        )
     assert status < 500, document
 
 
 @pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize(("header", "status"), [(b"content-encoding: \xff", 400), (b"origin: https://\xff", 403)])
+@pytest.mark.parametrize(
+    ("header", "status"), [(b"content-encoding: \xff", 400), (b"origin: https://\xff", 403)]
+)
 async def test_refusal_with_surrogates_is_answered(path: str, header: bytes, status: int) -> None:
     async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
         answered, headers, document = await post(served, path, header)

@@ -24,7 +24,9 @@ def test_line_needs_no_options() -> None:
 
 
 def test_every_option_is_parsed() -> None:
-    key = only(f"ci:{DIGEST}  concurrency=4 rpm=60\ttpm=90000 models=small-*,coder expires=2027-01-31 priority=-3")
+    key = only(
+        f"ci:{DIGEST}  concurrency=4 rpm=60\ttpm=90000 models=small-*,coder expires=2027-01-31 priority=-3"
+    )
     assert key.limits == Limits(4, 60, 90000)
     assert key.models == ("small-*", "coder")
     assert key.expires == datetime(2027, 1, 31, tzinfo=UTC).timestamp()
@@ -54,7 +56,10 @@ def test_line_overrides_defaults() -> None:
     [
         ("rpm", "'rpm' is no option of a key"),
         ("rpm=", "'rpm=' is no option of a key"),
-        ("rps=1", "'rps=1' is no option of a key; there are concurrency, rpm, tpm, models, expires, priority"),
+        (
+            "rps=1",
+            "'rps=1' is no option of a key; there are concurrency, rpm, tpm, models, expires, priority",
+        ),
         ("rpm=0", "rpm=0: a whole number from 1, or none"),
         ("rpm=-1", "rpm=-1"),
         ("tpm=1e5", "tpm=1e5"),
@@ -69,14 +74,24 @@ def test_invalid_option_is_refused_with_its_line(options: str, reason: str) -> N
 
 
 def test_keys_of_one_holder_have_equal_limits() -> None:
-    assert len(parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=5 expires=2027-01-31", "keys", NONE)) == 2
+    assert (
+        len(parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=5 expires=2027-01-31", "keys", NONE))
+        == 2
+    )
     with pytest.raises(ValueError, match="the lines of ci have different limits"):
         parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=6", "keys", NONE)
 
 
 @pytest.mark.parametrize(
     ("patterns", "allowed"),
-    [("", True), ("acme/coder", True), ("acme/*", True), ("alias-?", True), ("coder", False), ("ACME/*", False)],
+    [
+        ("", True),
+        ("acme/coder", True),
+        ("acme/*", True),
+        ("alias-?", True),
+        ("coder", False),
+        ("ACME/*", False),
+    ],
 )
 def test_model_is_allowed_by_any_of_its_names(patterns: str, allowed: bool) -> None:
     card = ModelCard("acme/coder", aliases=["alias-1"])

@@ -78,7 +78,9 @@ async def test_connection_serves_until_its_first_unmasked_frame() -> None:
         assert await socket.receive() == 1002
 
 
-@pytest.mark.parametrize("text", [b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]])
+@pytest.mark.parametrize(
+    "text", [b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]]
+)
 async def test_text_that_is_not_utf8_ends_the_connection(text: bytes) -> None:
     async with serving() as served:
         socket = await RawSocket.open(served.port)

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from schemas.errors import RateLimited
 from services.frontend.http.keys import Limits
-from services.frontend.http.rate_limits import Rate, RateLimiter, TokenBucket, duration, rate_headers
+from services.frontend.http.rate_limits import (
+    Rate,
+    RateLimiter,
+    TokenBucket,
+    duration,
+    rate_headers,
+)
 
 
 class Clock:

@@ -1,4 +1,5 @@
-"""An attacker's bytes: two readings of one request, broken framing, names that reach headers, logs and subjects."""
+"""An attacker's bytes: two readings of one request, broken framing, names that reach headers, logs
+and subjects."""
 
 import json
 from typing import Any
@@ -36,7 +37,9 @@ REFUSED: dict[str, bytes] = {
     "chunked not last": post(END, "Transfer-Encoding: chunked, identity", sized=False),
     "space before the colon": post(END, "Transfer-Encoding : chunked", sized=False),
     "control before the coding": post(END, "Transfer-Encoding: \x0bchunked", sized=False),
-    "length in a trailer": post(chunk(BODY) + b"0\r\nContent-Length: 5\r\n\r\n", CHUNKED, sized=False),
+    "length in a trailer": post(
+        chunk(BODY) + b"0\r\nContent-Length: 5\r\n\r\n", CHUNKED, sized=False
+    ),
     "bare LF": post().replace(b"\r\n", b"\n"),
     "bare LF in the head": get().replace(b"localhost\r\n", b"localhost\nX: y\r\n"),
     "bare CR in the head": get().replace(b"localhost\r\n", b"localhost\rX: y\r\n"),
@@ -75,7 +78,14 @@ async def test_ambiguous_request_is_refused(request_: bytes) -> None:
 
 async def test_pipelined_requests_get_their_own_answers() -> None:
     bad = post(b'{"model":', path="/v1/chat/completions")
-    parts = [get(), post(), bad, post(HIDDEN, path="/nothing"), get("/version", "Content-Length: 5") + b"abcde", get()]
+    parts = [
+        get(),
+        post(),
+        bad,
+        post(HIDDEN, path="/nothing"),
+        get("/version", "Content-Length: 5") + b"abcde",
+        get(),
+    ]
     async with serving() as served:
         answers = await answers_to(served.port, b"".join(parts), len(parts))
         assert [answer.status for answer in answers] == [200, 200, 400, 404, 200, 200]
@@ -103,12 +113,16 @@ async def test_long_chunk_extensions_and_trailers_are_accepted() -> None:
             assert answer.status == 200, answer.body
 
 
-@pytest.mark.parametrize("form", ["http://localhost{path}", "http://evil.example{path}", "//evil.example{path}"])
+@pytest.mark.parametrize(
+    "form", ["http://localhost{path}", "http://evil.example{path}", "//evil.example{path}"]
+)
 async def test_absolute_url_is_served_here(form: str) -> None:
     async with serving() as served:
         answer = await answer_to(served.port, get(form.format(path="/version")))
         assert answer.status == (404 if form.startswith("//") else 200)
-        assert (await answer_to(served.port, get("http://localhost/version", host="evil.example"))).status == 403
+        assert (
+            await answer_to(served.port, get("http://localhost/version", host="evil.example"))
+        ).status == 403
         climbing = get("http://evil.example/live/../v1/models", host="evil.example")
         assert (await answer_to(served.port, climbing)).status == 403
 
@@ -128,7 +142,9 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("path", ["/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"]
+)
 async def test_name_in_a_path_stays_a_name(path: str, name: str) -> None:
     async with serving() as served:
         answer = await answer_to(served.port, get(path + name))
@@ -138,7 +154,9 @@ async def test_name_in_a_path_stays_a_name(path: str, name: str) -> None:
     assert all("\n" not in json.dumps(line, default=str) for line in served.lines)
 
 
-@pytest.mark.parametrize("name", ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000])
+@pytest.mark.parametrize(
+    "name", ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000]
+)
 @pytest.mark.parametrize("path", BODIES)
 async def test_model_name_stays_a_name(path: str, name: str) -> None:
     body = json.dumps({**BODIES[path], "model": name}).encode()

@@ -14,7 +14,17 @@ from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES, clien
 from services.runtime.config import FrontendConfig
 from tests.conftest import LIMIT_S, eventually
 from tests.frontend.frontend_fakes import Served, serving
-from tests.frontend.http.raw_http import BODY, Answer, answer_to, answers_to, chunk, get, post, read_answer, upgrade
+from tests.frontend.http.raw_http import (
+    BODY,
+    Answer,
+    answer_to,
+    answers_to,
+    chunk,
+    get,
+    post,
+    read_answer,
+    upgrade,
+)
 
 CHUNKED = "Transfer-Encoding: chunked"
 SHORT = 0.2
@@ -26,10 +36,26 @@ KIB_PER_IDLE = 64
     ("request_", "status", "message"),
     [
         (get("/" + "a" * MAX_URL_BYTES), 414, f"A URL may have at most {MAX_URL_BYTES} bytes."),
-        (b"GET /" + b"a" * (MAX_URL_BYTES + 1), 414, f"A URL may have at most {MAX_URL_BYTES} bytes."),
-        (get("/version", "X: a" + "a" * MAX_HEADER_BYTES), 431, f"A header may have at most {MAX_HEADER_BYTES} bytes."),
-        (get("/version", "a" * MAX_HEADER_BYTES + ": x"), 431, f"A header may have at most {MAX_HEADER_BYTES} bytes."),
-        (get("/version", *(f"X{i}: x" for i in range(200))), 431, "The request has too many headers."),
+        (
+            b"GET /" + b"a" * (MAX_URL_BYTES + 1),
+            414,
+            f"A URL may have at most {MAX_URL_BYTES} bytes.",
+        ),
+        (
+            get("/version", "X: a" + "a" * MAX_HEADER_BYTES),
+            431,
+            f"A header may have at most {MAX_HEADER_BYTES} bytes.",
+        ),
+        (
+            get("/version", "a" * MAX_HEADER_BYTES + ": x"),
+            431,
+            f"A header may have at most {MAX_HEADER_BYTES} bytes.",
+        ),
+        (
+            get("/version", *(f"X{i}: x" for i in range(200))),
+            431,
+            "The request has too many headers.",
+        ),
     ],
     ids=["url", "url without end", "header", "name", "headers"],
 )
@@ -46,10 +72,14 @@ async def test_too_long_heads_are_refused(request_: bytes, status: int, message:
 async def test_heads_within_the_limits_are_accepted() -> None:
     async with serving() as served:
         assert (await answer_to(served.port, get("/" + "a" * (MAX_URL_BYTES - 1)))).status == 404
-        assert (await answer_to(served.port, get("/version", "X: " + "a" * (MAX_HEADER_BYTES - 1)))).status == 200
+        assert (
+            await answer_to(served.port, get("/version", "X: " + "a" * (MAX_HEADER_BYTES - 1)))
+        ).status == 200
 
 
-async def test_no_key_gets_into_the_log_of_malformed_requests(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_key_gets_into_the_log_of_malformed_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as served:
         for damaged in ("secret\x01", "secret\r\n x", "secret\nx"):
@@ -87,8 +117,15 @@ async def refused(served: Served, data: bytes, then: bytes = b"") -> Answer:
         (post(b"", CHUNKED, sized=False), chunk(b"x")),
         (post(b"", CHUNKED, sized=False) + b"5;", b"x"),
         (post(b"", CHUNKED, sized=False) + chunk(BODY) + b"0\r\n", b"X: x\r\n"),
-        (post(b"", CHUNKED, "Content-Encoding: gzip", sized=False) + chunk(gzip.compress(BODY)[:20]), b""),
-        (post(b"", "Content-Length: 100000", "Content-Encoding: zstd", sized=False), gzip.compress(BODY)[:20]),
+        (
+            post(b"", CHUNKED, "Content-Encoding: gzip", sized=False)
+            + chunk(gzip.compress(BODY)[:20]),
+            b"",
+        ),
+        (
+            post(b"", "Content-Length: 100000", "Content-Encoding: zstd", sized=False),
+            gzip.compress(BODY)[:20],
+        ),
         (post(b"", "Content-Length: 100", "Expect: 100-continue", sized=False), b""),
     ],
     ids=["sized", "chunked", "extension", "trailer", "gzip, chunked", "zstd, sized", "expect"],
@@ -118,7 +155,8 @@ async def test_time_limit_ends_with_the_body() -> None:
 
 
 @pytest.mark.parametrize(
-    "beginning", [b"", b"GET /", b"GET / HTTP/1.1\r\nX: ", b"POST /v1/messages HTTP/1.1\r\nHost: a\r\n"]
+    "beginning",
+    [b"", b"GET /", b"GET / HTTP/1.1\r\nX: ", b"POST /v1/messages HTTP/1.1\r\nHost: a\r\n"],
 )
 async def test_single_bytes_do_not_prolong_the_head(beginning: bytes) -> None:
     async with serving(config=FrontendConfig(head_timeout_s=SHORT)) as served:
@@ -137,7 +175,10 @@ async def test_single_bytes_do_not_prolong_the_head(beginning: bytes) -> None:
 @pytest.mark.slow
 async def test_thousand_idle_connections_are_cheap() -> None:
     """Before the first request and after it; other clients are served meanwhile."""
-    async with serving(config=FrontendConfig(head_timeout_s=3600)) as served, ClientSession(served.url) as http:
+    async with (
+        serving(config=FrontendConfig(head_timeout_s=3600)) as served,
+        ClientSession(served.url) as http,
+    ):
         with ExitStack() as stack:
             tracemalloc.start()
             before, _ = tracemalloc.get_traced_memory()
@@ -154,7 +195,9 @@ async def test_thousand_idle_connections_are_cheap() -> None:
             assert (after - before) / IDLE < KIB_PER_IDLE * 1024
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models"]
+)
 async def test_connections_over_the_limit_of_an_address_are_refused(path: str) -> None:
     async with serving(config=FrontendConfig(max_connections_per_address=2)) as served:
         held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
@@ -162,7 +205,11 @@ async def test_connections_over_the_limit_of_an_address_are_refused(path: str) -
             writer.write(get())
             assert (await read_answer(reader)).status == 200
         answer = await answer_to(served.port, post(path=path))
-        assert (answer.status, answer.headers["retry-after"], answer.headers["connection"]) == (429, "1", "close")
+        assert (answer.status, answer.headers["retry-after"], answer.headers["connection"]) == (
+            429,
+            "1",
+            "close",
+        )
         assert answer.message == "Your address has too many connections to this server."
         assert (await answer_to(served.port, upgrade())).status == 429
         probe = await answer_to(served.port, get("/live"))

@@ -1,4 +1,5 @@
-"""Streams under stress: silence, hang-ups, clients that do not read, time that runs out. Real sockets, no sleeps."""
+"""Streams under stress: silence, hang-ups, clients that do not read, time that runs out. Real
+sockets, no sleeps."""
 
 import asyncio
 import json
@@ -15,14 +16,21 @@ from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, serving, text
 
-ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 99,
+    "messages": [{"role": "user", "content": "hi"}],
+}
 STREAM = {**ASK, "stream": True}
 END = b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n'
 
 
 def request_bytes(ask: dict[str, Any]) -> bytes:
     body = json.dumps(ask).encode()
-    return b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return (
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        + body
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -31,7 +39,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-# -- silence ----------------------------------------------------------------------------------------------------------
+# -- silence
+# ----------------------------------------------------------------------------------------------------------
 
 
 async def test_silent_stream_gets_pings() -> None:
@@ -74,7 +83,8 @@ async def test_message_start_does_not_wait_for_the_first_token() -> None:
         assert (await response.read()).endswith(b'data: {"type":"message_stop"}\n\n')
 
 
-# -- hang-ups ---------------------------------------------------------------------------------------------------------
+# -- hang-ups
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
@@ -129,11 +139,13 @@ async def test_connection_serves_turns_one_after_the_other() -> None:
     assert len(served.gateway.turns) == 3
 
 
-# -- clients that do not read -----------------------------------------------------------------------------------------
+# -- clients that do not read
+# -----------------------------------------------------------------------------------------
 
 
 class Deaf:
-    """A client that sends a request and never reads, with a receive buffer as small as the kernel allows."""
+    """A client that sends a request and never reads, with a receive buffer as small as the kernel
+    allows."""
 
     def __init__(self, served: Served) -> None:
         self.socket = socket.socket()
@@ -165,8 +177,13 @@ def talk(pieces: int, size: int) -> list[Step]:
     ],
     ids=["too long", "too much"],
 )
-async def test_slow_reader_is_disconnected_alone(config: FrontendConfig, pieces: int, size: int) -> None:
-    scripts: list[list[Step]] = [[*talk(pieces, size), asyncio.Event()], [[*text(0, "undisturbed"), finish(1)]]]
+async def test_slow_reader_is_disconnected_alone(
+    config: FrontendConfig, pieces: int, size: int
+) -> None:
+    scripts: list[list[Step]] = [
+        [*talk(pieces, size), asyncio.Event()],
+        [[*text(0, "undisturbed"), finish(1)]],
+    ]
     gateway = FakeGateway(lambda: scripts.pop(0))
     async with serving(gateway, config) as served, ClientSession(served.url) as http:
         deaf = Deaf(served)
@@ -203,7 +220,8 @@ async def test_reader_that_catches_up_gets_every_byte() -> None:
     assert gateway.turns[0].cancelled == []
 
 
-# -- the writer itself, over a transport with a simulated reader -------------------------------------------------------
+# -- the writer itself, over a transport with a simulated reader
+# -------------------------------------------------------
 
 
 class Transport:
@@ -247,7 +265,9 @@ class Request:
             await self.room.wait()
 
     def begin(self, _request: object, first: bytes) -> None:
-        self.transport.write(b"head " + (b"%x\r\n%b\r\n" % (len(first), first) if self.chunked and first else first))
+        self.transport.write(
+            b"head " + (b"%x\r\n%b\r\n" % (len(first), first) if self.chunked and first else first)
+        )
 
     def read(self, size: int) -> None:
         self.transport.held = max(0, self.transport.held - size)
@@ -286,7 +306,9 @@ async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> No
     writer.write(b"x" * 17)
     writer.close(b"last")
     writer.close(b"later")
-    assert chunked.transport.written.endswith(b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n")
+    assert chunked.transport.written.endswith(
+        b"\r\n11\r\n" + b"x" * 17 + b"\r\n4\r\nlast\r\n0\r\n\r\n"
+    )
     await writer.run()
     assert chunked.transport.written.endswith(b"last\r\n0\r\n\r\n")
 
@@ -353,7 +375,9 @@ async def test_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
 
 async def test_slow_reader_with_progress_stays_connected(played: Request) -> None:
     slow: list[str] = []
-    writer = writer_of(played, patient(slow_reader_timeout_s=0.04, max_buffered_bytes=1 << 22), slow)
+    writer = writer_of(
+        played, patient(slow_reader_timeout_s=0.04, max_buffered_bytes=1 << 22), slow
+    )
     running = asyncio.create_task(writer.run())
     writer.write(b"a" * (HIGH_WATER_BYTES * 4))
     looks_with_progress = 20
@@ -383,7 +407,8 @@ async def test_too_large_backlog_disconnects_at_once(played: Request) -> None:
     assert played.transport.aborted.is_set()
 
 
-# -- time that runs out -----------------------------------------------------------------------------------------------
+# -- time that runs out
+# -----------------------------------------------------------------------------------------------
 
 BRIEF = FrontendConfig(request_timeout_s=0.05)
 

@@ -16,13 +16,19 @@ from services.runtime.config import FrontendConfig
 from tests.certificates import Authority, pem
 from tests.frontend.frontend_fakes import MODEL, serving
 
-ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "hi"}],
+}
 
 
 class Client:
     """Connections that trust one authority; a new one for each request."""
 
-    def __init__(self, url: str, authority: Authority, certificate: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, authority: Authority, certificate: tuple[str, str] | None = None
+    ) -> None:
         context = ssl.create_default_context(cadata=pem(authority.certificate).decode())
         if certificate:
             context.load_cert_chain(*certificate)
@@ -61,7 +67,11 @@ async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> 
     files = old.write(tmp_path, "server")
     tls = Tls(*files, None)
     assert tls.files == list(files)
-    async with serving(tls=tls) as served, Client(served.url, old) as before, Client(served.url, new) as after:
+    async with (
+        serving(tls=tls) as served,
+        Client(served.url, old) as before,
+        Client(served.url, new) as after,
+    ):
         assert await before.ask() == 200
         with pytest.raises(OSError):
             await after.ask()
@@ -105,9 +115,12 @@ def test_key_with_a_password_is_refused_without_a_prompt(tmp_path: Path) -> None
     cert_file, key_file = Authority("one").write(tmp_path, "server")
     key = ec.generate_private_key(ec.SECP256R1())
     locked = serialization.BestAvailableEncryption(b"secret")
-    Path(key_file).write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    Path(key_file).write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    )
     with pytest.raises(
-        ValueError, match=r"server\.key has no private key in PEM form that can be read without a password"
+        ValueError,
+        match=r"server\.key has no private key in PEM form that can be read without a password",
     ):
         Tls(cert_file, key_file, None)
 

@@ -20,12 +20,18 @@ def messages(**fields: Any) -> Json:
 def blocks(*content: Json, role: str = "user") -> Json:
     """A message with these blocks, after one of the user if it is the assistant's."""
     before = [USER] if role == "assistant" else []
-    return messages(messages=[*before, {"role": role, "content": [*content]}, *([USER] if before else [])])
+    return messages(
+        messages=[*before, {"role": role, "content": [*content]}, *([USER] if before else [])]
+    )
 
 
 def loop(*results: Json, calls: tuple[Json, ...] = (CALL,), **fields: Any) -> Json:
     """Calls of the assistant, and results."""
-    history = [USER, {"role": "assistant", "content": [*calls]}, {"role": "user", "content": [*results]}]
+    history = [
+        USER,
+        {"role": "assistant", "content": [*calls]},
+        {"role": "user", "content": [*results]},
+    ]
     return messages(messages=history, **fields)
 
 
@@ -53,9 +59,24 @@ CLEAR_TOOLS = "clear_tool_uses_20250919"
 COMPACT = "compact_20260112"
 
 CASES = [
-    Case("MessageCreateParamsStreaming.max_tokens", messages(max_tokens=None), "refused", "max_tokens: Field required"),
-    Case("MessageCreateParamsStreaming.max_tokens", messages(max_tokens=-1), "refused", "max_tokens: "),
-    Case("MessageCreateParamsStreaming.max_tokens", messages(max_tokens=10**9), "declared", "reduced, not refused"),
+    Case(
+        "MessageCreateParamsStreaming.max_tokens",
+        messages(max_tokens=None),
+        "refused",
+        "max_tokens: Field required",
+    ),
+    Case(
+        "MessageCreateParamsStreaming.max_tokens",
+        messages(max_tokens=-1),
+        "refused",
+        "max_tokens: ",
+    ),
+    Case(
+        "MessageCreateParamsStreaming.max_tokens",
+        messages(max_tokens=10**9),
+        "declared",
+        "reduced, not refused",
+    ),
     Case("MessageCreateParamsStreaming.messages", messages(messages=[]), "refused", "messages: "),
     Case(
         "MessageCreateParamsStreaming.messages",
@@ -69,7 +90,12 @@ CASES = [
         "declared",
         "`cache_control` in any number, order",
     ),
-    Case("MessageCreateParamsStreaming.stop_sequences", messages(stop_sequences=[""]), "refused", "stop_sequences: "),
+    Case(
+        "MessageCreateParamsStreaming.stop_sequences",
+        messages(stop_sequences=[""]),
+        "refused",
+        "stop_sequences: ",
+    ),
     Case(
         "MessageCreateParamsStreaming.stop_sequences",
         messages(stop_sequences=[" "]),
@@ -77,18 +103,54 @@ CASES = [
         "`stop_sequences` of white space",
     ),
     Case(
-        "MessageCreateParamsStreaming.system", messages(system=[{"type": "text", "text": ""}]), "declared", "empty text"
+        "MessageCreateParamsStreaming.system",
+        messages(system=[{"type": "text", "text": ""}]),
+        "declared",
+        "empty text",
     ),
-    Case("MessageCreateParamsStreaming.container", messages(container="c_1"), "refused", "container: "),
-    Case("MessageCreateParamsStreaming.mcp_servers", messages(mcp_servers=[{"url": "u"}]), "refused", "mcp_servers: "),
-    Case("MessageCreateParamsStreaming.thread", messages(thread={"type": "create"}), "refused", "thread: "),
     Case(
-        "MessageCreateParamsStreaming.compaction", messages(compaction={"type": "summarize"}), "refused", "compaction: "
+        "MessageCreateParamsStreaming.container",
+        messages(container="c_1"),
+        "refused",
+        "container: ",
     ),
-    Case("MessageCreateParamsStreaming.service_tier", messages(service_tier="flex"), "declared", "any `service_tier`"),
+    Case(
+        "MessageCreateParamsStreaming.mcp_servers",
+        messages(mcp_servers=[{"url": "u"}]),
+        "refused",
+        "mcp_servers: ",
+    ),
+    Case(
+        "MessageCreateParamsStreaming.thread",
+        messages(thread={"type": "create"}),
+        "refused",
+        "thread: ",
+    ),
+    Case(
+        "MessageCreateParamsStreaming.compaction",
+        messages(compaction={"type": "summarize"}),
+        "refused",
+        "compaction: ",
+    ),
+    Case(
+        "MessageCreateParamsStreaming.service_tier",
+        messages(service_tier="flex"),
+        "declared",
+        "any `service_tier`",
+    ),
     Case("MessageCreateParamsStreaming.speed", messages(speed="fast"), "declared", "`speed`"),
-    Case("MessageCreateParamsStreaming.inference_geo", messages(inference_geo="eu"), "declared", "`inference_geo`"),
-    Case("MessageCreateParamsStreaming.fallbacks", messages(fallbacks=[{"model": "b"}]), "declared", "`fallbacks`"),
+    Case(
+        "MessageCreateParamsStreaming.inference_geo",
+        messages(inference_geo="eu"),
+        "declared",
+        "`inference_geo`",
+    ),
+    Case(
+        "MessageCreateParamsStreaming.fallbacks",
+        messages(fallbacks=[{"model": "b"}]),
+        "declared",
+        "`fallbacks`",
+    ),
     Case(
         "MessageCreateParamsStreaming.fallback_credit_token",
         messages(fallback_credit_token="t"),
@@ -101,15 +163,30 @@ CASES = [
         "declared",
         "`billing_policy`",
     ),
-    Case("MessageCreateParamsStreaming.diagnostics", messages(diagnostics={}), "declared", "`diagnostics`"),
-    Case("MetadataParam.user_id", messages(metadata={"user_id": LONG}), "declared", "Messages: of `metadata.user_id`"),
+    Case(
+        "MessageCreateParamsStreaming.diagnostics",
+        messages(diagnostics={}),
+        "declared",
+        "`diagnostics`",
+    ),
+    Case(
+        "MetadataParam.user_id",
+        messages(metadata={"user_id": LONG}),
+        "declared",
+        "Messages: of `metadata.user_id`",
+    ),
     Case(
         "TokenTaskBudgetParam.total",
         messages(output_config={"task_budget": {"type": "tokens", "total": 1}}),
         "declared",
         "`task_budget`",
     ),
-    Case("OutputConfigParam.effort", messages(output_config={"effort": "huge"}), "refused", "output_config.effort: "),
+    Case(
+        "OutputConfigParam.effort",
+        messages(output_config={"effort": "huge"}),
+        "refused",
+        "output_config.effort: ",
+    ),
     Case(
         "JSONOutputFormatParam.type",
         messages(output_config={"format": {"type": "json", "schema": {}}}),
@@ -144,7 +221,12 @@ CASES = [
         "output_format: ",
     ),
     # Thinking.
-    Case("ThinkingConfigEnabledParam.type", messages(thinking={"type": "on"}), "refused", "thinking: "),
+    Case(
+        "ThinkingConfigEnabledParam.type",
+        messages(thinking={"type": "on"}),
+        "refused",
+        "thinking: ",
+    ),
     Case(
         "ThinkingConfigEnabledParam.budget_tokens",
         messages(thinking={"type": "enabled"}),
@@ -163,15 +245,30 @@ CASES = [
         "refused",
         "`thinking.budget_tokens`",
     ),
-    Case("ThinkingConfigEnabledParam.display", messages(thinking=ENABLED | {"display": "x"}), "refused", "display: "),
+    Case(
+        "ThinkingConfigEnabledParam.display",
+        messages(thinking=ENABLED | {"display": "x"}),
+        "refused",
+        "display: ",
+    ),
     Case(
         "ThinkingConfigEnabledParam.type",
         messages(thinking=ENABLED, temperature=0.5),
         "declared",
         "with thinking on (natively only `temperature` 1",
     ),
-    Case("ThinkingConfigEnabledParam.type", messages(thinking=ENABLED, top_k=5), "declared", "with thinking on"),
-    Case("ThinkingConfigEnabledParam.type", messages(thinking=ENABLED, top_p=0.5), "declared", "`top_p` from 0.95"),
+    Case(
+        "ThinkingConfigEnabledParam.type",
+        messages(thinking=ENABLED, top_k=5),
+        "declared",
+        "with thinking on",
+    ),
+    Case(
+        "ThinkingConfigEnabledParam.type",
+        messages(thinking=ENABLED, top_p=0.5),
+        "declared",
+        "`top_p` from 0.95",
+    ),
     Case(
         "ThinkingConfigEnabledParam.type",
         prefill(thinking=ENABLED),
@@ -198,14 +295,20 @@ CASES = [
     ),
     Case(
         "ThinkingBlockBindingParam.prefix_mismatch_behavior",
-        messages(thinking={"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}),
+        messages(
+            thinking={"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
+        ),
         "declared",
         "`thinking.block_binding`",
     ),
     Case(
         "ThinkingBlockParam.signature",
         messages(
-            messages=[USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, CALL]}, USER]
+            messages=[
+                USER,
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, CALL]},
+                USER,
+            ]
         ),
         "declared",
         "thinking without a signature",
@@ -216,7 +319,12 @@ CASES = [
         "declared",
         "with other text than was signed",
     ),
-    Case("ThinkingBlockParam.thinking", blocks(THINKING), "refused", "`thinking` blocks can only be in `assistant`"),
+    Case(
+        "ThinkingBlockParam.thinking",
+        blocks(THINKING),
+        "refused",
+        "`thinking` blocks can only be in `assistant`",
+    ),
     Case(
         "ThinkingBlockParam.thinking",
         messages(messages=[USER, {"role": "assistant", "content": [THINKING]}]),
@@ -231,9 +339,17 @@ CASES = [
     ),
     # Messages and blocks.
     Case(
-        "UserMessageParam.role", messages(messages=[{"role": "tool", "content": "a"}]), "refused", "messages.0.role: "
+        "UserMessageParam.role",
+        messages(messages=[{"role": "tool", "content": "a"}]),
+        "refused",
+        "messages.0.role: ",
     ),
-    Case("UserMessageParam.content", messages(messages=[{"role": "user"}]), "refused", "messages.0.content: "),
+    Case(
+        "UserMessageParam.content",
+        messages(messages=[{"role": "user"}]),
+        "refused",
+        "messages.0.content: ",
+    ),
     Case(
         "UserMessageParam.content",
         messages(messages=[{"role": "user", "content": []}]),
@@ -241,15 +357,30 @@ CASES = [
         "messages with empty content",
     ),
     Case("AssistantMessageParam.content", prefill("So "), "refused", "trailing whitespace"),
-    Case("SystemMessageParam.content", blocks(CALL, role="system"), "refused", "`tool_use` blocks are not allowed"),
+    Case(
+        "SystemMessageParam.content",
+        blocks(CALL, role="system"),
+        "refused",
+        "`tool_use` blocks are not allowed",
+    ),
     Case(
         "SystemMessageParam.clear_at",
         messages(messages=[USER, {"role": "system", "content": "a", "clear_at": "soon"}]),
         "refused",
         "clear_at: ",
     ),
-    Case("TextBlockParam.text", blocks({"type": "text"}), "refused", "messages.0.content.0.text.text: Field required"),
-    Case("TextBlockParam.text", blocks({"type": "text", "text": " "}), "declared", "text of white space"),
+    Case(
+        "TextBlockParam.text",
+        blocks({"type": "text"}),
+        "refused",
+        "messages.0.content.0.text.text: Field required",
+    ),
+    Case(
+        "TextBlockParam.text",
+        blocks({"type": "text", "text": " "}),
+        "declared",
+        "text of white space",
+    ),
     Case(
         "TextBlockParam.cache_control",
         blocks(*[{"type": "text", "text": "a", "cache_control": TOO_MANY}] * 5),
@@ -257,12 +388,22 @@ CASES = [
         "`cache_control` in any number",
     ),
     Case(
-        "TextBlockParam.citations", blocks({"type": "text", "text": "a", "citations": []}), "declared", "unknown fields"
+        "TextBlockParam.citations",
+        blocks({"type": "text", "text": "a", "citations": []}),
+        "declared",
+        "unknown fields",
     ),
-    Case("ImageBlockParam.source", blocks({"type": "image"}), "refused", "messages.0.content.0.image.source: "),
+    Case(
+        "ImageBlockParam.source",
+        blocks({"type": "image"}),
+        "refused",
+        "messages.0.content.0.image.source: ",
+    ),
     Case(
         "ImageBlockParam.transformations",
-        blocks({"type": "image", "source": source(), "transformations": {"oversized_image": "error"}}),
+        blocks(
+            {"type": "image", "source": source(), "transformations": {"oversized_image": "error"}}
+        ),
         "declared",
         "any content and size of inline data",
     ),
@@ -321,8 +462,18 @@ CASES = [
         "an empty summary",
     ),
     # Calls and results.
-    Case("ToolUseBlockParam.input", loop(RESULT, calls=(CALL | {"input": 5},)), "refused", "tool_use.input: "),
-    Case("ToolUseBlockParam.id", loop(RESULT, calls=(CALL, CALL)), "refused", "`tool_use` ids must be unique"),
+    Case(
+        "ToolUseBlockParam.input",
+        loop(RESULT, calls=(CALL | {"input": 5},)),
+        "refused",
+        "tool_use.input: ",
+    ),
+    Case(
+        "ToolUseBlockParam.id",
+        loop(RESULT, calls=(CALL, CALL)),
+        "refused",
+        "`tool_use` ids must be unique",
+    ),
     Case(
         "ToolUseBlockParam.id",
         loop(RESULT | {"tool_use_id": "a.b:c"}, calls=(CALL | {"id": "a.b:c"},)),
@@ -341,18 +492,32 @@ CASES = [
         "declared",
         "names of calls that no tool may have",
     ),
-    Case("ToolUseBlockParam.input", blocks(CALL), "refused", "`tool_use` blocks can only be in `assistant` messages"),
-    Case("ToolUseBlockParam.id", blocks(CALL, role="assistant"), "declared", "calls without results"),
+    Case(
+        "ToolUseBlockParam.input",
+        blocks(CALL),
+        "refused",
+        "`tool_use` blocks can only be in `assistant` messages",
+    ),
+    Case(
+        "ToolUseBlockParam.id", blocks(CALL, role="assistant"), "declared", "calls without results"
+    ),
     Case(
         "ToolResultBlockParam.tool_use_id",
         loop(RESULT | {"tool_use_id": "b"}),
         "refused",
         "messages.2.content.0: unexpected `tool_use_id`",
     ),
-    Case("ToolResultBlockParam.tool_use_id", loop(RESULT, RESULT), "declared", "several results of a call"),
     Case(
         "ToolResultBlockParam.tool_use_id",
-        messages(messages=[*loop(RESULT)["messages"][:2], USER, {"role": "user", "content": [RESULT]}]),
+        loop(RESULT, RESULT),
+        "declared",
+        "several results of a call",
+    ),
+    Case(
+        "ToolResultBlockParam.tool_use_id",
+        messages(
+            messages=[*loop(RESULT)["messages"][:2], USER, {"role": "user", "content": [RESULT]}]
+        ),
         "declared",
         "results later than in the next message",
     ),
@@ -372,15 +537,44 @@ CASES = [
     Case("ToolParam.name", tool(name="two words"), "refused", "tools.0.custom.name: "),
     Case("ToolParam.name", tool(name="x" * 129), "refused", "tools.0.custom.name: "),
     Case("ToolParam.name", messages(tools=[TOOL, TOOL]), "refused", "Tool names must be unique"),
-    Case("ToolParam.input_schema", messages(tools=[{"name": "look"}]), "refused", "tools.0.custom.input_schema: "),
-    Case("ToolParam.input_schema", tool(input_schema=OPEN_SCHEMA), "declared", "`oneOf` at the top"),
-    Case("ToolParam.input_schema", tool(input_schema={}), "declared", "an `input_schema` without `type: object`"),
-    Case("ToolParam.description", tool(description=100 * LONG), "declared", "descriptions of any length"),
-    Case("ToolParam.type", tool(type="robot_20250101"), "refused", "tools.0: Input tag 'robot_20250101'"),
-    Case("ToolParam.defer_loading", tool(defer_loading=True), "declared", "tools that all have `defer_loading`"),
+    Case(
+        "ToolParam.input_schema",
+        messages(tools=[{"name": "look"}]),
+        "refused",
+        "tools.0.custom.input_schema: ",
+    ),
+    Case(
+        "ToolParam.input_schema", tool(input_schema=OPEN_SCHEMA), "declared", "`oneOf` at the top"
+    ),
+    Case(
+        "ToolParam.input_schema",
+        tool(input_schema={}),
+        "declared",
+        "an `input_schema` without `type: object`",
+    ),
+    Case(
+        "ToolParam.description",
+        tool(description=100 * LONG),
+        "declared",
+        "descriptions of any length",
+    ),
+    Case(
+        "ToolParam.type",
+        tool(type="robot_20250101"),
+        "refused",
+        "tools.0: Input tag 'robot_20250101'",
+    ),
+    Case(
+        "ToolParam.defer_loading",
+        tool(defer_loading=True),
+        "declared",
+        "tools that all have `defer_loading`",
+    ),
     Case(
         "ToolParam.cache_control",
-        messages(tools=[TOOL, TOOL | {"name": "b", "defer_loading": True, "cache_control": TOO_MANY}]),
+        messages(
+            tools=[TOOL, TOOL | {"name": "b", "defer_loading": True, "cache_control": TOO_MANY}]
+        ),
         "declared",
         "`cache_control` in any number, order and place",
     ),
@@ -391,7 +585,12 @@ CASES = [
         "refused",
         "tool_choice: may only be specified while providing tools",
     ),
-    Case("ToolChoiceAnyParam.type", messages(tool_choice={"type": "all"}, tools=[TOOL]), "refused", "tool_choice: "),
+    Case(
+        "ToolChoiceAnyParam.type",
+        messages(tool_choice={"type": "all"}, tools=[TOOL]),
+        "refused",
+        "tool_choice: ",
+    ),
     Case(
         "ToolChoiceAnyParam.type",
         messages(tool_choice={"type": "any"}, tools=[TOOL], thinking=ENABLED),
@@ -417,7 +616,12 @@ CASES = [
         "Thinking may not be enabled when tool_choice forces tool use",
     ),
     # Context edits.
-    Case("ContextManagementConfigParam.edits", edits({"type": "clear_all_2099"}), "declared", "edits of unknown types"),
+    Case(
+        "ContextManagementConfigParam.edits",
+        edits({"type": "clear_all_2099"}),
+        "declared",
+        "edits of unknown types",
+    ),
     Case(
         "ContextManagementConfigParam.edits",
         edits({"type": CLEAR_TOOLS}, {"type": CLEAR_THINKING}),
@@ -425,7 +629,12 @@ CASES = [
         "context edits in any order",
     ),
     *(
-        Case(f"{name}.type", edits({"type": type}, {"type": type}), "refused", f"'{type}' may be set only once")
+        Case(
+            f"{name}.type",
+            edits({"type": type}, {"type": type}),
+            "refused",
+            f"'{type}' may be set only once",
+        )
         for name, type in (
             ("ClearToolUses20250919EditParam", CLEAR_TOOLS),
             ("ClearThinking20251015EditParam", CLEAR_THINKING),
@@ -475,7 +684,12 @@ CASES = [
     Case("", messages(top_k=-2), "refused", "top_k: "),
     Case("", messages(temperature=1.0, top_p=0.9), "declared", "together"),
     Case("", messages(stop=["a"]), "refused", "stop: Extra inputs are not permitted"),
-    Case("", messages(response_format={"type": "json_object"}), "refused", "response_format: Extra inputs"),
+    Case(
+        "",
+        messages(response_format={"type": "json_object"}),
+        "refused",
+        "response_format: Extra inputs",
+    ),
     Case(
         "DocumentBlockParam.citations",
         blocks(
@@ -489,7 +703,10 @@ CASES = [
         "and of documents (`citations.enabled`)",
     ),
     Case(
-        "ToolParam.allowed_callers", tool(allowed_callers=["code_execution_20260120"]), "declared", "`allowed_callers`"
+        "ToolParam.allowed_callers",
+        tool(allowed_callers=["code_execution_20260120"]),
+        "declared",
+        "`allowed_callers`",
     ),
     Case("", messages(new_field=1), "declared", "unknown fields in all APIs"),
 ]

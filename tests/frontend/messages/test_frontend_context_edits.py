@@ -6,7 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 from anthropic import AsyncAnthropic
-from anthropic.types.beta import BetaClearThinking20251015EditResponse, BetaClearToolUses20250919EditResponse
+from anthropic.types.beta import (
+    BetaClearThinking20251015EditResponse,
+    BetaClearToolUses20250919EditResponse,
+)
 
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
 from schemas.errors import Invalid
@@ -20,7 +23,10 @@ CLEAR = "clear_thinking_20251015"
 
 
 def thought(name: str, *others: Json) -> Json:
-    return {"role": "assistant", "content": [{"type": "thinking", "thinking": name, "signature": "s"}, *others]}
+    return {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": name, "signature": "s"}, *others],
+    }
 
 
 def call(name: str) -> Json:
@@ -28,7 +34,10 @@ def call(name: str) -> Json:
 
 
 def result(name: str) -> Json:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": name, "content": "seen"}]}
+    return {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": name, "content": "seen"}],
+    }
 
 
 SAID: Json = {"type": "text", "text": "done"}
@@ -50,12 +59,19 @@ TALK: list[Json] = [
 
 def ask(keep: Any = None, *edits: Json) -> MessagesAsk:
     edit = {"type": CLEAR} if keep is None else {"type": CLEAR, "keep": keep}
-    body = {"model": "m", "max_tokens": 9, "messages": TALK, "context_management": {"edits": [*edits, edit]}}
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": TALK,
+        "context_management": {"edits": [*edits, edit]},
+    }
     return parse(json.dumps(body).encode(), {})
 
 
 def thoughts(messages: list[Message]) -> list[str | None]:
-    return [part.text for message in messages for part in message.parts if isinstance(part, Reasoning)]
+    return [
+        part.text for message in messages for part in message.parts if isinstance(part, Reasoning)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +95,18 @@ def test_last_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
 
 def test_message_with_only_thinking_is_dropped() -> None:
     roles = [message.role for message in ask().conversation.messages]
-    assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user", "user", "assistant", "tool"]
+    assert roles == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+        "user",
+        "assistant",
+        "tool",
+    ]
 
 
 def test_other_edits_are_accepted_without_effect() -> None:
@@ -88,7 +115,12 @@ def test_other_edits_are_accepted_without_effect() -> None:
         {"type": "compact_20260112"},
         {"type": "to_come_20990101", "keep": "some"},
     ]
-    body = {"model": "m", "max_tokens": 9, "messages": TALK, "context_management": {"edits": others}}
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": TALK,
+        "context_management": {"edits": others},
+    }
     asked = parse(json.dumps(body).encode(), {}).conversation
     plain = parse(json.dumps({**body, "context_management": None}).encode(), {}).conversation
     assert asked == plain
@@ -96,10 +128,13 @@ def test_other_edits_are_accepted_without_effect() -> None:
 
 
 @pytest.mark.parametrize(
-    "keep", ["some", {"type": "thinking_turns"}, {"type": "thinking_turns", "value": 0}, {"type": "x"}, 3]
+    "keep",
+    ["some", {"type": "thinking_turns"}, {"type": "thinking_turns", "value": 0}, {"type": "x"}, 3],
 )
 def test_invalid_keep_is_refused(keep: Any) -> None:
-    with pytest.raises(Invalid, match=rf"^context_management.edits.{CLEAR}.keep: Input should be 'all' or a number"):
+    with pytest.raises(
+        Invalid, match=rf"^context_management.edits.{CLEAR}.keep: Input should be 'all' or a number"
+    ):
         ask(keep)
 
 
@@ -109,7 +144,10 @@ def test_invalid_keep_is_refused(keep: Any) -> None:
         ({"edits": 1}, "context_management.edits: Input should be a valid list"),
         ([], "context_management: Input should be a valid dictionary"),
         ({"edits": [5]}, "context_management.edits.0: Input should be a valid dictionary"),
-        ({"edits": [{}]}, "context_management.edits.0: Unable to extract tag using discriminator 'type'"),
+        (
+            {"edits": [{}]},
+            "context_management.edits.0: Unable to extract tag using discriminator 'type'",
+        ),
     ],
 )
 def test_invalid_context_management_is_refused(value: Any, message: str) -> None:
@@ -132,7 +170,9 @@ WORK = [HI, *used(1), *used(2, "edit"), *used(3), *used(4), *used(5)]
 
 
 def cleaning(**edit: Any) -> Json:
-    managed = {"edits": [{"type": CLEAR, "keep": "all"}, {"type": "clear_tool_uses_20250919", **edit}]}
+    managed = {
+        "edits": [{"type": CLEAR, "keep": "all"}, {"type": "clear_tool_uses_20250919", **edit}]
+    }
     return {"model": MODEL, "max_tokens": 9, "messages": WORK, "context_management": managed}
 
 
@@ -153,7 +193,11 @@ def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
     """The arguments of each call, and whether it has a result, by call id."""
     parts = [part for message in asked.conversation.messages for part in message.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
-    return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}
+    return {
+        part.call_id: (part.arguments, whole[part.call_id])
+        for part in parts
+        if isinstance(part, Call)
+    }
 
 
 ALWAYS = {"type": "input_tokens", "value": 1}
@@ -164,10 +208,16 @@ ALWAYS = {"type": "input_tokens", "value": 1}
     [
         ({"trigger": ALWAYS}, ["t1", "t2"]),
         ({"trigger": ALWAYS, "keep": {"type": "tool_uses", "value": 1}}, ["t1", "t2", "t3", "t4"]),
-        ({"trigger": ALWAYS, "keep": {"type": "tool_uses", "value": 0}}, ["t1", "t2", "t3", "t4", "t5"]),
+        (
+            {"trigger": ALWAYS, "keep": {"type": "tool_uses", "value": 0}},
+            ["t1", "t2", "t3", "t4", "t5"],
+        ),
         ({"trigger": ALWAYS, "exclude_tools": ["edit"]}, ["t1"]),
         ({"trigger": {"type": "tool_uses", "value": 4}}, ["t1", "t2"]),
-        ({"trigger": ALWAYS, "clear_at_least": {"type": "input_tokens", "value": 100}}, ["t1", "t2"]),
+        (
+            {"trigger": ALWAYS, "clear_at_least": {"type": "input_tokens", "value": 100}},
+            ["t1", "t2"],
+        ),
     ],
 )
 async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
@@ -177,12 +227,19 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
     assert all(arguments != "{}" for arguments, _ in seen.values())
     plain = parse(json.dumps(cleaning()).encode(), {}).conversation
     saved = await by_length(plain) - await by_length(asked.conversation)
-    applied = {"type": "clear_tool_uses_20250919", "cleared_tool_uses": len(cleared), "cleared_input_tokens": saved}
+    applied = {
+        "type": "clear_tool_uses_20250919",
+        "cleared_tool_uses": len(cleared),
+        "cleared_input_tokens": saved,
+    }
     assert asked.edits is not None
     assert asked.edits.applied == [applied]
     assert asked.edits.original_tokens == await by_length(plain)
     errors = [
-        part.is_error for message in asked.conversation.messages for part in message.parts if isinstance(part, Result)
+        part.is_error
+        for message in asked.conversation.messages
+        for part in message.parts
+        if isinstance(part, Result)
     ]
     assert errors == [False] * 5
 
@@ -204,7 +261,9 @@ async def test_nothing_is_cleared_below_the_limits(edit: Json) -> None:
     assert asked.edits.applied == []
 
 
-@pytest.mark.parametrize(("inputs", "empty"), [(True, ["t1", "t2"]), (["edit"], ["t2"]), (False, [])])
+@pytest.mark.parametrize(
+    ("inputs", "empty"), [(True, ["t1", "t2"]), (["edit"], ["t2"]), (False, [])]
+)
 async def test_arguments_are_cleared_on_request(inputs: Any, empty: list[str]) -> None:
     asked = await after(trigger=ALWAYS, clear_tool_inputs=inputs)
     assert [name for name, (arguments, _) in story(asked).items() if arguments == "{}"] == empty
@@ -225,7 +284,10 @@ async def test_tokens_are_counted_only_if_something_can_be_cleared() -> None:
             {"clear_at_least": {"type": "tool_uses", "value": 3}},
             "context_management.edits.clear_tool_uses_20250919.clear_at_least",
         ),
-        ({"trigger": {"type": "input_tokens", "value": -3}}, "context_management.edits.1.trigger.value"),
+        (
+            {"trigger": {"type": "input_tokens", "value": -3}},
+            "context_management.edits.1.trigger.value",
+        ),
         ({"clear_tool_inputs": "all"}, "context_management.edits.1.clear_tool_inputs"),
     ],
 )
@@ -256,9 +318,17 @@ async def test_sdk_reads_the_cleared_tool_uses() -> None:
         assert isinstance(edit, BetaClearToolUses20250919EditResponse)
         assert edit.cleared_tool_uses == 2
     assert size.context_management is not None
-    assert size.context_management.original_input_tokens == size.input_tokens + edit.cleared_input_tokens
+    assert (
+        size.context_management.original_input_tokens
+        == size.input_tokens + edit.cleared_input_tokens
+    )
     for turn in gateway.turns:
-        results = [part.parts for each in turn.conversation.messages for part in each.parts if isinstance(part, Result)]
+        results = [
+            part.parts
+            for each in turn.conversation.messages
+            for part in each.parts
+            if isinstance(part, Result)
+        ]
         assert results == [[Text(CLEARED)]] * 2 + [[Text(LONG)]] * 3
 
 

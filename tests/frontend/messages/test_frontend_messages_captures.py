@@ -1,8 +1,8 @@
 """Tests that captured requests of agents are converted without loss.
 
-Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
-the same content in the same order. The captures are not part of the repository; without them only `agent_turn.json` is
-checked.
+Each request is flattened twice, by two independent programs: from its JSON, and from its
+conversation. Both must have the same content in the same order. The captures are not part of the
+repository; without them only `agent_turn.json` is checked.
 """
 
 import json
@@ -25,7 +25,10 @@ Story = list[tuple[Any, ...]]
 
 def told_by_json(body: dict[str, Any]) -> Story:
     system = body.get("system") or []
-    story: Story = [("top", text) for text in ([system] if isinstance(system, str) else [b["text"] for b in system])]
+    story: Story = [
+        ("top", text)
+        for text in ([system] if isinstance(system, str) else [b["text"] for b in system])
+    ]
     dropped = [tool["name"] for tool in body.get("tools") or [] if "type" in tool]
     story += [("top", text.text) for text in missing_tools(dropped)]
     for message in body["messages"]:
@@ -37,7 +40,15 @@ def told_by_json(body: dict[str, Any]) -> Story:
     for tool in body.get("tools") or []:
         if "input_schema" in tool:
             schema = json.dumps(tool["input_schema"])
-            story.append(("tool", tool["name"], tool.get("description") or "", schema, bool(tool.get("defer_loading"))))
+            story.append(
+                (
+                    "tool",
+                    tool["name"],
+                    tool.get("description") or "",
+                    schema,
+                    bool(tool.get("defer_loading")),
+                )
+            )
     return story
 
 
@@ -94,7 +105,9 @@ def check(body: dict[str, Any], headers: dict[str, str], *, counting: bool) -> N
         thinking["type"] if thinking else "disabled" if "output_config" in body else "default"
     )
     assert told.thinking.budget_tokens == (thinking or {}).get("budget_tokens")
-    assert told.thinking.display == ("omitted" if (thinking or {}).get("display") == "omitted" else "full")
+    assert told.thinking.display == (
+        "omitted" if (thinking or {}).get("display") == "omitted" else "full"
+    )
     efforts = [m["output_config"]["effort"] for m in body["messages"] if m.get("output_config")]
     assert told.thinking.effort == (efforts or [body.get("output_config", {}).get("effort")])[-1]
     session = headers.get("x-claude-code-session-id")

@@ -13,14 +13,32 @@ from schemas.events import FinishReason, TurnEvent
 from services.frontend.apis.messages.compaction import CompactEdit
 from services.frontend.turns.shortening import SUMMARIZE
 from tests.conftest import LIMIT_S, eventually
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 from tests.pdf_files import PNG
 
-LOOK: Any = {"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}
+LOOK: Any = {
+    "name": "look",
+    "description": "Looks.",
+    "input_schema": {"type": "object", "properties": {}},
+}
 LATER: Any = {**LOOK, "name": "later", "defer_loading": True}
 SUMMARY: list[TurnEvent] = [*reasoning(0, "Hm."), *text(1, "The user wants tea."), finish(2)]
 ANSWER: list[TurnEvent] = [*reasoning(0, "So."), *text(1, "Here it is."), finish(2)]
-USAGE = {"input_tokens": 56, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 600, "output_tokens": 74}
+USAGE = {
+    "input_tokens": 56,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 600,
+    "output_tokens": 74,
+}
 
 
 class Turns(FakeGateway):
@@ -44,7 +62,13 @@ TALK: list[Any] = [
     {"role": "assistant", "content": [{"type": "text", "text": "Which?"}]},
     {"role": "user", "content": "Green."},
 ]
-BODY: Any = {"model": MODEL, "max_tokens": 9, "system": "Be kind.", "messages": TALK, "tools": [LOOK, LATER]}
+BODY: Any = {
+    "model": MODEL,
+    "max_tokens": 9,
+    "system": "Be kind.",
+    "messages": TALK,
+    "tools": [LOOK, LATER],
+}
 
 
 async def ask(served: Served, *, stream: bool = False, **more: Any) -> BetaMessage:
@@ -76,7 +100,11 @@ async def test_answer_continues_from_the_summary(stream: bool) -> None:
             assert iterations == [{"type": kind, **USAGE} for kind in ("compaction", "message")]
             assert (message.usage.input_tokens, message.usage.output_tokens) == (56, 74)
         sent = {"role": "assistant", "content": [block.to_dict() for block in message.content]}
-        await ask(served, messages=[*TALK, sent, {"role": "user", "content": "Thanks."}], context_management=None)
+        await ask(
+            served,
+            messages=[*TALK, sent, {"role": "user", "content": "Thanks."}],
+            context_management=None,
+        )
     asked, compacted, later = (gateway.got(n) for n in range(3))
     assert asked.messages[-1] == Message("user", [Text(SUMMARIZE)])
     assert (asked.tool_choice, asked.sampling.max_tokens) == (ToolChoice("none"), None)
@@ -92,17 +120,23 @@ async def test_answer_continues_from_the_summary(stream: bool) -> None:
 async def test_pause_ends_the_answer_after_the_compaction(stream: bool) -> None:
     gateway = Turns(SUMMARY, ANSWER)
     async with serving(gateway) as served:
-        message = await ask(served, stream=stream, context_management=edit(pause_after_compaction=True))
+        message = await ask(
+            served, stream=stream, context_management=edit(pause_after_compaction=True)
+        )
         assert [block.to_dict() for block in message.content] == [
             {"type": "compaction", "content": "The user wants tea.", "encrypted_content": None}
         ]
         assert message.stop_reason == "compaction"
         if not stream:
             assert message.usage.iterations is not None
-            assert [one.to_dict() for one in message.usage.iterations] == [{"type": "compaction", **USAGE}]
+            assert [one.to_dict() for one in message.usage.iterations] == [
+                {"type": "compaction", **USAGE}
+            ]
             assert (message.usage.input_tokens, message.usage.output_tokens) == (0, 0)
         sent = {"role": "assistant", "content": [block.to_dict() for block in message.content]}
-        following = await ask(served, stream=stream, messages=[*TALK, sent], context_management=edit(5000))
+        following = await ask(
+            served, stream=stream, messages=[*TALK, sent], context_management=edit(5000)
+        )
     assert [block.type for block in following.content] == ["thinking", "text"]
     assert gateway.got(1).messages == [Message("user", [Text("The user wants tea.")])]
 
@@ -180,16 +214,24 @@ async def test_summary_has_no_note_about_images() -> None:
     assert message.content[0].content == "The user wants tea."
 
 
-@pytest.mark.parametrize("trigger", [{"type": "tool_uses", "value": 3}, {"type": "input_tokens", "value": 0}])
+@pytest.mark.parametrize(
+    "trigger", [{"type": "tool_uses", "value": 3}, {"type": "input_tokens", "value": 0}]
+)
 async def test_invalid_trigger_is_refused(trigger: Any) -> None:
     async with serving(Turns(ANSWER)) as served:
         with pytest.raises(BadRequestError, match=r"compact_20260112\.trigger"):
-            await ask(served, context_management={"edits": [{"type": "compact_20260112", "trigger": trigger}]})
+            await ask(
+                served,
+                context_management={"edits": [{"type": "compact_20260112", "trigger": trigger}]},
+            )
 
 
 async def test_counting_does_not_compact() -> None:
     gateway = Turns()
-    async with serving(gateway) as served, AsyncAnthropic(base_url=served.url, api_key="k") as client:
+    async with (
+        serving(gateway) as served,
+        AsyncAnthropic(base_url=served.url, api_key="k") as client,
+    ):
         body = {name: value for name, value in BODY.items() if name != "max_tokens"}
         counted = await client.beta.messages.count_tokens(**body, context_management=edit())
     assert counted.input_tokens == 4321

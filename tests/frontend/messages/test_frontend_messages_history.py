@@ -1,5 +1,5 @@
-"""Tests how blocks and messages are converted: media, documents, blocks of other servers, changes of tools, invalid
-ids."""
+"""Tests how blocks and messages are converted: media, documents, blocks of other servers, changes
+of tools, invalid ids."""
 
 import json
 from typing import Any
@@ -43,11 +43,16 @@ def test_results_precede_the_users_text_in_a_message() -> None:
         {"role": "assistant", "content": [USE]},
         {"role": "user", "content": [{"type": "text", "text": "and?"}, RESULT]},
     )
-    assert result[2:] == [Message("tool", [Result("t1", [Text("seen")], name="look")]), Message("user", [Text("and?")])]
+    assert result[2:] == [
+        Message("tool", [Result("t1", [Text("seen")], name="look")]),
+        Message("user", [Text("and?")]),
+    ]
 
 
 def test_messages_of_one_role_stay_separate() -> None:
-    assert [message.role for message in read_messages(HI, HI, {"role": "system", "content": "x"}, HI)] == [
+    assert [
+        message.role for message in read_messages(HI, HI, {"role": "system", "content": "x"}, HI)
+    ] == [
         "user",
         "user",
         "system",
@@ -58,7 +63,9 @@ def test_messages_of_one_role_stay_separate() -> None:
 @pytest.mark.parametrize("flag", [True, False, None])
 def test_is_error_has_three_states(flag: bool | None) -> None:
     block = RESULT if flag is None else {**RESULT, "is_error": flag}
-    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    told = read_messages(
+        HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]}
+    )
     (result,) = told[2].parts
     assert isinstance(result, Result)
     assert result.is_error is flag
@@ -78,7 +85,11 @@ def test_is_error_has_three_states(flag: bool | None) -> None:
 )
 def test_arguments_keep_their_spelling(raw: str, kept: str) -> None:
     block = '{"type":"tool_use","id":"t1","name":"look","input":' + raw + "}"
-    body = '{"max_tokens":9,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":[' + block + "]}]}"
+    body = (
+        '{"max_tokens":9,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":['
+        + block
+        + "]}]}"
+    )
     assert parse(body.encode(), {}).conversation.messages[1].parts == [Call("t1", "look", kept)]
 
 
@@ -118,9 +129,13 @@ def test_images_keep_only_type_and_size(source: Json, media: Media) -> None:
 
 
 def test_escaped_slashes_in_base64_do_not_count() -> None:
-    image = '{"type":"image","source":{"type":"base64","media_type":"image/png","data":"\\/\\/\\/\\/"}}'
+    image = (
+        '{"type":"image","source":{"type":"base64","media_type":"image/png","data":"\\/\\/\\/\\/"}}'
+    )
     body = '{"max_tokens":9,"messages":[{"role":"user","content":[' + image + "]}]}"
-    assert messages_as_notes(parse(body.encode(), {}).conversation)[0].parts == [Media("image", "image/png", 3)]
+    assert messages_as_notes(parse(body.encode(), {}).conversation)[0].parts == [
+        Media("image", "image/png", 3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,12 +161,21 @@ def test_escaped_slashes_in_base64_do_not_count() -> None:
             [Text("Title: t\n\n"), Text("one"), Media("image", url="u")],
         ),
         (
-            {"source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}, "title": "p.pdf"},
+            {
+                "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
+                "title": "p.pdf",
+            },
             [pdf_document(PDF, "JVBERg==", 4, "p.pdf", "Title: p.pdf\n\n")],
         ),
-        ({"source": {"type": "url", "url": "https://x/p.pdf"}}, [Media("document", url="https://x/p.pdf")]),
         (
-            {"source": {"type": "base64", "media_type": "text/markdown", "data": "IyBoaQ=="}, "title": "a.md"},
+            {"source": {"type": "url", "url": "https://x/p.pdf"}},
+            [Media("document", url="https://x/p.pdf")],
+        ),
+        (
+            {
+                "source": {"type": "base64", "media_type": "text/markdown", "data": "IyBoaQ=="},
+                "title": "a.md",
+            },
             [Text("Title: a.md\n\n# hi")],
         ),
         (
@@ -179,13 +203,18 @@ def test_blocks_inside_a_result_are_converted() -> None:
         **RESULT,
         "content": [
             {"type": "text", "text": "shot"},
-            {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"}},
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"},
+            },
             {"type": "document", "source": {"type": "text", "data": "doc"}},
             {"type": "tool_reference", "tool_name": "CronList"},
             {"type": "browser_state", "tabs": [{"id": 1}]},
         ],
     }
-    result = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    result = read_messages(
+        HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]}
+    )
     assert result[2].parts == [
         Result(
             "t1",
@@ -210,7 +239,12 @@ def test_blocks_of_other_servers_tools_become_text() -> None:
         "type": "web_search_tool_result",
         "tool_use_id": "s1",
         "content": [
-            {"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "opaque"},
+            {
+                "type": "web_search_result",
+                "title": "T",
+                "url": "https://x",
+                "encrypted_content": "opaque",
+            },
             {"type": "web_search_result", "title": "U", "url": "https://y", "page_age": "1d"},
         ],
     }
@@ -222,15 +256,29 @@ def test_blocks_of_other_servers_tools_become_text() -> None:
     ran = {
         "type": "bash_code_execution_tool_result",
         "tool_use_id": "s3",
-        "content": {"type": "bash_code_execution_result", "stdout": "ok", "stderr": "", "return_code": 0},
+        "content": {
+            "type": "bash_code_execution_result",
+            "stdout": "ok",
+            "stderr": "",
+            "return_code": 0,
+        },
     }
-    listed = {"type": "mcp_tool_result", "tool_use_id": "s4", "content": [{"type": "text", "text": "from mcp"}]}
+    listed = {
+        "type": "mcp_tool_result",
+        "tool_use_id": "s4",
+        "content": [{"type": "text", "text": "from mcp"}],
+    }
     (_, told) = read_messages(
         HI,
         {
             "role": "assistant",
             "content": [
-                {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
+                {
+                    "type": "server_tool_use",
+                    "id": "s1",
+                    "name": "web_search",
+                    "input": {"query": "q"},
+                },
                 found,
                 failed,
                 ran,
@@ -255,7 +303,10 @@ def test_compaction_replaces_everything_before_it() -> None:
         HI,
         {
             "role": "assistant",
-            "content": [{"type": "compaction", "content": "Summary."}, {"type": "text", "text": "Go"}],
+            "content": [
+                {"type": "compaction", "content": "Summary."},
+                {"type": "text", "text": "Go"},
+            ],
         },
         {"role": "user", "content": "more"},
     )
@@ -267,7 +318,9 @@ def test_compaction_replaces_everything_before_it() -> None:
 
 
 def test_failed_compaction_is_dropped() -> None:
-    result = read_messages(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
+    result = read_messages(
+        HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI
+    )
     assert [message.role for message in result] == ["user", "user"]
 
 
@@ -279,10 +332,16 @@ def test_tool_changes_are_described_where_they_happen() -> None:
             {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "find"}},
             {
                 "type": "tool_addition",
-                "tool": {"type": "tool_definition", "definition": {"name": "fly", "input_schema": {"type": "object"}}},
+                "tool": {
+                    "type": "tool_definition",
+                    "definition": {"name": "fly", "input_schema": {"type": "object"}},
+                },
             },
             {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "late"}},
-            {"type": "tool_addition", "tool": {"type": "mcp_toolset_reference", "server_name": "s"}},
+            {
+                "type": "tool_addition",
+                "tool": {"type": "mcp_toolset_reference", "server_name": "s"},
+            },
         ],
     }
     late = {"name": "late", "input_schema": {}, "defer_loading": True}
@@ -296,7 +355,9 @@ def test_tool_changes_are_described_where_they_happen() -> None:
         [
             Text("Tools changed."),
             Text("From here on the tool `find` is not available any more."),
-            Text(f"From here on this tool is available, too:\n{json.dumps({'type': 'function', 'function': fly})}"),
+            Text(
+                f"From here on this tool is available, too:\n{json.dumps({'type': 'function', 'function': fly})}"
+            ),
             Text(
                 'From here on this tool is available, too:\n{"type": "function", "function": {"name": "late", '
                 '"description": "", "parameters": {"type": "object", "properties": {}}}}'
@@ -316,7 +377,13 @@ def changing(kind: str, name: str, **more: Any) -> dict[str, Any]:
 def test_returning_tool_keeps_its_place_and_is_described_again() -> None:
     body = {
         "max_tokens": 9,
-        "messages": [HI, changing("tool_removal", "find"), HI, changing("tool_addition", "find"), HI],
+        "messages": [
+            HI,
+            changing("tool_removal", "find"),
+            HI,
+            changing("tool_addition", "find"),
+            HI,
+        ],
         "tools": TOOLS,
     }
     result = parse(json.dumps(body).encode(), {}).conversation
@@ -336,7 +403,9 @@ def test_known_and_unknown_tools_are_not_described() -> None:
 
 def test_change_stays_when_its_message_is_cleared() -> None:
     messages = [HI, changing("tool_removal", "look", clear_at="next_user_message"), HI]
-    result = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
+    result = parse(
+        json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}
+    ).conversation
     assert [message.role for message in result.messages] == ["user", "system", "user"]
 
 
@@ -344,9 +413,13 @@ def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
     definition = {"name": "fly", "input_schema": {"type": "object"}}
     change = {
         "role": "system",
-        "content": [{"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}],
+        "content": [
+            {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
+        ],
     }
-    result = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
+    result = parse(
+        json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}
+    ).conversation
     assert [(tool.name, tool.deferred) for tool in result.tools] == [("fly", False)]
     assert [message.role for message in result.messages] == ["user"]
 
@@ -376,7 +449,10 @@ def test_compaction_moves_its_changes_to_the_prompts_head() -> None:
     result = parse(
         json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}
     ).conversation
-    assert [(tool.name, tool.deferred) for tool in result.tools] == [("find", False), ("late", False)]
+    assert [(tool.name, tool.deferred) for tool in result.tools] == [
+        ("find", False),
+        ("late", False),
+    ]
     assert [message.role for message in result.messages] == ["user", "user"]
 
 
@@ -387,7 +463,9 @@ def test_results_are_sorted_by_their_calls() -> None:
     def answered(*ids: str) -> Json:
         return {"role": "user", "content": [{**RESULT, "tool_use_id": each} for each in ids]}
 
-    result = read_messages(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
+    result = read_messages(
+        HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c")
+    )
     ids = [
         [part.call_id for part in message.parts if isinstance(part, Result)]
         for message in result
@@ -433,18 +511,33 @@ def test_cleared_system_message_disappears_after_the_next_user_message() -> None
         ([HI, {"role": "system"}], "messages.1.content: Field required"),
         ([{"role": "user"}], "messages.0.content: Field required"),
         (
-            [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}]}],
-            "messages.0.content.0.source: file references are not supported by this server; send the content itself",
-        ),
-        (
-            [{"role": "user", "content": [{"type": "document", "source": {"type": "file", "file_id": "f"}}]}],
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}],
+                }
+            ],
             "messages.0.content.0.source: file references are not supported by this server; send the content itself",
         ),
         (
             [
                 {
                     "role": "user",
-                    "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": 5}}],
+                    "content": [{"type": "document", "source": {"type": "file", "file_id": "f"}}],
+                }
+            ],
+            "messages.0.content.0.source: file references are not supported by this server; send the content itself",
+        ),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "image",
+                            "source": {"type": "base64", "media_type": "image/png", "data": 5},
+                        }
+                    ],
                 }
             ],
             "messages.0.content.0.image.source.base64.data: Input should be a valid string",
@@ -471,7 +564,9 @@ def test_invalid_request_is_refused(messages: list[Json], message: str) -> None:
 
 
 def test_calls_without_results_are_accepted() -> None:
-    result = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
+    result = read_messages(
+        HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"}
+    )
     assert [message.role for message in result] == ["user", "assistant", "user"]
 
 

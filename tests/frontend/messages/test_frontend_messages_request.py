@@ -80,12 +80,23 @@ def test_agent_request_keeps_the_order_of_everything() -> None:
             "tool",
             [
                 Result("toolu_01A", [Text("a.py:3\nb.py:9")], is_error=False, name="Grep"),
-                Result("toolu_01B", [ToolReference("CronList"), Text("Tool loaded.")], name="ToolSearch"),
+                Result(
+                    "toolu_01B",
+                    [ToolReference("CronList"), Text("Tool loaded.")],
+                    name="ToolSearch",
+                ),
             ],
         ),
         Message("user", [Text("Go on.")]),
         Message("system", [Text("The file a.py has changed on disk.")]),
-        Message("assistant", [Reasoning(None, "cmVkYWN0ZWQ="), Text("Editing both."), Call("toolu_01C", "Grep", "{}")]),
+        Message(
+            "assistant",
+            [
+                Reasoning(None, "cmVkYWN0ZWQ="),
+                Text("Editing both."),
+                Call("toolu_01C", "Grep", "{}"),
+            ],
+        ),
         Message(
             "tool",
             [
@@ -103,7 +114,13 @@ def test_agent_request_keeps_the_order_of_everything() -> None:
         ("Grep", False),
         ("ToolSearch", False),
     ]
-    assert list(result.tools[1].schema) == ["$schema", "type", "properties", "required", "additionalProperties"]
+    assert list(result.tools[1].schema) == [
+        "$schema",
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+    ]
     assert result.thinking == Thinking("adaptive", effort="high", history="keep")
     assert result.client == Client("11111111-2222-3333-4444-555555555555", "claude-cli/2.1.328")
 
@@ -117,7 +134,8 @@ def test_string_equals_a_text_block() -> None:
         ],
     )
     as_strings = conversation(
-        system="be brief", messages=[{"role": "user", "content": "hi"}, {"role": "system", "content": "now"}]
+        system="be brief",
+        messages=[{"role": "user", "content": "hi"}, {"role": "system", "content": "now"}],
     )
     assert as_blocks == as_strings
 
@@ -130,7 +148,10 @@ def test_string_equals_a_text_block() -> None:
         ({"thinking": {"type": "adaptive"}}, Thinking("adaptive")),
         ({"thinking": {"type": "between_tools"}}, Thinking("disabled")),
         ({"thinking": {"type": "adaptive", "budget_tokens": 2048}}, Thinking("adaptive", 2048)),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, Thinking("adaptive", display="omitted")),
+        (
+            {"thinking": {"type": "adaptive", "display": "omitted"}},
+            Thinking("adaptive", display="omitted"),
+        ),
         ({"thinking": {"type": "adaptive", "display": "updates"}}, Thinking("adaptive")),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking("enabled", 2048)),
         ({"output_config": {"effort": "max"}}, Thinking("disabled", effort="max")),
@@ -147,14 +168,19 @@ def test_thinking_settings_are_converted(fields: dict[str, Any], expected: Think
 
 @pytest.mark.parametrize("kind", ["enabled", "adaptive"])
 def test_budget_below_the_native_least_is_refused(kind: str) -> None:
-    with pytest.raises(Invalid, match=f"thinking.{kind}.budget_tokens: Input should be greater than or equal to 1024"):
+    with pytest.raises(
+        Invalid,
+        match=f"thinking.{kind}.budget_tokens: Input should be greater than or equal to 1024",
+    ):
         conversation(thinking={"type": kind, "budget_tokens": 64})
 
 
 def test_beta_counts_the_tokens_of_thoughts() -> None:
     asked = parse(body(), {"anthropic-beta": "a-2025-01-01,thinking-token-count-2026-05-13"})
     assert asked.conversation.thinking.count_tokens
-    assert not parse(body(), {"anthropic-beta": "interleaved-thinking-2025-05-14"}).conversation.thinking.count_tokens
+    assert not parse(
+        body(), {"anthropic-beta": "interleaved-thinking-2025-05-14"}
+    ).conversation.thinking.count_tokens
 
 
 def test_latest_system_message_sets_the_effort() -> None:
@@ -259,9 +285,15 @@ def test_the_longest_lifetime_of_a_prefix_holds() -> None:
         return conversation(**fields).hints.retain_s
 
     assert seconds(system=[marked(None)], cache_control={"type": "ephemeral"}) == 0
-    assert seconds(system=[marked("1h")], messages=[{"role": "user", "content": [marked("5m")]}]) == 3600
+    assert (
+        seconds(system=[marked("1h")], messages=[{"role": "user", "content": [marked("5m")]}])
+        == 3600
+    )
     assert seconds(messages=[{"role": "user", "content": [marked("5m"), marked(None)]}]) == 300
-    tool = {"name": "t", "input_schema": {"type": "object", "properties": {"ttl": {"type": "string"}}}}
+    tool = {
+        "name": "t",
+        "input_schema": {"type": "object", "properties": {"ttl": {"type": "string"}}},
+    }
     assert seconds(tools=[tool]) == 0
     assert seconds(tools=[{**tool, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]) == 3600
     assert seconds(cache_control={"type": "ephemeral", "ttl": "5m"}) == 300
@@ -283,7 +315,9 @@ def test_fields_without_effect_are_skipped() -> None:
     )
 
 
-@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+@pytest.mark.parametrize(
+    "thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}]
+)
 def test_thread_is_refused_with_the_code_of_the_sdk(thread: dict[str, str]) -> None:
     info = refusal(thread=thread).info
     assert info.code == THREADS == "thread_unsupported_request"
@@ -300,7 +334,10 @@ def test_thread_is_refused_with_the_code_of_the_sdk(thread: dict[str, str]) -> N
         ({"compaction": {"type": "summarize"}}, "compaction: not supported by this server"),
         ({"container": "container_1"}, "container: not supported by this server"),
         (
-            {"container": {"id": "c"}, "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+            {
+                "container": {"id": "c"},
+                "tools": [{"type": "code_execution_20250825", "name": "code_execution"}],
+            },
             "container: not supported by this server",
         ),
         ({"stop_sequences": [""]}, "stop_sequences: each stop sequence must be non-empty"),
@@ -313,7 +350,10 @@ def test_thread_is_refused_with_the_code_of_the_sdk(thread: dict[str, str]) -> N
             "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
         ),
         ({"thinking": {"type": "enabled"}}, "thinking.enabled.budget_tokens: Field required"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice: may only be specified while providing tools."),
+        (
+            {"tool_choice": {"type": "any"}},
+            "tool_choice: may only be specified while providing tools.",
+        ),
         (
             {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}},
             "tool_choice.tool.name: Tool 'other' not found in provided tools",
@@ -327,7 +367,12 @@ def test_thread_is_refused_with_the_code_of_the_sdk(thread: dict[str, str]) -> N
             "Thinking may not be enabled when tool_choice forces tool use.",
         ),
         (
-            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "So "}]},
+            {
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "So "},
+                ]
+            },
             "messages: final assistant content cannot end with trailing whitespace",
         ),
     ],
@@ -354,7 +399,11 @@ def test_interleaved_budget_may_exceed_max_tokens() -> None:
 
 def test_counting_accepts_unmatched_calls_and_results() -> None:
     piece = json.dumps(
-        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_lost"}]}]}
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_lost"}]}
+            ]
+        }
     ).encode()
     ask = parse(piece, {}, counting=True)
     assert ask.conversation.messages == [Message("tool", [Result("toolu_lost")])]
@@ -369,6 +418,14 @@ def test_counting_accepts_unsupported_features(field: str) -> None:
 
 def test_custom_tools_pass_through() -> None:
     result = conversation(
-        tools=[{**TOOL, "description": "Looks.", "strict": True, "type": "custom", "eager_input_streaming": None}]
+        tools=[
+            {
+                **TOOL,
+                "description": "Looks.",
+                "strict": True,
+                "type": "custom",
+                "eager_input_streaming": None,
+            }
+        ]
     )
     assert result.tools == [ToolSpec("look", "Looks.", {"type": "object"}, strict=True)]

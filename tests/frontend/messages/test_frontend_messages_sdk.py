@@ -13,7 +13,17 @@ from anthropic.types import Message
 from schemas.conversation import Call, Reasoning, Result
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, failure_of
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 from tests.frontend.messages.test_frontend_messages_stream import CASES, load
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -21,7 +31,9 @@ PATHS = [path for path in CASES if failure_of(load(path).events[-1]) is None]
 
 
 def client(served: Served, *, strict: bool = True) -> AsyncAnthropic:
-    return AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0, _strict_response_validation=strict)
+    return AsyncAnthropic(
+        base_url=served.url, api_key="k", max_retries=0, _strict_response_validation=strict
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -30,14 +42,19 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
     wanted = json.loads(path.with_suffix(".message.json").read_text())
     headers = {"x-turnwire-tool-dispatch": "1"} if case.options.get("dispatch") else {}
     thinking: Any = (
-        {"type": "adaptive", "display": "omitted"} if case.options.get("omit_thinking") else {"type": "adaptive"}
+        {"type": "adaptive", "display": "omitted"}
+        if case.options.get("omit_thinking")
+        else {"type": "adaptive"}
     )
-    extra: Any = {"context_management": {"edits": []}} if case.options.get("context_management") else {}
+    extra: Any = (
+        {"context_management": {"edits": []}} if case.options.get("context_management") else {}
+    )
     asked: Any = {
         "model": MODEL, "max_tokens": 99, "messages": HI, "thinking": thinking, "extra_headers": headers,
         "extra_body": extra,
     }  # fmt: skip
-    # An event of our own cannot be of a type that the SDK knows; with dispatch on, only the strictness differs.
+    # An event of our own cannot be of a type that the SDK knows; with dispatch on, only the
+    # strictness differs.
     strict = not case.options.get("dispatch")
     gateway = FakeGateway(lambda: [[event] for event in case.events])
     async with serving(gateway) as served, client(served, strict=strict) as sdk:
@@ -47,7 +64,11 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
             streamed = await stream.get_final_message()
     assert [event.type for event in raw][:1] == ["message_start"]
     assert _content(whole) == wanted["content"]
-    runnable = [block for block in _content(streamed) if block in wanted["content"] or block["type"] != "tool_use"]
+    runnable = [
+        block
+        for block in _content(streamed)
+        if block in wanted["content"] or block["type"] != "tool_use"
+    ]
     assert runnable == wanted["content"]
     for message in (whole, streamed):
         assert message.stop_reason == wanted["stop_reason"]
@@ -60,7 +81,10 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
 def _content(message: Message) -> list[dict[str, Any]]:
     members = {"text": ("type", "text"), "thinking": ("type", "thinking", "signature")}
     tool = ("type", "id", "name", "input", "caller")
-    return [{key: block.to_dict()[key] for key in members.get(block.type, tool)} for block in message.content]
+    return [
+        {key: block.to_dict()[key] for key in members.get(block.type, tool)}
+        for block in message.content
+    ]
 
 
 @beta_async_tool
@@ -80,10 +104,16 @@ async def test_tool_runner_sends_the_history_after_a_refused_thread() -> None:
     ]
     gateway = FakeGateway(lambda: scripts.pop(0))
     async with serving(gateway) as served, client(served) as sdk:
-        runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=99, messages=HI, tools=[look])
+        runner = sdk.beta.messages.tool_runner(
+            model=MODEL, max_tokens=99, messages=HI, tools=[look]
+        )
         last = await runner.until_done()
     assert last.content[0].to_dict()["text"] == "All seen."
-    assert [message.role for message in gateway.turns[1].conversation.messages] == ["user", "assistant", "tool"]
+    assert [message.role for message in gateway.turns[1].conversation.messages] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
     (_, assistant, tool) = gateway.turns[1].conversation.messages
     assert isinstance(assistant.parts[0], Reasoning)
     assert assistant.parts[0] == Reasoning("so", "c2VhbA")
@@ -116,11 +146,16 @@ async def test_errors_are_raised_as_the_sdks_classes() -> None:
 
 
 async def test_error_in_mid_stream_is_raised() -> None:
-    steps: list[Step] = [[*text(0, "half")], [Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))]]
+    steps: list[Step] = [
+        [*text(0, "half")],
+        [Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))],
+    ]
     events: list[str] = []
 
     async def read() -> None:
-        async for event in await sdk.messages.create(model=MODEL, max_tokens=9, messages=HI, stream=True):
+        async for event in await sdk.messages.create(
+            model=MODEL, max_tokens=9, messages=HI, stream=True
+        ):
             events.append(event.type)
 
     async with serving(FakeGateway(lambda: steps)) as served, client(served) as sdk:
@@ -133,7 +168,9 @@ async def test_error_in_mid_stream_is_raised() -> None:
 async def test_sdk_counts_tokens_and_lists_models() -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, client(served) as sdk:
-        counted = await sdk.messages.count_tokens(model="claude-alias", messages=HI, system="be brief")
+        counted = await sdk.messages.count_tokens(
+            model="claude-alias", messages=HI, system="be brief"
+        )
         assert counted.input_tokens == 4321
         assert gateway.counted[0].model == MODEL
         assert gateway.counted[0].system[0].text == "be brief"

@@ -1,7 +1,7 @@
 """Tests Messages streams and documents against transcripts in tests/fixtures/messages/turns.
 
-`<case>.json` has a turn's events, `.sse` the expected stream, `.message.json` the expected document. Run this file as a
-program to write the transcripts again, and review the difference.
+`<case>.json` has a turn's events, `.sse` the expected stream, `.message.json` the expected
+document. Run this file as a program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -41,7 +41,13 @@ class Case(msgspec.Struct):
     options: dict[str, bool] = {}
 
     def reply(self) -> Reply:
-        return Reply("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000, self.options.get("dispatch", False))
+        return Reply(
+            "0a1b2c",
+            "req_0a1b2c",
+            "acme/served-model",
+            1700000000,
+            self.options.get("dispatch", False),
+        )
 
     def renderer(self) -> MessagesStream:
         return MessagesStream(self.reply(), **self._display())
@@ -51,7 +57,9 @@ class Case(msgspec.Struct):
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.renderer()
-        return (renderer.start([PREPARED]) + b"".join(renderer.events(batch) for batch in batches)).decode()
+        return (
+            renderer.start([PREPARED]) + b"".join(renderer.events(batch) for batch in batches)
+        ).decode()
 
     def document(self) -> str:
         collector = self.collector()
@@ -61,7 +69,10 @@ class Case(msgspec.Struct):
 
     def _display(self) -> dict[str, Any]:
         managed = self.options.get("context_management", False)
-        return {"omit_thinking": self.options.get("omit_thinking", False), "applied_edits": [] if managed else None}
+        return {
+            "omit_thinking": self.options.get("omit_thinking", False),
+            "applied_edits": [] if managed else None,
+        }
 
 
 def load(path: Path) -> Case:
@@ -84,7 +95,12 @@ def merged(stream: str) -> list[Any]:
     for _, data in frames(stream):
         delta = data.get("delta") if data["type"] == "content_block_delta" else None
         last = out[-1] if out else None
-        if delta and last and last["type"] == "content_block_delta" and last["delta"]["type"] == delta["type"]:
+        if (
+            delta
+            and last
+            and last["type"] == "content_block_delta"
+            and last["delta"]["type"] == delta["type"]
+        ):
             key = next(name for name in delta if name != "type")
             last["delta"][key] += delta[key]
         else:
@@ -142,7 +158,9 @@ def test_dispatch_of_indented_arguments_is_one_line() -> None:
         Finish(FinishReason.STOP, 1, Usage(1, 0, 1)),
     ]
     result = [
-        data for name, data in frames(Case(events, {"dispatch": True}).stream([events])) if name.endswith("dispatch")
+        data
+        for name, data in frames(Case(events, {"dispatch": True}).stream([events]))
+        if name.endswith("dispatch")
     ]
     assert [data["tool_call_dispatch"]["input"] for data in result] == [{"at": 1.0}]
 
@@ -188,7 +206,9 @@ def turns(draw: st.DrawFn) -> list[TurnEvent]:
             events.append(Delta(block, offset, piece))
             offset += len(piece)
         events.append(BlockStop(block, length=offset, seal=draw(st.sampled_from([None, "c2ln"]))))
-    events.append(Finish(draw(st.sampled_from(list(FinishReason)[:4])), len(kinds), Usage(9, 3, 5, 1), "END"))
+    events.append(
+        Finish(draw(st.sampled_from(list(FinishReason)[:4])), len(kinds), Usage(9, 3, 5, 1), "END")
+    )
     return events
 
 
@@ -224,7 +244,9 @@ def test_every_stream_follows_the_grammar(events: list[TurnEvent], data: st.Data
         assert block.get("signature") != ""
     document = json.loads(case.document())
     assert [_said(block) for block in content] == [_said(block) for block in document["content"]]
-    assert seen[-2][1]["delta"] == {key: document[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
+    assert seen[-2][1]["delta"] == {
+        key: document[key] for key in ("stop_reason", "stop_sequence", "stop_details")
+    }
 
 
 def test_finished_thought_is_sent_whole_on_request() -> None:
@@ -294,7 +316,9 @@ def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int
 
     def deltas(**options: Any) -> list[list[dict[str, Any]]]:
         renderer = MessagesStream(Reply("0a", "req_0a", "m", 1700000000), **options)
-        stream = (renderer.start([PREPARED]) + b"".join(renderer.events(part) for part in batches)).decode()
+        stream = (
+            renderer.start([PREPARED]) + b"".join(renderer.events(part) for part in batches)
+        ).decode()
         found: list[list[dict[str, Any]]] = [[] for _ in thoughts]
         for name, data in frames(stream):
             if name == "content_block_delta" and data["delta"]["type"] == "thinking_delta":
@@ -302,10 +326,18 @@ def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int
         return found
 
     counted = deltas(omit_thinking=True, count_thinking=True)
-    assert [sum(delta["estimated_tokens"] for delta in block) for block in counted] == [n + 2 for n in thoughts]
-    assert all(delta["estimated_tokens"] > 0 and delta["thinking"] == "" for block in counted for delta in block)
+    assert [sum(delta["estimated_tokens"] for delta in block) for block in counted] == [
+        n + 2 for n in thoughts
+    ]
+    assert all(
+        delta["estimated_tokens"] > 0 and delta["thinking"] == ""
+        for block in counted
+        for delta in block
+    )
     shown = deltas(count_thinking=True)
     assert all(delta["estimated_tokens"] is None for block in shown for delta in block)
-    assert ["".join(delta["thinking"] for delta in block) for block in shown] == ["x" * n for n in thoughts]
+    assert ["".join(delta["thinking"] for delta in block) for block in shown] == [
+        "x" * n for n in thoughts
+    ]
     assert deltas(omit_thinking=True) == [[] for _ in thoughts]
     assert all("estimated_tokens" not in delta for block in deltas() for delta in block)

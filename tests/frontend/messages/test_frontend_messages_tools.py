@@ -1,4 +1,5 @@
-"""Tests tools of every kind: custom, typed tools of the client, and tools that only Anthropic's servers run."""
+"""Tests tools of every kind: custom, typed tools of the client, and tools that only Anthropic's
+servers run."""
 
 import json
 from typing import Any
@@ -13,7 +14,12 @@ CUSTOM = {"name": "look", "input_schema": {"type": "object"}}
 
 
 def ask(*tools: dict[str, Any], **fields: Any) -> MessagesAsk:
-    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "tools": tools, **fields}
+    body = {
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": tools,
+        **fields,
+    }
     return parse(json.dumps(body).encode(), {})
 
 
@@ -94,7 +100,12 @@ def test_hosted_tool_cannot_be_forced(choice: dict[str, str], beside: list[dict[
 
 
 def test_prompt_names_the_missing_tools() -> None:
-    kinds = ("web_search_20250305", "code_execution_20250825", "tool_search_tool_bm25_20251119", "web_search_20260318")
+    kinds = (
+        "web_search_20250305",
+        "code_execution_20250825",
+        "tool_search_tool_bm25_20251119",
+        "web_search_20260318",
+    )
     (text,) = told(*({"type": kind, "name": "x"} for kind in kinds)).system
     assert text.text.startswith("Tools that were requested but are not available on this server: ")
     assert "server: web_search, code_execution. Where" in text.text
@@ -105,7 +116,11 @@ def test_deferred_tools_are_listed_without_a_search() -> None:
     deferred = {**CUSTOM, "defer_loading": True}
     assert told(deferred, {**CUSTOM, "name": "search"}).tools[0].deferred
     assert not told(deferred, {**deferred, "name": "other"}).tools[0].deferred
-    assert not told(deferred, {"type": "tool_search_tool_regex_20251119", "name": "t"}).tools[0].deferred
+    assert (
+        not told(deferred, {"type": "tool_search_tool_regex_20251119", "name": "t"})
+        .tools[0]
+        .deferred
+    )
 
 
 def test_limits_of_web_fetch_that_are_not_kept_are_refused() -> None:
@@ -123,7 +138,9 @@ def test_limits_of_web_fetch_that_are_not_kept_are_refused() -> None:
 
 
 def test_examples_are_part_of_the_description() -> None:
-    (spec,) = told({**CUSTOM, "description": "Looks.", "input_examples": [{"at": 1.0}, {"at": 2}]}).tools
+    (spec,) = told(
+        {**CUSTOM, "description": "Looks.", "input_examples": [{"at": 1.0}, {"at": 2}]}
+    ).tools
     assert spec.description == 'Looks.\n\nExamples of input:\n{"at": 1.0}\n{"at": 2}'
 
 
@@ -141,7 +158,11 @@ def test_invalid_request_is_refused(tools: list[dict[str, Any]], message: str) -
     assert caught.value.info.message == message
 
 
-@pytest.mark.parametrize("kind", ["computer_20250124", "computer_toolset_20260801", "browser_toolset_20260801", "x"])
+@pytest.mark.parametrize(
+    "kind", ["computer_20250124", "computer_toolset_20260801", "browser_toolset_20260801", "x"]
+)
 def test_unknown_tool_type_is_refused(kind: str) -> None:
-    with pytest.raises(Invalid, match=f"tools.1: Input tag '{kind}' found using 'type' does not match any"):
+    with pytest.raises(
+        Invalid, match=f"tools.1: Input tag '{kind}' found using 'type' does not match any"
+    ):
         told(CUSTOM, {"type": kind, "name": "x"})

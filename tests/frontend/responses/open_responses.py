@@ -39,7 +39,8 @@ class Incomplete(Strict):
 
 
 class Response(Strict):
-    """The members that Open Responses and the SDK's strict types require, and those of the native API."""
+    """The members that Open Responses and the SDK's strict types require, and those of the native
+    API."""
 
     id: str
     object: str
@@ -114,7 +115,11 @@ class ReasoningItem(Struct, forbid_unknown_fields=True, kw_only=True):
     status: str | None = None
 
 
-ITEMS: dict[str, type] = {"message": Message, "function_call": FunctionCall, "reasoning": ReasoningItem}
+ITEMS: dict[str, type] = {
+    "message": Message,
+    "function_call": FunctionCall,
+    "reasoning": ReasoningItem,
+}
 
 _RESPONSE: dict[str, type] = {"response": dict}
 _ITEM: dict[str, type] = {"output_index": int, "item": dict}
@@ -146,15 +151,19 @@ EVENTS: dict[str, dict[str, type]] = {
         "logprobs": list,
     },
     "response.function_call_arguments.delta": {"item_id": str, "output_index": int, "delta": str},
-    "response.function_call_arguments.done": {"item_id": str, "output_index": int, "arguments": str},
+    "response.function_call_arguments.done": {
+        "item_id": str,
+        "output_index": int,
+        "arguments": str,
+    },
     "response.reasoning_summary_part.added": {**_SUMMARY, "part": dict},
     "response.reasoning_summary_part.done": {**_SUMMARY, "part": dict},
     "response.reasoning_summary_text.delta": {**_SUMMARY, "delta": str},
     "response.reasoning_summary_text.done": {**_SUMMARY, "text": str},
     "error": {"code": str, "message": str, "param": str},
 }
-"""The events of the suite's union that a text model makes, and their required members in addition to `type` and
-`sequence_number`."""
+"""The events of the suite's union that a text model makes, and their required members in addition
+to `type` and `sequence_number`."""
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -173,7 +182,8 @@ def check_response(document: dict[str, Any], status: str = "completed") -> dict[
 def check_events(events: list[dict[str, Any]]) -> dict[str, Any]:
     """Checks a stream, and returns its final Response.
 
-    Every index, id and text of an event must agree with the earlier events and with the final Response.
+    Every index, id and text of an event must agree with the earlier events and with the final
+    Response.
     """
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[0]["type"] == "response.created"

@@ -26,7 +26,13 @@ class Pair:
     """Two frontends; `go` lets their turns end, `living` has the ids of their processes."""
 
     def __init__(
-        self, one: Served, other: Served, http: ClientSession, bucket: Bucket, go: asyncio.Event, living: list[str]
+        self,
+        one: Served,
+        other: Served,
+        http: ClientSession,
+        bucket: Bucket,
+        go: asyncio.Event,
+        living: list[str],
     ) -> None:
         self.one, self.other = one, other
         self.http = http
@@ -62,7 +68,10 @@ async def pairing(
     """Runs both frontends. `reader`: makes the bucket as the second one sees it."""
     living: list[str] = []
     go = asyncio.Event()
-    one_process, other_process = await make_process("frontend", "f1"), await make_process("frontend", "f2")
+    one_process, other_process = (
+        await make_process("frontend", "f1"),
+        await make_process("frontend", "f2"),
+    )
     shares = [await share(one_process, log, living), await share(other_process, log, living)]
     shares[1] = msgspec.structs.replace(shares[1], bucket=reader(shares[1].bucket))
     async with (

@@ -17,12 +17,16 @@ class Client:
         self.headers = {"authorization": f"Bearer {key}"} if key else {}
 
     async def ask(self, method: str, path: str = "", status: int = 200, **options: Any) -> Any:
-        async with self._http.request(method, self.url + path, headers=self.headers, **options) as response:
+        async with self._http.request(
+            method, self.url + path, headers=self.headers, **options
+        ) as response:
             document = await response.json()
             assert response.status == status, document
             return document
 
-    async def refused(self, method: str, path: str = "", status: int = 400, **options: Any) -> dict[str, Any]:
+    async def refused(
+        self, method: str, path: str = "", status: int = 400, **options: Any
+    ) -> dict[str, Any]:
         """The error of a request that is answered with this status."""
         error: dict[str, Any] = (await self.ask(method, path, status, **options))["error"]
         assert set(error) == {"message", "type", "param", "code"}
@@ -36,11 +40,15 @@ class Client:
     async def create(self, **body: Any) -> Any:
         return await self.ask("POST", json={"model": MODEL, "input": "hi"} | body)
 
-    async def stream(self, method: str = "POST", path: str = "", **options: Any) -> list[dict[str, Any]]:
+    async def stream(
+        self, method: str = "POST", path: str = "", **options: Any
+    ) -> list[dict[str, Any]]:
         """The events of a stream; it must end in [DONE]."""
         if method == "POST":
             options = {"json": {"model": MODEL, "input": "hi", "stream": True} | options}
-        async with self._http.request(method, self.url + path, headers=self.headers, **options) as response:
+        async with self._http.request(
+            method, self.url + path, headers=self.headers, **options
+        ) as response:
             assert response.status == 200, await response.text()
             return events_of(await response.text())
 
@@ -61,7 +69,10 @@ def events_of(text: str) -> list[dict[str, Any]]:
 def said(conversation: Any) -> list[tuple[str, list[Any]]]:
     """Roles and texts of a conversation's messages."""
     return [
-        (message.role, [getattr(part, "text", None) or getattr(part, "name", None) for part in message.parts])
+        (
+            message.role,
+            [getattr(part, "text", None) or getattr(part, "name", None) for part in message.parts],
+        )
         for message in conversation.messages
     ]
 
@@ -75,5 +86,10 @@ async def frames_of(ws: ClientWebSocketResponse, lane: str | None = None) -> lis
         frame = json.loads(message.data)
         assert frame.get("stream_id") == lane
         frames.append(frame)
-        if frame["type"] in ("response.completed", "response.incomplete", "response.failed", "error"):
+        if frame["type"] in (
+            "response.completed",
+            "response.incomplete",
+            "response.failed",
+            "error",
+        ):
             return frames

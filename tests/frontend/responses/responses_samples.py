@@ -12,8 +12,8 @@ _MAX_DEPTH = 8
 
 
 class Sampler:
-    """Makes samples. `leaves`: the path of each string and number; `choices`: the paths of values that are not
-    unique."""
+    """Makes samples. `leaves`: the path of each string and number; `choices`: the paths of values
+    that are not unique."""
 
     def __init__(self) -> None:
         self.leaves: dict[str | int, str] = {}
@@ -28,7 +28,12 @@ class Sampler:
         if origin in (Required, NotRequired):
             return self.of(arguments[0], path, depth)
         if origin in (Union, types.UnionType):
-            return [value for each in arguments if each is not type(None) for value in self.of(each, path, depth)]
+            return [
+                value
+                for each in arguments
+                if each is not type(None)
+                for value in self.of(each, path, depth)
+            ]
         if origin is Literal:
             self.choices.add(path)
             return list(arguments)
@@ -38,12 +43,20 @@ class Sampler:
             return [{"key": self._leaf(f"§{next(self._numbers)}", path)}]
         if hint is str and path.endswith(("name", "file_data", "source.data")):
             # Only characters that are valid in names and base64; the leaf is its number.
-            return [f"x{self._leaf(next(self._numbers), path)}" + ("==" if path.endswith("data") else "")]
-        if hint is str and path.endswith("format.definition"):  # a grammar, and a regular expression
+            return [
+                f"x{self._leaf(next(self._numbers), path)}"
+                + ("==" if path.endswith("data") else "")
+            ]
+        if hint is str and path.endswith(
+            "format.definition"
+        ):  # a grammar, and a regular expression
             return [f'start: "{self._leaf(f"§{next(self._numbers)}", path)}"']
         if hint is str:
             return [self._leaf(f"§{next(self._numbers)}", path)]
-        if getattr(hint, "__name__", "") in ("IO", "PathLike"):  # the SDK sends its content, as text
+        if getattr(hint, "__name__", "") in (
+            "IO",
+            "PathLike",
+        ):  # the SDK sends its content, as text
             return []
         if hint in (int, float):
             return [self._leaf(next(self._numbers), path)]

@@ -1,7 +1,7 @@
 """Tests the compliance cases of Open Responses, named as in its suite.
 
-`open_responses.py` has the suite's schemas. They have no raw reasoning events, so the model does not think, or a
-summary is requested.
+`open_responses.py` has the suite's schemas. They have no raw reasoning events, so the model does
+not think, or a summary is requested.
 """
 
 import base64
@@ -14,7 +14,16 @@ from aiohttp import ClientSession
 from schemas.conversation import Media, Result, ToolChoice
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Failed, FinishReason
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 from tests.frontend.responses.open_responses import check_events, check_response
 from tests.frontend.responses.responses_client import Client, said
 
@@ -24,7 +33,11 @@ WEATHER = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather in a place.",
-    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string"}},
+        "required": ["location"],
+    },
 }
 CALL = '{"location": "San Francisco"}'
 
@@ -63,7 +76,9 @@ def message(role: str, content: Any) -> dict[str, Any]:
 
 
 async def test_basic_response_is_valid(client: Client) -> None:
-    made = check_response(await client.create(input=[message("user", "Say hello in exactly 3 words.")]))
+    made = check_response(
+        await client.create(input=[message("user", "Say hello in exactly 3 words.")])
+    )
     assert made["output"][0]["content"][0]["text"] == "Hello there, friend."
 
 
@@ -75,13 +90,19 @@ async def test_streaming_response_is_valid(client: Client) -> None:
 async def test_system_prompt_is_accepted(client: Client, gateway: FakeGateway) -> None:
     talk = [message("system", "You are a pirate."), message("user", "Say hello.")]
     check_response(await client.create(input=talk))
-    assert said(gateway.turns[0].conversation) == [("system", ["You are a pirate."]), ("user", ["Say hello."])]
+    assert said(gateway.turns[0].conversation) == [
+        ("system", ["You are a pirate."]),
+        ("user", ["Say hello."]),
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["tool-calling", "tool-calling-streaming"])
 async def test_tool_call_is_returned(client: Client, gateway: FakeGateway, stream: bool) -> None:
     gateway.steps = Model(calling())
-    body: dict[str, Any] = {"input": [message("user", "What is the weather in San Francisco?")], "tools": [WEATHER]}
+    body: dict[str, Any] = {
+        "input": [message("user", "What is the weather in San Francisco?")],
+        "tools": [WEATHER],
+    }
     if stream:
         events = await client.stream(**body)
         made = check_events(events)
@@ -104,15 +125,26 @@ async def test_function_call_output_is_accepted(client: Client, gateway: FakeGat
     gateway.steps = Model(calling(), hello())
     choice = {"type": "function", "name": "get_weather"}
     asked = check_response(
-        await client.create(input=[message("user", "The weather?")], tools=[WEATHER], tool_choice=choice)
+        await client.create(
+            input=[message("user", "The weather?")], tools=[WEATHER], tool_choice=choice
+        )
     )
     assert asked["tool_choice"] == choice
     assert gateway.turns[0].conversation.tool_choice == ToolChoice("tool", "get_weather")
-    output = {"type": "function_call_output", "call_id": asked["output"][0]["call_id"], "output": '{"temp": 21}'}
+    output = {
+        "type": "function_call_output",
+        "call_id": asked["output"][0]["call_id"],
+        "output": '{"temp": 21}',
+    }
     answered = check_response(
-        await client.create(previous_response_id=asked["id"], input=[output], tools=[WEATHER], tool_choice="auto")
+        await client.create(
+            previous_response_id=asked["id"], input=[output], tools=[WEATHER], tool_choice="auto"
+        )
     )
-    assert (answered["output"][0]["type"], answered["previous_response_id"]) == ("message", asked["id"])
+    assert (answered["output"][0]["type"], answered["previous_response_id"]) == (
+        "message",
+        asked["id"],
+    )
     result = gateway.turns[1].conversation.messages[-1].parts[0]
     assert isinstance(result, Result)
     assert (result.call_id, result.name) == ("call_w", "get_weather")
@@ -131,7 +163,11 @@ async def test_image_input_is_accepted(client: Client, gateway: FakeGateway) -> 
 
 async def test_file_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
     parts = [
-        {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+        {
+            "type": "input_file",
+            "filename": "a.pdf",
+            "file_data": f"data:application/pdf;base64,{PDF}",
+        },
         {"type": "input_text", "text": "What is in this file?"},
     ]
     check_response(await client.create(input=[message("user", parts)]))
@@ -155,9 +191,13 @@ async def test_multi_turn_input_is_accepted(client: Client, gateway: FakeGateway
     ]
 
 
-async def test_previous_response_id_continues_a_response(client: Client, gateway: FakeGateway) -> None:
+async def test_previous_response_id_continues_a_response(
+    client: Client, gateway: FakeGateway
+) -> None:
     first = check_response(await client.create(input="My name is Alice."))
-    second = check_response(await client.create(previous_response_id=first["id"], input="What is my name?"))
+    second = check_response(
+        await client.create(previous_response_id=first["id"], input="What is my name?")
+    )
     assert second["previous_response_id"] == first["id"]
     assert [texts for _, texts in said(gateway.turns[1].conversation)] == [
         ["My name is Alice."],
@@ -167,7 +207,9 @@ async def test_previous_response_id_continues_a_response(client: Client, gateway
 
 
 @pytest.mark.parametrize("kind", ["file_search", "web_search"])
-async def test_hosted_tools_do_not_fail_the_request(client: Client, gateway: FakeGateway, kind: str) -> None:
+async def test_hosted_tools_do_not_fail_the_request(
+    client: Client, gateway: FakeGateway, kind: str
+) -> None:
     """The suite's optional cases request these; they are accepted and not offered to the model."""
     check_response(await client.create(tools=[{"type": kind}]))
     assert gateway.turns[0].conversation.tools == []
@@ -175,8 +217,14 @@ async def test_hosted_tools_do_not_fail_the_request(client: Client, gateway: Fak
 
 async def test_reasoning_is_also_sent_as_a_summary(client: Client, gateway: FakeGateway) -> None:
     gateway.steps = Model([[*reasoning(0, "Let me think."), *text(1, "Yes."), finish(2)]])
-    events = await client.stream(reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
-    result = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
+    events = await client.stream(
+        reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"]
+    )
+    result = [
+        event["delta"]
+        for event in events
+        if event["type"] == "response.reasoning_summary_text.delta"
+    ]
     assert "".join(result) == "Let me think."
     thought = events[-1]["response"]["output"][0]
     assert thought["summary"] == [{"type": "summary_text", "text": "Let me think."}]
@@ -195,7 +243,9 @@ async def test_cut_answer_is_incomplete(client: Client, gateway: FakeGateway, st
 
 
 async def test_failure_ends_with_response_failed(client: Client, gateway: FakeGateway) -> None:
-    gateway.steps = Model([[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]])
+    gateway.steps = Model(
+        [[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]]
+    )
     made = check_events(await client.stream())
     assert made["error"] == {"code": "server_error", "message": "The engine failed."}
 

@@ -16,7 +16,16 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, NotFound, Over
 from schemas.events import Failed
 from services.frontend.apis.responses.state.server import ResponsesServer
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    call,
+    finish,
+    serving,
+    text,
+)
 from tests.frontend.responses.responses_client import Client, events_of
 
 
@@ -27,7 +36,11 @@ class Script:
         self.go = asyncio.Event()
 
     def steps(self) -> list[Step]:
-        return [[*text(0, "So far")], self.go, [*call(1, "look", "{}", call_id="call_1"), finish(2)]]
+        return [
+            [*text(0, "So far")],
+            self.go,
+            [*call(1, "look", "{}", call_id="call_1"), finish(2)],
+        ]
 
 
 @pytest.fixture
@@ -61,7 +74,10 @@ async def test_dropped_tools_are_named_in_the_notes_header(
     client: Client, served: Served, script: Script, stream: bool
 ) -> None:
     script.go.set()
-    odd = [{"type": "x\r\nset-cookie: a=b\u2028é"}, *({"type": f"hosted_{number}"} for number in range(100))]
+    odd = [
+        {"type": "x\r\nset-cookie: a=b\u2028é"},
+        *({"type": f"hosted_{number}"} for number in range(100)),
+    ]
     body = {"model": MODEL, "input": "hi", "background": True, "stream": stream, "tools": odd}
     async with ClientSession() as http, http.post(client.url, json=body) as response:
         assert response.status == 200
@@ -77,7 +93,9 @@ async def test_missing_model_is_refused(client: Client) -> None:
 
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
-DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"type": "array", "items": inner}, range(12), {})
+DEEP: dict[str, Any] = functools.reduce(
+    lambda inner, _: {"type": "array", "items": inner}, range(12), {}
+)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +104,14 @@ DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"type": "array", "item
         {"tools": [LOOK]},
         {"tools": [{"type": "custom", "name": "look"}], "tool_choice": "required"},
         {"input": [{"role": "user", "content": "a"}] * 5},
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://h/a.png"}] * 3}]},
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": "http://h/a.png"}] * 3,
+                }
+            ]
+        },
         {"text": {"format": {"type": "json_schema", "name": "a", "schema": DEEP}}},
         {"chat_template_kwargs": DEEP},
         {"model": "other"},
@@ -95,7 +120,9 @@ DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"type": "array", "item
     ],
     ids=str,
 )
-async def test_what_is_refused_at_once_is_refused_in_the_background_too(body: dict[str, Any], tmp_path: Path) -> None:
+async def test_what_is_refused_at_once_is_refused_in_the_background_too(
+    body: dict[str, Any], tmp_path: Path
+) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"ci:{hashlib.sha256(b'k').hexdigest()} models={MODEL},plain\n")
     config = FrontendConfig(api_keys_file=str(keys), max_messages=4, max_media=2, max_nesting=10)
@@ -104,7 +131,9 @@ async def test_what_is_refused_at_once_is_refused_in_the_background_too(body: di
     async with serving(gateway, config) as served, ClientSession(served.url) as http:
         for background in (False, True):
             request = {"model": MODEL, "input": "hi", "background": background, **body}
-            async with http.post("/v1/responses", json=request, headers={"x-api-key": "k"}) as response:
+            async with http.post(
+                "/v1/responses", json=request, headers={"x-api-key": "k"}
+            ) as response:
                 answers.append((response.status, await response.json()))
     assert answers[0] == answers[1]
     assert 400 <= answers[0][0] < 500
@@ -113,7 +142,12 @@ async def test_what_is_refused_at_once_is_refused_in_the_background_too(body: di
 
 async def test_response_is_queued_runs_and_is_stored(client: Client, script: Script) -> None:
     made = await client.create(background=True, metadata={"k": "v"})
-    assert (made["status"], made["output"], made["background"], made["metadata"]) == ("queued", [], True, {"k": "v"})
+    assert (made["status"], made["output"], made["background"], made["metadata"]) == (
+        "queued",
+        [],
+        True,
+        {"k": "v"},
+    )
     running = await until(client, made["id"], "in_progress")
     assert running["id"] == made["id"]
     items = await client.ask("GET", f"/{made['id']}/input_items")
@@ -129,13 +163,17 @@ async def test_response_is_queued_runs_and_is_stored(client: Client, script: Scr
 
 async def test_running_response_cannot_be_continued(client: Client, script: Script) -> None:
     made = await client.create(background=True)
-    error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
+    error = await client.refused(
+        "POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]}
+    )
     assert error["message"] == f"The response with id '{made['id']}' has not ended yet."
     script.go.set()
     await until(client, made["id"], "completed")
 
 
-async def test_running_response_can_be_followed_from_any_event(client: Client, served: Served, script: Script) -> None:
+async def test_running_response_can_be_followed_from_any_event(
+    client: Client, served: Served, script: Script
+) -> None:
     made = await client.create(background=True)
     first = asyncio.create_task(client.stream("GET", f"/{made['id']}?stream=true"))
     async with asyncio.timeout(60):
@@ -153,7 +191,9 @@ async def test_running_response_can_be_followed_from_any_event(client: Client, s
     assert await client.stream("GET", f"/{made['id']}?stream=true") == events
 
 
-async def test_hangup_of_a_follower_does_not_end_the_response(served: Served, script: Script) -> None:
+async def test_hangup_of_a_follower_does_not_end_the_response(
+    served: Served, script: Script
+) -> None:
     async with ClientSession() as http:
         client = Client(http, served)
         body = {"model": MODEL, "input": "hi", "background": True, "stream": True}
@@ -165,7 +205,10 @@ async def test_hangup_of_a_follower_does_not_end_the_response(served: Served, sc
         assert served.gateway.turns[0].cancelled == []
         async with http.post(client.url, json=body) as response:
             events = events_of(await response.text())
-        assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+        assert [event["type"] for event in events[:2]] == [
+            "response.created",
+            "response.in_progress",
+        ]
         assert events[-1]["type"] == "response.completed"
 
 
@@ -177,7 +220,9 @@ async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None
     assert (cancelled["id"], cancelled["status"]) == (made["id"], "cancelled")
     assert served.gateway.turns[0].cancelled == ["hangup"]
     # The output so far stays, and followers receive the end.
-    result = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
+    result = [
+        event["item"] for event in await follower if event["type"] == "response.output_item.done"
+    ]
     assert result == cancelled["output"]
     assert [item["content"][0]["text"] for item in result] == ["So far"]
     for again in (("POST", f"/{made['id']}/cancel"), ("GET", f"/{made['id']}")):
@@ -200,12 +245,19 @@ async def test_deleting_stops_the_response(client: Client, served: Served) -> No
     await client.refused("GET", f"/{made['id']}", 404)
 
 
-async def test_responses_beyond_the_limits_wait_or_are_refused(client: Client, served: Served, script: Script) -> None:
+async def test_responses_beyond_the_limits_wait_or_are_refused(
+    client: Client, served: Served, script: Script
+) -> None:
     made = [await client.create(background=True) for _ in range(4)]
     for id in (made[0]["id"], made[1]["id"]):
         await until(client, id, "in_progress")
-    assert [(await client.ask("GET", f"/{one['id']}"))["status"] for one in made[2:]] == ["queued", "queued"]
-    error = await client.refused("POST", status=429, json={"model": MODEL, "input": "x", "background": True})
+    assert [(await client.ask("GET", f"/{one['id']}"))["status"] for one in made[2:]] == [
+        "queued",
+        "queued",
+    ]
+    error = await client.refused(
+        "POST", status=429, json={"model": MODEL, "input": "x", "background": True}
+    )
     assert error["code"] == "rate_limit_exceeded"
     waiting = await client.ask("POST", f"/{made[3]['id']}/cancel")
     assert (waiting["status"], waiting["output"]) == ("cancelled", [])
@@ -215,19 +267,28 @@ async def test_responses_beyond_the_limits_wait_or_are_refused(client: Client, s
     assert len(served.gateway.turns) == 3
 
 
-async def test_prompt_that_exceeds_the_window_fails_with_its_code(client: Client, served: Served) -> None:
-    served.gateway.refusal = ContextOverflow("too long", param="messages", code="context_length_exceeded")
+async def test_prompt_that_exceeds_the_window_fails_with_its_code(
+    client: Client, served: Served
+) -> None:
+    served.gateway.refusal = ContextOverflow(
+        "too long", param="messages", code="context_length_exceeded"
+    )
     made = await client.create(background=True)
     failed = await until(client, made["id"], "failed")
     assert failed["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_failed_response_is_stored_as_failed(client: Client, served: Served, early: bool) -> None:
+async def test_failed_response_is_stored_as_failed(
+    client: Client, served: Served, early: bool
+) -> None:
     if early:
         served.gateway.refusal = Overloaded("Every worker is busy.")
     else:
-        served.gateway.steps = lambda: [[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]]
+        served.gateway.steps = lambda: [
+            [*text(0, "So")],
+            [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))],
+        ]
     made = await client.create(background=True)
     failed = await until(client, made["id"], "failed")
     assert failed["error"]["message"] in ("Every worker is busy.", "The engine failed.")
@@ -237,7 +298,9 @@ async def test_failed_response_is_stored_as_failed(client: Client, served: Serve
 
 
 async def test_invalid_request_is_refused_at_once(client: Client, served: Served) -> None:
-    error = await client.refused("POST", status=404, json={"model": "none", "input": "x", "background": True})
+    error = await client.refused(
+        "POST", status=404, json={"model": "none", "input": "x", "background": True}
+    )
     assert error["code"] == "model_not_found"
     assert len(served.responses.background) == 0
     assert len(served.responses.store) == 0
@@ -255,21 +318,35 @@ async def test_response_over_the_time_limit_fails(script: Script) -> None:
 
 async def test_other_tenants_cannot_see_the_response(tmp_path: Path, script: Script) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob")))
+    keys.write_text(
+        "".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob"))
+    )
     config = FrontendConfig(api_keys_file=str(keys))
     async with serving(FakeGateway(script.steps), config) as served, ClientSession() as http:
         ada, bob = Client(http, served, "ada"), Client(http, served, "bob")
         made = await ada.create(background=True)
-        for method, path in (("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", "")):
+        for method, path in (
+            ("GET", ""),
+            ("GET", "?stream=true"),
+            ("POST", "/cancel"),
+            ("DELETE", ""),
+        ):
             await bob.refused(method, f"/{made['id']}{path}", 404)
         assert (await ada.ask("GET", f"/{made['id']}"))["status"] in ("queued", "in_progress")
 
 
-async def test_response_counts_as_an_open_request_of_its_key(tmp_path: Path, script: Script) -> None:
-    async with serving(FakeGateway(script.steps), FrontendConfig(key_concurrency=1)) as served, ClientSession() as http:
+async def test_response_counts_as_an_open_request_of_its_key(
+    tmp_path: Path, script: Script
+) -> None:
+    async with (
+        serving(FakeGateway(script.steps), FrontendConfig(key_concurrency=1)) as served,
+        ClientSession() as http,
+    ):
         client = Client(http, served)
         made = await client.create(background=True)
-        await client.refused("POST", status=429, json={"model": MODEL, "input": "x", "background": True})
+        await client.refused(
+            "POST", status=429, json={"model": MODEL, "input": "x", "background": True}
+        )
         script.go.set()
         await until(client, made["id"], "completed")
         await client.create()
@@ -280,14 +357,18 @@ async def test_drain_waits_for_responses(client: Client, served: Served, script:
     await until(client, made["id"], "in_progress")
     draining = asyncio.create_task(served.responses.drain())
     await asyncio.sleep(0)
-    await client.refused("POST", status=503, json={"model": MODEL, "input": "x", "background": True})
+    await client.refused(
+        "POST", status=503, json={"model": MODEL, "input": "x", "background": True}
+    )
     assert not draining.done()
     script.go.set()
     await asyncio.wait_for(draining, 60)
     assert (await client.ask("GET", f"/{made['id']}"))["status"] == "completed"
 
 
-async def test_cancelled_drain_fails_the_remaining_responses(client: Client, served: Served) -> None:
+async def test_cancelled_drain_fails_the_remaining_responses(
+    client: Client, served: Served
+) -> None:
     made = [await client.create(background=True) for _ in range(3)]
     await until(client, made[1]["id"], "in_progress")
     draining = asyncio.create_task(served.responses.drain())
@@ -296,7 +377,10 @@ async def test_cancelled_drain_fails_the_remaining_responses(client: Client, ser
     await asyncio.gather(draining, return_exceptions=True)
     for one in made:
         failed = await client.ask("GET", f"/{one['id']}")
-        assert (failed["status"], failed["error"]["message"]) == ("failed", "This server was shut down.")
+        assert (failed["status"], failed["error"]["message"]) == (
+            "failed",
+            "This server was shut down.",
+        )
     assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
 
 
@@ -322,7 +406,9 @@ async def test_internal_error_fails_only_its_response(client: Client, served: Se
     assert any(line["event"] == "responses.background_failed" for line in served.lines)
 
 
-async def test_response_of_a_removed_model_fails(client: Client, served: Served, script: Script) -> None:
+async def test_response_of_a_removed_model_fails(
+    client: Client, served: Served, script: Script
+) -> None:
     made = [await client.create(background=True) for _ in range(3)]
     served.gateway.refusal = NotFound(f"model: {MODEL}")
     script.go.set()

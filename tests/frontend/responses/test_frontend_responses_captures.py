@@ -1,8 +1,8 @@
 """Tests that captured Responses requests of agents are converted without loss.
 
-Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
-the same content in the same order. The captures are not part of the repository; without them only a written request is
-checked.
+Each request is flattened twice, by two independent programs: from its JSON, and from its
+conversation. Both must have the same content in the same order. The captures are not part of the
+repository; without them only a written request is checked.
 """
 
 import json
@@ -38,10 +38,15 @@ def told_by_json(body: dict[str, Any]) -> Story:
     for run in _runs(body["input"]):
         told = [told for item in run for told in _item(item)]
         if run[0].get("type", "").endswith("_output"):
-            calls = [item["call_id"] for item in body["input"] if item.get("type", "").endswith("_call")]
+            calls = [
+                item["call_id"] for item in body["input"] if item.get("type", "").endswith("_call")
+            ]
             told.sort(key=lambda each: calls.index(each[1]))
         story += told
-    for tools in [body.get("tools") or [], *(i["tools"] for i in body["input"] if i.get("type") == "additional_tools")]:
+    for tools in [
+        body.get("tools") or [],
+        *(i["tools"] for i in body["input"] if i.get("type") == "additional_tools"),
+    ]:
         for tool in tools:
             story += _tool(tool, None)
     return sorted(story, key=lambda told: told[0] == "tool")
@@ -68,7 +73,9 @@ def _item(item: dict[str, Any]) -> Story:
             content = "".join(part["text"] for part in item.get("content") or [])
             return [("thinking", content, summary, item["encrypted_content"])]
         case "function_call":
-            return [("call", item["call_id"], item["name"], item.get("namespace"), item["arguments"])]
+            return [
+                ("call", item["call_id"], item["name"], item.get("namespace"), item["arguments"])
+            ]
         case "custom_tool_call":
             return [("raw", item["call_id"], item["name"], item.get("namespace"), item["input"])]
         case "function_call_output" | "custom_tool_call_output":
@@ -89,7 +96,15 @@ def _texts(content: str | list[dict[str, Any]]) -> list[str]:
 def _tool(tool: dict[str, Any], namespace: str | None) -> Story:
     match tool["type"]:
         case "function":
-            return [("tool", namespace, tool["name"], tool.get("description") or "", json.dumps(tool["parameters"]))]
+            return [
+                (
+                    "tool",
+                    namespace,
+                    tool["name"],
+                    tool.get("description") or "",
+                    json.dumps(tool["parameters"]),
+                )
+            ]
         case "custom":
             grammar = tool["format"]["definition"]
             return [("tool", namespace, tool["name"], tool["description"], grammar)]
@@ -101,7 +116,9 @@ def _tool(tool: dict[str, Any], namespace: str | None) -> Story:
                 inner[0] = tuple(first)
             return inner
         case "tool_search":
-            return [("tool", None, "tool_search", tool["description"], json.dumps(tool["parameters"]))]
+            return [
+                ("tool", None, "tool_search", tool["description"], json.dumps(tool["parameters"]))
+            ]
         case "web_search":
             return []
     raise AssertionError(f"the captures have no {tool['type']}")
@@ -115,7 +132,14 @@ def told_by_conversation(conversation: Conversation, opened: bool) -> Story:
                 case Text(text):
                     story.append((message.role, text))
                 case Reasoning(text=thought, seal=seal, summary=summary):
-                    story.append(("thinking", "" if opened else thought or "", [] if opened else summary, seal))
+                    story.append(
+                        (
+                            "thinking",
+                            "" if opened else thought or "",
+                            [] if opened else summary,
+                            seal,
+                        )
+                    )
                 case Call(kind="custom"):
                     raw = json.loads(part.arguments)["input"]
                     story.append(("raw", part.call_id, part.name, part.namespace, raw))
@@ -140,19 +164,27 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> ResponsesAsk:
     ask = Responses().understand(request, headers, sealer=sealer)
     expected = told_by_json(body)
     if sealer is not None:  # it opens the seals of reasoning too, to a text that is in no capture
-        expected = [("thinking", "", [], each[3]) if each[0] == "thinking" else each for each in expected]
+        expected = [
+            ("thinking", "", [], each[3]) if each[0] == "thinking" else each for each in expected
+        ]
     assert told_by_conversation(ask.conversation, sealer is not None) == expected
     assert ask.conversation.model == body["model"]
     assert ask.stream == bool(body.get("stream"))
-    assert ask.notes == [tool["type"] for tool in body.get("tools") or [] if tool["type"] == "web_search"]
+    assert ask.notes == [
+        tool["type"] for tool in body.get("tools") or [] if tool["type"] == "web_search"
+    ]
     reasoning = body.get("reasoning") or {}
     assert ask.conversation.thinking.effort == reasoning.get("effort")
-    assert ask.conversation.thinking.history == ("keep" if reasoning.get("context") == "all_turns" else "default")
+    assert ask.conversation.thinking.history == (
+        "keep" if reasoning.get("context") == "all_turns" else "default"
+    )
     assert ask.conversation.verbosity == (body.get("text") or {}).get("verbosity")
     assert ask.conversation.sampling.max_tokens == body.get("max_output_tokens")
     assert ask.conversation.tool_choice.parallel == body.get("parallel_tool_calls", True)
     assert ask.request.store == body.get("store", True)
-    session = headers.get("session-id") or headers.get("x-session-id") or body.get("prompt_cache_key")
+    session = (
+        headers.get("session-id") or headers.get("x-session-id") or body.get("prompt_cache_key")
+    )
     assert ask.conversation.client.session == session
     return ask
 
@@ -198,11 +230,17 @@ def test_captured_request_is_parsed(path: Path) -> None:
 @pytest.mark.skipif(not FRAMES.exists(), reason=REASON)
 def test_captured_websocket_session_continues_its_responses() -> None:
     frames = json.loads(FRAMES.read_text())
-    bodies = [frame.get("body", frame) if isinstance(frame, dict) else json.loads(frame) for frame in frames]
+    bodies = [
+        frame.get("body", frame) if isinstance(frame, dict) else json.loads(frame)
+        for frame in frames
+    ]
     requests = [decode(json.dumps(body).encode()) for body in bodies]
     assert requests[0].prefill
     assert requests[0].body.previous_response_id is None
-    assert all(request.body.previous_response_id is not None and not request.prefill for request in requests[1:])
+    assert all(
+        request.body.previous_response_id is not None and not request.prefill
+        for request in requests[1:]
+    )
     ask = Responses().understand(requests[1].with_history(requests[0].items), {})
     assert [message.role for message in ask.conversation.messages][:1] == ["developer"]
     assert len(ask.conversation.messages) == len(requests[0].items) + len(requests[1].items)

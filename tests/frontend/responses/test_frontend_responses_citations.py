@@ -48,7 +48,9 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 def test_urls_in_the_text_are_cited(text: str, cited: list[tuple[str, str]]) -> None:
     found = url_citations(text, TITLES)
     assert [(text[one["start_index"] : one["end_index"]], one["title"]) for one in found] == cited
-    assert all(one["type"] == "url_citation" and TITLES[one["url"]] == one["title"] for one in found)
+    assert all(
+        one["type"] == "url_citation" and TITLES[one["url"]] == one["title"] for one in found
+    )
 
 
 def said(block: int, text: str) -> list[TurnEvent]:
@@ -87,7 +89,10 @@ def test_stream_has_citations_before_the_end_of_the_text() -> None:
     assert kinds[added[-1] + 1] == "response.output_text.done"
     annotations = [events[at]["annotation"] for at in added]
     assert [events[at]["annotation_index"] for at in added] == [0, 1]
-    assert [text[one["start_index"] : one["end_index"]] for one in annotations] == [f"[tides]({TIDES})", TIDES]
+    assert [text[one["start_index"] : one["end_index"]] for one in annotations] == [
+        f"[tides]({TIDES})",
+        TIDES,
+    ]
     response = Response.model_validate(events[-1]["response"])
     messages = [item for item in events[-1]["response"]["output"] if item["type"] == "message"]
     # Text from before the search has no citations.

@@ -1,7 +1,9 @@
-"""Tests that no field of the SDK's request types is lost: each is honoured, echoed, or kept in the stored item.
+"""Tests that no field of the SDK's request types is lost: each is honoured, echoed, or kept in the
+stored item.
 
-Samples of every type are made from the SDK's definitions, with a different value in every leaf. A field that is neither
-in the conversation nor in a table here fails, and so do new fields of the SDK.
+Samples of every type are made from the SDK's definitions, with a different value in every leaf. A
+field that is neither in the conversation nor in a table here fails, and so do new fields of the
+SDK.
 """
 
 import json
@@ -36,7 +38,9 @@ class OpenBox:
 
 
 def understood(body: dict[str, Any]) -> ResponsesAsk:
-    request = decode(json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode())
+    request = decode(
+        json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode()
+    )
     request = request.with_references({id: stored(id) for id in request.references})
     return Responses().understand(request, {}, sealer=OpenBox(), counting=True)
 
@@ -54,9 +58,13 @@ def missing(sampler: Sampler, texts: Iterable[str]) -> set[str]:
     return set(sampler.leaves.values()) - seen
 
 
-_FILES = {f"{where}[].{field}" for where in ("content", "output") for field in ("file_data", "file_id", "file_url")}
-"""Fields of files that do not reach the prompt: data wins over a URL, and both over an id; only the kind of data is
-kept."""
+_FILES = {
+    f"{where}[].{field}"
+    for where in ("content", "output")
+    for field in ("file_data", "file_id", "file_url")
+}
+"""Fields of files that do not reach the prompt: data wins over a URL, and both over an id; only the
+kind of data is kept."""
 _CALLER = {"caller.caller_id"}
 """The caller, set for programs that ran on OpenAI's servers."""
 
@@ -65,13 +73,33 @@ KEPT_ONLY: dict[str, set[str]] = {
     "Message": _FILES,
     "ResponseOutputMessageParam": {
         *("id", "content[].annotations[].container_id", "content[].annotations[].end_index"),
-        *("content[].annotations[].file_id", "content[].annotations[].filename", "content[].annotations[].index"),
-        *("content[].annotations[].start_index", "content[].annotations[].title", "content[].annotations[].url"),
-        *("content[].logprobs[].bytes[]", "content[].logprobs[].logprob", "content[].logprobs[].token"),
-        *("content[].logprobs[].top_logprobs[].bytes[]", "content[].logprobs[].top_logprobs[].logprob"),
+        *(
+            "content[].annotations[].file_id",
+            "content[].annotations[].filename",
+            "content[].annotations[].index",
+        ),
+        *(
+            "content[].annotations[].start_index",
+            "content[].annotations[].title",
+            "content[].annotations[].url",
+        ),
+        *(
+            "content[].logprobs[].bytes[]",
+            "content[].logprobs[].logprob",
+            "content[].logprobs[].token",
+        ),
+        *(
+            "content[].logprobs[].top_logprobs[].bytes[]",
+            "content[].logprobs[].top_logprobs[].logprob",
+        ),
         "content[].logprobs[].top_logprobs[].token",
     },
-    "ResponseFileSearchToolCallParam": {"id", "results[].attributes", "results[].file_id", "results[].score"},
+    "ResponseFileSearchToolCallParam": {
+        "id",
+        "results[].attributes",
+        "results[].file_id",
+        "results[].score",
+    },
     "ResponseComputerToolCallParam": {
         *("call_id", "id", "pending_safety_checks[].code", "pending_safety_checks[].id"),
         "pending_safety_checks[].message",
@@ -97,14 +125,26 @@ KEPT_ONLY: dict[str, set[str]] = {
     "LocalShellCall": set(),
     "LocalShellCallOutput": set(),
     "ShellCall": {
-        *(*_CALLER, "environment.container_id", "environment.skills[].description", "environment.skills[].name"),
+        *(
+            *_CALLER,
+            "environment.container_id",
+            "environment.skills[].description",
+            "environment.skills[].name",
+        ),
         "environment.skills[].path",
     },
     "ShellCallOutput": {"id", "max_output_length", *_CALLER},
     "ApplyPatchCall": _CALLER,
     "ApplyPatchCallOutput": {"id", *_CALLER},
     "McpListTools": {
-        *("error", "id", "server_label", "tools[].annotations", "tools[].description", "tools[].input_schema"),
+        *(
+            "error",
+            "id",
+            "server_label",
+            "tools[].annotations",
+            "tools[].description",
+            "tools[].input_schema",
+        ),
         "tools[].name",
     },
     "McpApprovalRequest": {"arguments", "id", "name", "server_label"},
@@ -156,15 +196,25 @@ def test_every_field_of_an_item_reaches_the_prompt_or_the_store(name: str) -> No
         if name != "ItemReference":
             (item,) = stored_items(ask.request, "t1")
             assert json.loads(bytes(item)).items() >= _kept(sample).items()
-    lost = {path for path in missing(sampler, texts) if not path.startswith("tools[]") or name == "McpListTools"}
+    lost = {
+        path
+        for path in missing(sampler, texts)
+        if not path.startswith("tools[]") or name == "McpListTools"
+    }
     assert lost - KEPT_ONLY[name] == set()
-    choices = {path.rpartition(".")[2] for path in sampler.choices if not path.startswith("tools[]")}
+    choices = {
+        path.rpartition(".")[2] for path in sampler.choices if not path.startswith("tools[]")
+    }
     assert choices <= CHOICES.keys()
 
 
 def _kept(sample: dict[str, Any]) -> dict[str, Any]:
     """The expected stored item: everything, with a message's string as its one part."""
-    return {key: value for key, value in sample.items() if not (key == "content" and isinstance(value, str))}
+    return {
+        key: value
+        for key, value in sample.items()
+        if not (key == "content" and isinstance(value, str))
+    }
 
 
 def test_table_of_items_has_only_existing_fields() -> None:
@@ -175,8 +225,17 @@ def test_table_of_items_has_only_existing_fields() -> None:
         assert KEPT_ONLY[name] - _FILES <= set(sampler.leaves.values()), name
 
 
-_ECHOED_ONLY = {"FunctionToolParam": {"output_schema"}, "NamespaceToolParam": {"tools[].output_schema"}}
-_SERVED = {"FunctionToolParam", "CustomToolParam", "NamespaceToolParam", "ToolSearchToolParam", "LocalShell"}
+_ECHOED_ONLY = {
+    "FunctionToolParam": {"output_schema"},
+    "NamespaceToolParam": {"tools[].output_schema"},
+}
+_SERVED = {
+    "FunctionToolParam",
+    "CustomToolParam",
+    "NamespaceToolParam",
+    "ToolSearchToolParam",
+    "LocalShell",
+}
 _SERVED |= {"FunctionShellToolParam", "ApplyPatchToolParam"}
 
 
@@ -189,12 +248,17 @@ def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(name: str) -> None
         texts.append(told(ask))
         (echoed,) = json.loads(msgspec.json.encode(ask.request.echo["tools"]))
         assert echoed.items() >= sample.items()
-        assert bool(ask.conversation.tools) != bool(ask.notes) or sample.get("execution") == "server"
+        assert (
+            bool(ask.conversation.tools) != bool(ask.notes) or sample.get("execution") == "server"
+        )
     if name in _SERVED - {"FunctionShellToolParam"}:
         assert missing(sampler, texts) - _ECHOED_ONLY.get(name, set()) == set()
 
 
-TEXT = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"}
+TEXT = {
+    "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
+    "verbosity": "low",
+}
 TOOL = {"type": "function", "name": "f", "parameters": {}, "strict": False, "description": "d"}
 
 HONOURED: dict[str, Any] = {
@@ -276,7 +340,13 @@ def test_echoed_fields_are_echoed(field: str) -> None:
     assert told(understood({field: ECHOED[field]})) == told(understood({}))
 
 
-ALSO_ECHOED = ["background", "instructions", "max_output_tokens", "parallel_tool_calls", "previous_response_id"]
+ALSO_ECHOED = [
+    "background",
+    "instructions",
+    "max_output_tokens",
+    "parallel_tool_calls",
+    "previous_response_id",
+]
 ALSO_ECHOED += [
     "prompt_cache_key",
     "prompt_cache_options",

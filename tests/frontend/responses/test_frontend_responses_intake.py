@@ -1,4 +1,5 @@
-"""Tests how `/v1/responses` accepts requests: large requests, missing models, refusals of the pipeline."""
+"""Tests how `/v1/responses` accepts requests: large requests, missing models, refusals of the
+pipeline."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -42,10 +43,15 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     last = await client.create(previous_response_id=long["id"])
     assert on_loop == [True, False, False]
     listed = await client.ask("GET", f"/{last['id']}/input_items?limit=2")
-    assert [item["id"] for item in listed["data"]] == [f"msg_{last['id'][5:]}i000", long["output"][-1]["id"]]
+    assert [item["id"] for item in listed["data"]] == [
+        f"msg_{last['id'][5:]}i000",
+        long["output"][-1]["id"],
+    ]
     listed = await client.ask("GET", f"/{long['id']}/input_items?limit=1")
     assert (listed["data"][0]["id"], listed["has_more"]) == (f"msg_{long['id'][5:]}i5999", True)
-    await client.ask("POST", "/input_tokens", json={"model": MODEL, "previous_response_id": long["id"]})
+    await client.ask(
+        "POST", "/input_tokens", json={"model": MODEL, "previous_response_id": long["id"]}
+    )
     refused = await client.refused(
         "POST", json={"model": MODEL, "input": [{"role": "user", "content": "x" * 600_000}, 1]}
     )
@@ -54,7 +60,9 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     assert first["status"] == long["status"] == last["status"] == "completed"
 
 
-@pytest.mark.parametrize(("named", "here"), [("messages", "input"), ("format", "text.format"), ("top_k", "top_k")])
+@pytest.mark.parametrize(
+    ("named", "here"), [("messages", "input"), ("format", "text.format"), ("top_k", "top_k")]
+)
 async def test_pipeline_error_names_the_field_of_this_api(
     served: Served, client: Client, named: str, here: str
 ) -> None:
@@ -72,6 +80,9 @@ async def test_missing_name_is_replaced_by_the_served_model(served: Served, clie
     async with ClientSession() as http, http.ws_connect(client.url) as ws:
         await ws.send_json({"type": "response.create", "input": "hi"})
         made = [
-            await client.ask("POST", json={"input": "hi", "background": background}) for background in (False, True)
+            await client.ask("POST", json={"input": "hi", "background": background})
+            for background in (False, True)
         ]
-        assert [response["model"] for response in (*made, (await ws.receive_json())["response"])] == [MODEL] * 3
+        assert [
+            response["model"] for response in (*made, (await ws.receive_json())["response"])
+        ] == [MODEL] * 3

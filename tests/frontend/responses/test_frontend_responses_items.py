@@ -70,9 +70,9 @@ def test_all_forms_of_a_user_message_are_equal() -> None:
         ],
     ]
     assert all(read_messages(*form) == [Message("user", [Text("Hi.")])] for form in forms)
-    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.messages == read_messages(
-        USER
-    )
+    assert Responses().understand(
+        decode(b'{"model":"m","input":"Hi."}'), {}
+    ).conversation.messages == read_messages(USER)
 
 
 def test_assistant_message_has_the_ids_of_its_items() -> None:
@@ -83,7 +83,9 @@ def test_assistant_message_has_the_ids_of_its_items() -> None:
 
 
 def test_instructions_keep_their_place_and_role() -> None:
-    found = read_messages({"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER)
+    found = read_messages(
+        {"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER
+    )
     assert [message.role for message in found] == ["developer", "user", "system", "user"]
     assert read_messages({"role": "developer", "content": ""}, USER) == read_messages(USER)
 
@@ -91,7 +93,12 @@ def test_instructions_keep_their_place_and_role() -> None:
 def test_consecutive_items_of_the_model_are_one_message() -> None:
     found = read_messages(
         USER,
-        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "A"}]},
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "A"}],
+        },
         {
             "role": "assistant",
             "content": [{"type": "output_text", "text": "B", "annotations": []}],
@@ -108,7 +115,11 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
             "id": "ctc",
         },
         {"type": "custom_tool_call_output", "call_id": "c2", "output": "two"},
-        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "one"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c1",
+            "output": [{"type": "input_text", "text": "one"}],
+        },
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     )
     assert found[1] == Message(
@@ -122,7 +133,8 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
         ],
     )
     assert found[2] == Message(
-        "tool", [Result("c1", [Text("one")], name="look"), Result("c2", [Text("two")], name="ns__patch")]
+        "tool",
+        [Result("c1", [Text("one")], name="look"), Result("c2", [Text("two")], name="ns__patch")],
     )
     assert found[3] == Message("assistant", [Text("No.")])
 
@@ -138,8 +150,12 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
         ({"encrypted_content": "box:B"}, True, (None, "box:B", [])),
     ],
 )  # fmt: skip
-def test_thought_is_its_text_else_its_seal_else_its_summary(item: Any, with_key: bool, expected: Any) -> None:
-    found = read_messages(USER, {"type": "reasoning", **item}, CALL, sealer=Box() if with_key else None)[1].parts[0]
+def test_thought_is_its_text_else_its_seal_else_its_summary(
+    item: Any, with_key: bool, expected: Any
+) -> None:
+    found = read_messages(
+        USER, {"type": "reasoning", **item}, CALL, sealer=Box() if with_key else None
+    )[1].parts[0]
     assert isinstance(found, Reasoning)
     assert (found.text, found.seal, found.summary) == expected
 
@@ -150,7 +166,9 @@ def test_empty_thought_is_dropped() -> None:
 
 def test_result_without_its_call_is_refused() -> None:
     output = {"type": "function_call_output", "call_id": "c9", "output": "x"}
-    with pytest.raises(Invalid, match="No tool call found for function call output with call_id c9"):
+    with pytest.raises(
+        Invalid, match="No tool call found for function call output with call_id c9"
+    ):
         read_messages(USER, output)
     assert read_messages(USER, output, counting=True)[1].role == "tool"
     assert read_messages(output, history=[raw({**CALL, "call_id": "c9"})])[1].parts == [
@@ -170,7 +188,9 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
         {"type": "shell_call_output", "call_id": "b", "output": [{"stdout": "x\n", "stderr": "y", "outcome": {"type": "exit", "exit_code": 2}}, {"stdout": "", "stderr": "", "outcome": {"type": "timeout"}}]},
         {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"},
     )  # fmt: skip
-    calls = [(part.name, json.loads(part.arguments)) for part in found[1].parts if isinstance(part, Call)]
+    calls = [
+        (part.name, json.loads(part.arguments)) for part in found[1].parts if isinstance(part, Call)
+    ]
     assert calls == [
         ("local_shell", {"command": ["ls"], "env": {}}),
         ("shell", {"commands": ["ls", "pwd"], "timeout_ms": 5}),
@@ -185,7 +205,10 @@ def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
 
 def test_local_shell_outputs_are_matched_by_item_id() -> None:
     action = {"type": "exec", "command": ["ls"], "env": {}}
-    calls = [{"type": "local_shell_call", "id": f"lsh_{at}", "call_id": at, "action": action} for at in "ab"]
+    calls = [
+        {"type": "local_shell_call", "id": f"lsh_{at}", "call_id": at, "action": action}
+        for at in "ab"
+    ]
     outputs = [{"type": "local_shell_call_output", "id": f"lsh_{at}", "output": at} for at in "ba"]
     assert read_messages(USER, *calls, *outputs)[2].parts == [
         Result(at, [Text(at)], name="local_shell") for at in "ab"
@@ -209,7 +232,12 @@ def test_tools_from_a_search_are_available_after_it() -> None:
         {"type": "tool_search_output", "call_id": "s3", "tools": [found]},
         body={"tools": [{"type": "tool_search", "execution": "client"}]},
     )  # fmt: skip
-    results = [part for message in spoken.conversation.messages for part in message.parts if isinstance(part, Result)]
+    results = [
+        part
+        for message in spoken.conversation.messages
+        for part in message.parts
+        if isinstance(part, Result)
+    ]
     assert [result.parts for result in results] == [
         [ToolReference("ns__f")],
         [Text("No tools were found.")],
@@ -217,13 +245,22 @@ def test_tools_from_a_search_are_available_after_it() -> None:
     ]
     search, loaded = spoken.conversation.tools
     assert (search.name, search.deferred) == ("tool_search", False)
-    assert (loaded.namespace, loaded.name, loaded.deferred, loaded.description) == ("ns", "f", True, "ns: About.\n\nF.")
+    assert (loaded.namespace, loaded.name, loaded.deferred, loaded.description) == (
+        "ns",
+        "f",
+        True,
+        "ns: About.\n\nF.",
+    )
 
 
 def test_loaded_tools_stay_at_their_search_without_declared_tools() -> None:
     (tool,) = ask(
         {"type": "tool_search_call", "call_id": "s1", "execution": "client", "arguments": {}},
-        {"type": "tool_search_output", "call_id": "s1", "tools": [{"type": "function", "name": "f"}]},
+        {
+            "type": "tool_search_output",
+            "call_id": "s1",
+            "tools": [{"type": "function", "name": "f"}],
+        },
     ).conversation.tools
     assert tool.deferred
 
@@ -248,7 +285,11 @@ def test_additional_tools_and_configuration_updates_apply() -> None:
     ).conversation  # fmt: skip
     (tool,) = found.tools
     assert (tool.kind, tool.namespace, tool.name) == ("custom", "functions", "exec")
-    assert (found.thinking.mode, found.thinking.effort, found.thinking.history) == ("enabled", "low", "keep")
+    assert (found.thinking.mode, found.thinking.effort, found.thinking.history) == (
+        "enabled",
+        "low",
+        "keep",
+    )
     assert found.format is not None
     assert found.format.kind == "json_object"
     assert found.verbosity == "low"
@@ -256,11 +297,19 @@ def test_additional_tools_and_configuration_updates_apply() -> None:
 
 
 def test_returned_compaction_becomes_its_summary() -> None:
-    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": seal_summary(Box(), "All is well.")}
+    item = {
+        "type": "compaction",
+        "id": "cmp_1",
+        "encrypted_content": seal_summary(Box(), "All is well."),
+    }
     found = read_messages({"role": "developer", "content": "Base."}, item, USER, sealer=Box())
     assert found[1] == Message("user", [Text(COMPACTED + "All is well.")])
     assert [message.role for message in found] == ["developer", "user", "user"]
-    for sealer, blob in ((Box(), "foreign"), (Box(), Box().seal("a thought")), (None, item["encrypted_content"])):
+    for sealer, blob in (
+        (Box(), "foreign"),
+        (Box(), Box().seal("a thought")),
+        (None, item["encrypted_content"]),
+    ):
         with pytest.raises(Invalid) as refused:
             read_messages(USER, {"type": "compaction", "encrypted_content": blob}, sealer=sealer)
         assert refused.value.info.code == "invalid_encrypted_content"
@@ -274,7 +323,10 @@ def test_compaction_trigger_requests_a_summary() -> None:
     assert found.conversation.messages[-1] == Message("user", [Text(SUMMARIZE)])
     assert found.conversation.tool_choice.mode == "none"
     assert found.conversation.tools
-    assert ask(USER, sealer=Box(), compacting=True).conversation.messages == found.conversation.messages
+    assert (
+        ask(USER, sealer=Box(), compacting=True).conversation.messages
+        == found.conversation.messages
+    )
     with pytest.raises(Invalid, match="last item"):
         ask({"type": "compaction_trigger"}, USER, sealer=Box())
     with pytest.raises(Invalid, match="no key"):
@@ -284,19 +336,31 @@ def test_compaction_trigger_requests_a_summary() -> None:
 
 
 def test_references_are_replaced_by_their_items() -> None:
-    stored = {"msg_1": raw({"type": "message", "role": "user", "content": "Stored."}), "fc_1": raw(CALL)}
+    stored = {
+        "msg_1": raw({"type": "message", "role": "user", "content": "Stored."}),
+        "fc_1": raw(CALL),
+    }
     found = read_messages(
-        {"type": "item_reference", "id": "msg_1"}, {"id": "fc_1"}, {"type": None, "id": "msg_1"}, stored=stored
+        {"type": "item_reference", "id": "msg_1"},
+        {"id": "fc_1"},
+        {"type": None, "id": "msg_1"},
+        stored=stored,
     )
     assert [message.role for message in found] == ["user", "assistant", "user"]
     assert found[0].parts == [Text("Stored.")]
-    assert decode(b'{"input":[{"type":"item_reference","id":"a"},{"id":"b"}]}').references == ["a", "b"]
+    assert decode(b'{"input":[{"type":"item_reference","id":"a"},{"id":"b"}]}').references == [
+        "a",
+        "b",
+    ]
     for items in (stored, None):
         with pytest.raises(NotFound, match=r"Item with id 'x' not found\."):
             read_messages(USER, {"type": "item_reference", "id": "x"}, stored=items)
     with pytest.raises(Invalid) as refused:
         read_messages(USER, {"type": "item_reference", "id": None}, stored=stored)
-    assert (refused.value.info.param, refused.value.info.code) == ("input[1].id", "missing_required_parameter")
+    assert (refused.value.info.param, refused.value.info.code) == (
+        "input[1].id",
+        "missing_required_parameter",
+    )
 
 
 def test_images_and_files_become_media() -> None:
@@ -358,7 +422,10 @@ def test_screenshot_is_an_image_and_tool_lists_are_dropped() -> None:
         "output": {"type": "computer_screenshot", "image_url": "https://x"},
     }
     assert read_messages(shot) == [Message("user", [Media("image", url="https://x")])]
-    silent = [{"type": kind, "id": "x"} for kind in ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")]
+    silent = [
+        {"type": kind, "id": "x"}
+        for kind in ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+    ]
     found = ask(USER, *silent)
     assert (found.conversation.messages, found.notes) == (read_messages(USER), [])
 
@@ -384,7 +451,9 @@ def test_assistant_message_is_never_a_prefill() -> None:
         ({"role": "user", "content": [{"type": "input_text"}]}, "Missing required parameter: 'input[0].content[0].text'.", "input[0].content[0].text"),
     ],
 )  # fmt: skip
-def test_malformed_items_are_refused_in_native_wording(item: Any, message: str | None, param: str) -> None:
+def test_malformed_items_are_refused_in_native_wording(
+    item: Any, message: str | None, param: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         ask(item)
     assert refused.value.info.param == param

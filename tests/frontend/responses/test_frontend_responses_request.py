@@ -6,20 +6,43 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, Hints, Message, OutputFormat, Sampling, Text, Thinking, ToolChoice, ToolSpec
+from schemas.conversation import (
+    Grammar,
+    Hints,
+    Message,
+    OutputFormat,
+    Sampling,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+)
 from schemas.errors import Invalid
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
 from services.frontend.apis.responses.state.input_items import stored_items
 
-F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "description": "F."}
+F = {
+    "type": "function",
+    "name": "f",
+    "parameters": {"type": "object"},
+    "strict": True,
+    "description": "F.",
+}
 G = {"type": "custom", "name": "g"}
-NS = {"type": "namespace", "name": "ns", "description": "", "tools": [{"type": "function", "name": "f"}, G]}
+NS = {
+    "type": "namespace",
+    "name": "ns",
+    "description": "",
+    "tools": [{"type": "function", "name": "f"}, G],
+}
 
 
 def parse(headers: dict[str, str] | None = None, **body: Any) -> ResponsesAsk:
-    return Responses().parse(json.dumps({"model": "m", "input": "Hi.", **body}).encode(), headers or {})
+    return Responses().parse(
+        json.dumps({"model": "m", "input": "Hi.", **body}).encode(), headers or {}
+    )
 
 
 def refusal(**body: Any) -> tuple[str, str | None, str | None]:
@@ -103,7 +126,10 @@ def test_logprobs_need_their_include() -> None:
         ({"max_tokens": 64, "effort": "low"}, Thinking("enabled", 64, "low")),
         ({"max_tokens": 0}, Thinking("disabled", 0)),
         ({"effort": "minimal"}, Thinking("enabled", effort="minimal")),
-        ({"effort": "max", "context": "all_turns"}, Thinking("enabled", effort="max", history="keep")),
+        (
+            {"effort": "max", "context": "all_turns"},
+            Thinking("enabled", effort="max", history="keep"),
+        ),
         ({"context": "current_turn", "mode": "pro"}, Thinking(history="drop")),
         ({"context": "auto"}, Thinking()),
         (None, Thinking()),
@@ -115,11 +141,19 @@ def test_reasoning_is_converted(reasoning: Any, thinking: Thinking) -> None:
 
 def test_text_format_is_converted() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
-    wanted = {"type": "json_schema", "name": "n", "schema": schema, "strict": True, "description": "d"}
+    wanted = {
+        "type": "json_schema",
+        "name": "n",
+        "schema": schema,
+        "strict": True,
+        "description": "d",
+    }
     ask = parse(text={"format": wanted, "verbosity": "high"})
     assert ask.conversation.format == OutputFormat("json_schema", schema, "n", True)
     assert ask.conversation.verbosity == "high"
-    assert parse(text={"format": {"type": "json_object"}}).conversation.format == OutputFormat("json_object")
+    assert parse(text={"format": {"type": "json_object"}}).conversation.format == OutputFormat(
+        "json_object"
+    )
     assert parse(text={"format": {"type": "text"}}).conversation.format is None
 
 
@@ -147,7 +181,13 @@ def test_prefill_generates_nothing() -> None:
 def test_tools_of_every_kind_are_converted() -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
     ask = parse(
-        tools=[F, {**G, "format": grammar}, NS, {"type": "tool_search", "execution": "client"}, {"type": "shell"}]
+        tools=[
+            F,
+            {**G, "format": grammar},
+            NS,
+            {"type": "tool_search", "execution": "client"},
+            {"type": "shell"},
+        ]
     )
     shown = ask.conversation.tools
     assert shown[0] == ToolSpec("f", "F.", {"type": "object"}, strict=True)
@@ -178,7 +218,11 @@ def test_hosted_tools_are_dropped_and_noted() -> None:
         "image_generation",
     ]
     ask = parse(
-        tools=[*({"type": kind} for kind in hosted), {"type": "shell", "environment": {"type": "container_auto"}}, F]
+        tools=[
+            *({"type": kind} for kind in hosted),
+            {"type": "shell", "environment": {"type": "container_auto"}},
+            F,
+        ]
     )
     assert ask.notes == [*hosted, "shell"]
     assert [tool.name for tool in ask.conversation.tools] == ["f"]
@@ -186,10 +230,14 @@ def test_hosted_tools_are_dropped_and_noted() -> None:
 
 def test_tools_are_deferred_only_if_the_client_can_search() -> None:
     deferred = {**F, "defer_loading": True}
-    client = parse(tools=[deferred, {"type": "tool_search", "execution": "client"}]).conversation.tools
+    client = parse(
+        tools=[deferred, {"type": "tool_search", "execution": "client"}]
+    ).conversation.tools
     assert [tool.deferred for tool in client] == [True, False]
     for more in ([], [{"type": "tool_search"}], [{"type": "tool_search", "execution": "server"}]):
-        assert [tool.deferred for tool in parse(tools=[deferred, *more]).conversation.tools] == [False]
+        assert [tool.deferred for tool in parse(tools=[deferred, *more]).conversation.tools] == [
+            False
+        ]
 
 
 @pytest.mark.parametrize(
@@ -212,18 +260,26 @@ def test_tools_are_deferred_only_if_the_client_can_search() -> None:
 def test_tool_choice_is_converted(choice: Any, expected: ToolChoice) -> None:
     tools = [F, NS, {"type": "apply_patch"}, {"type": "web_search"}]
     assert parse(tools=tools, tool_choice=choice).conversation.tool_choice == expected
-    alone = parse(tools=tools, tool_choice=choice, parallel_tool_calls=False).conversation.tool_choice
+    alone = parse(
+        tools=tools, tool_choice=choice, parallel_tool_calls=False
+    ).conversation.tool_choice
     assert alone == msgspec.structs.replace(expected, parallel=False)
 
 
 def test_truncation_and_context_management_are_read() -> None:
-    ask = parse(truncation="auto", context_management=[{"type": "compaction", "compact_threshold": 1000}])
+    ask = parse(
+        truncation="auto", context_management=[{"type": "compaction", "compact_threshold": 1000}]
+    )
     assert ask.truncate
-    assert [managed.compact_threshold for managed in ask.request.body.context_management or ()] == [1000]
+    assert [managed.compact_threshold for managed in ask.request.body.context_management or ()] == [
+        1000
+    ]
 
 
 HOSTED = "which this server does not run."
-CONVERSATION = "'conversation' names a stored conversation, which this server does not keep; send its items."
+CONVERSATION = (
+    "'conversation' names a stored conversation, which this server does not keep; send its items."
+)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +317,9 @@ def test_refusal_has_native_wording(body: dict[str, Any], expected: tuple[str, s
     assert refusal(**body) == expected
 
 
-@pytest.mark.parametrize("body", [b"[]", b"", b"{", b'"x"', b"\xff", b'{"input":' + b"[" * 2000, b'{"model":"\xff"}'])
+@pytest.mark.parametrize(
+    "body", [b"[]", b"", b"{", b'"x"', b"\xff", b'{"input":' + b"[" * 2000, b'{"model":"\xff"}']
+)
 def test_malformed_body_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid):
         Responses().parse(body, {})
@@ -271,10 +329,15 @@ def test_counting_accepts_unknown_fields() -> None:
     body = {"model": "m", "input": "Hi.", "personality": "friendly"}
     ask = Responses().understand(decode(json.dumps(body).encode()), {}, counting=True)
     assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
-    assert json.loads(Responses().count_body(7)) == {"object": "response.input_tokens", "input_tokens": 7}
+    assert json.loads(Responses().count_body(7)) == {
+        "object": "response.input_tokens",
+        "input_tokens": 7,
+    }
 
 
-@pytest.mark.parametrize(("stored", "own", "place"), [(3, "c", "history[1].call_id"), ("c", 3, "input[0].call_id")])
+@pytest.mark.parametrize(
+    ("stored", "own", "place"), [(3, "c", "history[1].call_id"), ("c", 3, "input[0].call_id")]
+)
 def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place: str) -> None:
     def call(id: Any) -> dict[str, Any]:
         return {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}
@@ -288,7 +351,9 @@ def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place:
 
 def test_history_precedes_the_input() -> None:
     first = decode(b'{"model":"m","input":"One.","instructions":"Once."}')
-    said = msgspec.Raw(b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}')
+    said = msgspec.Raw(
+        b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}'
+    )
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
     ask = Responses().understand(second.with_history([*first.items, said]), {})
     assert [(message.role, message.parts) for message in ask.conversation.messages] == [
@@ -311,8 +376,18 @@ def test_stored_items_are_complete_and_have_ids() -> None:
     ]
     request = decode(json.dumps({"input": items}).encode())
     old = msgspec.Raw(b'{"id":"msg_old","type":"message","status":"incomplete"}')
-    stored = [json.loads(bytes(item)) for item in stored_items(request.with_references({"msg_old": old}), "t1")]
-    assert [item["id"] for item in stored] == ["msg_t1i000", "msg_t1i001", "fc_9", "fco_t1i003", "rs_t1i004", "msg_old"]
+    stored = [
+        json.loads(bytes(item))
+        for item in stored_items(request.with_references({"msg_old": old}), "t1")
+    ]
+    assert [item["id"] for item in stored] == [
+        "msg_t1i000",
+        "msg_t1i001",
+        "fc_9",
+        "fco_t1i003",
+        "rs_t1i004",
+        "msg_old",
+    ]
     assert stored[0]["content"] == [{"type": "input_text", "text": "Hi."}]
     assert stored[0]["x_own"] == [1.5]
     assert stored[1]["content"] == [{"type": "output_text", "text": "Ho.", "annotations": []}]

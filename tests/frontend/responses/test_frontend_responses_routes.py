@@ -91,8 +91,13 @@ async def test_store_false_stores_nothing(client: Client) -> None:
         assert made["store"] is False
         error = await client.refused("GET", f"/{made['id']}", 404)
         assert error["message"] == f"Response with id '{made['id']}' not found."
-        error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
-        assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
+        error = await client.refused(
+            "POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]}
+        )
+        assert (error["code"], error["param"]) == (
+            "previous_response_not_found",
+            "previous_response_id",
+        )
 
 
 async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None:
@@ -101,13 +106,17 @@ async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None
 
     async with (
         ClientSession() as http,
-        http.post(served.url + "/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}) as response,
+        http.post(
+            served.url + "/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}
+        ) as response,
     ):
         async for line in response.content:
             if line.startswith(b"data: {"):
                 event = json.loads(line[6:])
                 if event["type"] == "response.completed":
-                    found.append(await served.responses.store.get(event["response"]["id"], None) is not None)
+                    found.append(
+                        await served.responses.store.get(event["response"]["id"], None) is not None
+                    )
     assert found == [True]
 
 
@@ -136,10 +145,16 @@ async def test_chain_gives_the_whole_conversation(served: Served, client: Client
 async def test_deleted_response_is_not_found(client: Client) -> None:
     first = await client.create()
     second = await client.create(previous_response_id=first["id"])
-    assert await client.ask("DELETE", f"/{first['id']}") == {"id": first["id"], "object": "response", "deleted": True}
+    assert await client.ask("DELETE", f"/{first['id']}") == {
+        "id": first["id"],
+        "object": "response",
+        "deleted": True,
+    }
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
         await client.refused(method, f"/{first['id']}{path}", 404)
-    error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": second["id"]})
+    error = await client.refused(
+        "POST", json={"model": MODEL, "input": "x", "previous_response_id": second["id"]}
+    )
     assert error["code"] == "previous_response_not_found"
     items = await client.ask("GET", f"/{second['id']}/input_items")
     assert len(items["data"]) == 1
@@ -147,8 +162,13 @@ async def test_deleted_response_is_not_found(client: Client) -> None:
 
 async def test_input_items_are_listed_with_the_chain_before_them(client: Client) -> None:
     first = await client.create(input="one")
-    parts = [{"type": "input_text", "text": "two"}, {"type": "input_image", "image_url": PNG, "detail": "auto"}]
-    second = await client.create(previous_response_id=first["id"], input=[{"role": "user", "content": parts}])
+    parts = [
+        {"type": "input_text", "text": "two"},
+        {"type": "input_image", "image_url": PNG, "detail": "auto"},
+    ]
+    second = await client.create(
+        previous_response_id=first["id"], input=[{"role": "user", "content": parts}]
+    )
     listed = await client.ask("GET", f"/{second['id']}/input_items?order=asc")
     types = ["message", "reasoning", "message", "function_call", "message"]
     assert [item["type"] for item in listed["data"]] == types
@@ -156,34 +176,54 @@ async def test_input_items_are_listed_with_the_chain_before_them(client: Client)
     assert listed["data"][1:4] == first["output"]
     assert listed["data"][4]["content"] == parts
     assert len({item["id"] for item in listed["data"]}) == 5
-    page = await client.ask("GET", f"/{second['id']}/input_items?limit=2&after={listed['data'][4]['id']}")
+    page = await client.ask(
+        "GET", f"/{second['id']}/input_items?limit=2&after={listed['data'][4]['id']}"
+    )
     assert [item["id"] for item in page["data"]] == [item["id"] for item in listed["data"][3:1:-1]]
     assert page["has_more"] is True
-    assert (await client.refused("GET", f"/{second['id']}/input_items?limit=101"))["param"] == "limit"
+    assert (await client.refused("GET", f"/{second['id']}/input_items?limit=101"))[
+        "param"
+    ] == "limit"
 
 
 async def test_item_references_are_resolved(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     message = first["output"][1]["id"]
-    second = await client.create(input=[{"type": "item_reference", "id": message}, {"role": "user", "content": "go"}])
-    assert said(served.gateway.turns[-1].conversation) == [("assistant", ["Let me see."]), ("user", ["go"])]
+    second = await client.create(
+        input=[{"type": "item_reference", "id": message}, {"role": "user", "content": "go"}]
+    )
+    assert said(served.gateway.turns[-1].conversation) == [
+        ("assistant", ["Let me see."]),
+        ("user", ["go"]),
+    ]
     listed = await client.ask("GET", f"/{second['id']}/input_items?order=asc")
     assert listed["data"][0] == first["output"][1]
-    error = await client.refused("POST", status=404, json={"model": MODEL, "input": [{"id": "msg_nothing"}]})
+    error = await client.refused(
+        "POST", status=404, json={"model": MODEL, "input": [{"id": "msg_nothing"}]}
+    )
     assert error["message"] == "Item with id 'msg_nothing' not found."
 
 
 async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob")))
+    keys.write_text(
+        "".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob"))
+    )
     config = FrontendConfig(api_keys_file=str(keys))
     async with serving(FakeGateway(agent), config) as served, ClientSession() as http:
         ada, bob = Client(http, served, "ada"), Client(http, served, "bob")
         made = await ada.create()
         assert (await ada.ask("GET", f"/{made['id']}"))["id"] == made["id"]
-        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+        for method, path in (
+            ("GET", ""),
+            ("DELETE", ""),
+            ("GET", "/input_items"),
+            ("POST", "/cancel"),
+        ):
             await bob.refused(method, f"/{made['id']}{path}", 404)
-        error = await bob.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
+        error = await bob.refused(
+            "POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]}
+        )
         assert error["code"] == "previous_response_not_found"
         reference = [{"type": "item_reference", "id": made["output"][1]["id"]}]
         await bob.refused("POST", status=404, json={"model": MODEL, "input": reference})
@@ -197,10 +237,15 @@ async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_none"}, "previous_response_id"),
-        ({"input": [{"type": "compaction", "encrypted_content": "bm90IG91cnM"}]}, "input[0].encrypted_content"),
+        (
+            {"input": [{"type": "compaction", "encrypted_content": "bm90IG91cnM"}]},
+            "input[0].encrypted_content",
+        ),
     ],
 )
-async def test_unsupported_request_is_refused(client: Client, body: dict[str, Any], param: str) -> None:
+async def test_unsupported_request_is_refused(
+    client: Client, body: dict[str, Any], param: str
+) -> None:
     for path in ("", "/input_tokens", "/compact"):
         error = await client.refused("POST", path, json={"model": MODEL, "input": "hi"} | body)
         assert (error["type"], error["param"]) == ("invalid_request_error", param)
@@ -226,18 +271,26 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("name", [*wire.Body.__struct_fields__, "personality", "messages", "n", "response_format"])
-async def test_field_that_create_refuses_is_refused_wherever_the_body_is_read(client: Client, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*wire.Body.__struct_fields__, "personality", "messages", "n", "response_format"]
+)
+async def test_field_that_create_refuses_is_refused_wherever_the_body_is_read(
+    client: Client, name: str
+) -> None:
     for value in VALUES:
         answers = []
         for path in ("", "/input_tokens", "/compact"):
             body = {"model": MODEL, "input": "hi", name: value}
             async with ClientSession() as http, http.post(client.url + path, json=body) as reply:
-                answers.append((reply.status, (await reply.json())["error"] if reply.status != 200 else None))
+                answers.append(
+                    (reply.status, (await reply.json())["error"] if reply.status != 200 else None)
+                )
         assert [answer for answer in answers if answer != answers[0]] == [], value
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"input": 7}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'"x"', b'{"input": 7}', b"\xff\xfe", b"[" * 100_000]
+)
 async def test_malformed_request_is_refused(client: Client, body: bytes) -> None:
     for path in ("", "/input_tokens", "/compact"):
         assert (await client.refused("POST", path, data=body))["type"] == "invalid_request_error"
@@ -264,7 +317,9 @@ async def test_response_is_not_stored_after_a_hangup() -> None:
     async with serving(FakeGateway(lambda: [[*text(0, "So far")], never])) as served:
         async with (
             ClientSession() as http,
-            http.post(served.url + "/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}) as response,
+            http.post(
+                served.url + "/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}
+            ) as response,
         ):
             await response.content.readuntil(b"response.output_text.delta")
         turn = served.gateway.turns[0]
@@ -275,7 +330,9 @@ async def test_response_is_not_stored_after_a_hangup() -> None:
 async def test_counted_tokens_equal_the_prompts_tokens(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     counted = await client.ask(
-        "POST", "/input_tokens", json={"model": MODEL, "input": "two", "previous_response_id": first["id"]}
+        "POST",
+        "/input_tokens",
+        json={"model": MODEL, "input": "two", "previous_response_id": first["id"]},
     )
     assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
     await client.create(previous_response_id=first["id"], input="two")
@@ -293,7 +350,9 @@ class Window(FakeGateway):
         size = len(admitted.conversation.messages)
         if size > self.room:
             details = {"prompt_tokens": size, "max_prompt_tokens": self.room}
-            raise ContextOverflow("prompt is too long", code="context_length_exceeded", details=details)
+            raise ContextOverflow(
+                "prompt is too long", code="context_length_exceeded", details=details
+            )
         return await super().open(admitted, sink, turn_id=turn_id)
 
     async def count(self, admitted: Admitted) -> int:
@@ -302,7 +361,10 @@ class Window(FakeGateway):
 
 
 def long_session(exchanges: int) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = [{"role": "developer", "content": "rules"}, {"role": "user", "content": "question"}]
+    items: list[dict[str, Any]] = [
+        {"role": "developer", "content": "rules"},
+        {"role": "user", "content": "question"},
+    ]
     for number in range(exchanges):
         name = f"call_{number}"
         items += [
@@ -359,13 +421,17 @@ async def test_overflow_without_truncation_is_an_error() -> None:
         Window.room = 2
         try:
             all_needed = {"model": MODEL, "input": long_session(1), "truncation": "auto"}
-            assert (await client.refused("POST", json=all_needed))["code"] == "context_length_exceeded"
+            assert (await client.refused("POST", json=all_needed))[
+                "code"
+            ] == "context_length_exceeded"
         finally:
             Window.room = 4
 
 
 async def test_compacted_conversation_replaces_the_whole(served: Served, client: Client) -> None:
-    served.gateway.steps = lambda: [[*reasoning(0, "Sum up."), *text(1, "They said one, then two."), finish(2)]]
+    served.gateway.steps = lambda: [
+        [*reasoning(0, "Sum up."), *text(1, "They said one, then two."), finish(2)]
+    ]
     session = [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "Yes?"},
@@ -393,12 +459,16 @@ async def test_names_of_chat_are_not_lost_silently(client: Client, path: str) ->
     assert refused["error"]["code"] == "unsupported_parameter"
 
 
-async def test_compaction_trigger_makes_one_item_and_ends_the_chain(served: Served, client: Client) -> None:
+async def test_compaction_trigger_makes_one_item_and_ends_the_chain(
+    served: Served, client: Client
+) -> None:
     first = await client.create(input="one")
     served.gateway.steps = lambda: [[*text(0, "All of it."), finish(1)]]
     trigger = [{"type": "compaction_trigger"}]
     events = await client.stream(previous_response_id=first["id"], input=trigger)
-    done = [event["item"]["type"] for event in events if event["type"] == "response.output_item.done"]
+    done = [
+        event["item"]["type"] for event in events if event["type"] == "response.output_item.done"
+    ]
     assert done == ["compaction"]
     made = events[-1]["response"]
     assert [item["type"] for item in made["output"]] == ["compaction"]
@@ -416,8 +486,12 @@ MANAGED = {"context_management": [{"type": "compaction", "compact_threshold": 40
 async def test_context_over_its_threshold_is_compacted_before_the_answer(
     served: Served, client: Client, stream: bool
 ) -> None:
-    first = await client.create(input=[{"role": "developer", "content": "rules"}, {"role": "user", "content": "one"}])
-    turns: Iterator[list[Step]] = iter([[[*text(0, "They said one."), finish(1)]], agent(), agent()])
+    first = await client.create(
+        input=[{"role": "developer", "content": "rules"}, {"role": "user", "content": "one"}]
+    )
+    turns: Iterator[list[Step]] = iter(
+        [[[*text(0, "They said one."), finish(1)]], agent(), agent()]
+    )
     served.gateway.steps = lambda: next(turns)
     body = {"previous_response_id": first["id"], "input": "two", **MANAGED}
     if stream:
@@ -433,11 +507,22 @@ async def test_context_over_its_threshold_is_compacted_before_the_answer(
         made = events[-1]["response"]
     else:
         made = await client.create(**body)
-    assert [item["type"] for item in made["output"]] == ["compaction", "reasoning", "message", "function_call"]
+    assert [item["type"] for item in made["output"]] == [
+        "compaction",
+        "reasoning",
+        "message",
+        "function_call",
+    ]
     assert len({item["id"] for item in made["output"]}) == 4
     assert made["usage"]["total_tokens"] == 2 * 730
     summarizing, answering = (turn.conversation for turn in served.gateway.turns[-2:])
-    assert [role for role, _ in said(summarizing)] == ["developer", "user", "assistant", "user", "user"]
+    assert [role for role, _ in said(summarizing)] == [
+        "developer",
+        "user",
+        "assistant",
+        "user",
+        "user",
+    ]
     roles = [role for role, _ in said(answering)]
     assert roles == ["developer", "user", "user"]
     assert "They said one." in said(answering)[1][1][0]
@@ -461,7 +546,9 @@ async def test_context_below_its_threshold_is_unchanged(served: Served, client: 
         ({"type": "clear_something"}, "context_management[0].type"),
         ({"type": "compaction", "compact_threshold": 0}, "context_management[0].compact_threshold"),
     ):
-        error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [managed]})
+        error = await client.refused(
+            "POST", json={"model": MODEL, "input": "x", "context_management": [managed]}
+        )
         assert error["param"] == param
 
 
@@ -469,7 +556,9 @@ async def test_context_that_cannot_be_compacted_is_an_error(served: Served, clie
     served.gateway.steps = lambda: [[*reasoning(0, "Nothing."), finish(1)]]
     await client.refused("POST", status=500, json={"model": MODEL, "input": "x", **MANAGED})
     served.gateway.refusal = Overloaded("busy")
-    await client.refused("POST", status=503, json={"model": MODEL, "input": "x", "stream": True, **MANAGED})
+    await client.refused(
+        "POST", status=503, json={"model": MODEL, "input": "x", "stream": True, **MANAGED}
+    )
 
 
 async def test_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
@@ -477,7 +566,10 @@ async def test_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         key = tmp_path / name
         key.write_text(name * 32)
-        async with serving(config=FrontendConfig(seal_key_file=str(key))) as served, ClientSession() as http:
+        async with (
+            serving(config=FrontendConfig(seal_key_file=str(key))) as served,
+            ClientSession() as http,
+        ):
             client = Client(http, served)
             for blob in blobs:
                 item = {"type": "compaction", "encrypted_content": blob}
@@ -489,12 +581,22 @@ async def test_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
 
 async def test_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("red", "blue")))
-    async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession() as http:
+    keys.write_text(
+        "".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("red", "blue"))
+    )
+    async with (
+        serving(config=FrontendConfig(api_keys_file=str(keys))) as served,
+        ClientSession() as http,
+    ):
         red, blue = Client(http, served), Client(http, served)
-        red.headers, blue.headers = ({"authorization": f"Bearer {name}"} for name in ("red", "blue"))
+        red.headers, blue.headers = (
+            {"authorization": f"Bearer {name}"} for name in ("red", "blue")
+        )
         compacted = await red.ask("POST", "/compact", json={"model": MODEL, "input": "hi"})
-        item = {"type": "compaction", "encrypted_content": compacted["output"][-1]["encrypted_content"]}
+        item = {
+            "type": "compaction",
+            "encrypted_content": compacted["output"][-1]["encrypted_content"],
+        }
         body = {"model": MODEL, "input": [item, {"role": "user", "content": "hi"}]}
         error = await blue.refused("POST", json=body)
         assert error["code"] == "invalid_encrypted_content"
@@ -514,7 +616,9 @@ async def test_only_background_responses_can_be_cancelled(client: Client) -> Non
     await client.refused("POST", "/resp_none/cancel", 404)
 
 
-@pytest.mark.parametrize(("error", "status"), [(EngineFailed("bad"), 500), (Overloaded("bad"), 503)])
+@pytest.mark.parametrize(
+    ("error", "status"), [(EngineFailed("bad"), 500), (Overloaded("bad"), 503)]
+)
 async def test_turn_that_cannot_start_is_an_error_status(
     served: Served, client: Client, error: Any, status: int
 ) -> None:
@@ -530,7 +634,11 @@ async def test_compaction_without_a_summary_is_an_error(served: Served, client: 
 
 async def test_every_api_path_names_its_methods(served: Served) -> None:
     async with ClientSession() as http:
-        for path, allowed in (("", "GET,POST"), ("/resp_x", "DELETE,GET"), ("/resp_x/cancel", "POST")):
+        for path, allowed in (
+            ("", "GET,POST"),
+            ("/resp_x", "DELETE,GET"),
+            ("/resp_x/cancel", "POST"),
+        ):
             async with http.put(f"{served.url}/v1/responses{path}") as response:
                 assert (response.status, response.headers["allow"]) == (405, allowed)
 
@@ -546,7 +654,8 @@ async def test_models_have_different_keys_without_a_key_file() -> None:
 
 
 class Versions(FakeGateway):
-    """Serves models with one alias. All sessions are on one of them; without a session, another one is chosen."""
+    """Serves models with one alias. All sessions are on one of them; without a session, another one
+    is chosen."""
 
     def __init__(self, session: str, heaviest: str) -> None:
         super().__init__(cards=[ModelCard(name, aliases=["coder"]) for name in ("v1", "v2", "v3")])
@@ -557,15 +666,22 @@ class Versions(FakeGateway):
         return next(card for card in self.cards if card.name == name)
 
 
-VERSIONS = [(session, heaviest) for session in ("v1", "v2", "v3") for heaviest in ("v1", "v2", "v3")]
+VERSIONS = [
+    (session, heaviest) for session in ("v1", "v2", "v3") for heaviest in ("v1", "v2", "v3")
+]
 
 
 @pytest.mark.parametrize(("session", "heaviest"), VERSIONS)
-async def test_reasoning_of_a_session_is_opened_whichever_version_has_it(session: str, heaviest: str) -> None:
+async def test_reasoning_of_a_session_is_opened_whichever_version_has_it(
+    session: str, heaviest: str
+) -> None:
     gateway = Versions(session, heaviest)
     blob = Sealer.load(None, session).of(None).seal("What I thought.", "turn")
     summary = [{"type": "summary_text", "text": "A thought."}]
-    items = [{"type": "reasoning", "encrypted_content": blob, "summary": summary}, {"role": "user", "content": "hi"}]
+    items = [
+        {"type": "reasoning", "encrypted_content": blob, "summary": summary},
+        {"role": "user", "content": "hi"},
+    ]
     async with serving(gateway) as served, ClientSession() as http:
         await Client(http, served).create(model="coder", input=items)
     (part,) = gateway.turns[-1].conversation.messages[0].parts
@@ -580,7 +696,9 @@ async def test_compacted_conversation_is_readable_while_the_version_of_its_sessi
     gateway = Versions(session, heaviest)
     async with serving(gateway) as served, ClientSession() as http:
         client = Client(http, served)
-        compacted = (await client.ask("POST", "/compact", json={"model": "coder", "input": "hi"}))["output"]
+        compacted = (await client.ask("POST", "/compact", json={"model": "coder", "input": "hi"}))[
+            "output"
+        ]
         managed = (await client.create(model="coder", input="hi", **MANAGED))["output"]
         for gateway.heaviest in ("v1", "v2", "v3"):
             for output in (compacted, managed):

@@ -20,8 +20,8 @@ from tests.frontend.responses.test_frontend_responses_stream import CASES, PREPA
 
 
 def client(case: Case, asks: list[ResponsesAsk], *, strict: bool = True) -> openai.OpenAI:
-    """An SDK client with the dialect as its server. Except for a strict client, which does not accept `keepalive`,
-    every event follows a keep-alive."""
+    """An SDK client with the dialect as its server. Except for a strict client, which does not
+    accept `keepalive`, every event follows a keep-alive."""
 
     def serve(request: httpx2.Request) -> httpx2.Response:
         ask = Responses().parse(request.read(), request.headers)
@@ -30,12 +30,16 @@ def client(case: Case, asks: list[ResponsesAsk], *, strict: bool = True) -> open
             collector = ask.collector(case.reply())
             collector.start([PREPARED])
             collector.events(case.events)
-            return httpx2.Response(200, content=collector.body(), headers={"content-type": "application/json"})
+            return httpx2.Response(
+                200, content=collector.body(), headers={"content-type": "application/json"}
+            )
         renderer = ask.renderer(case.reply())
         out = [renderer.start([PREPARED])]
         for event in case.events:
             out += [b"" if strict else KEEPALIVE, renderer.events([event])]
-        return httpx2.Response(200, content=b"".join(out), headers={"content-type": "text/event-stream"})
+        return httpx2.Response(
+            200, content=b"".join(out), headers={"content-type": "text/event-stream"}
+        )
 
     return openai.OpenAI(
         api_key="k",
@@ -66,11 +70,16 @@ def test_stream_helper_ends_with_the_document(path: Path) -> None:
         for event in stream:
             if event.type in ("response.completed", "response.incomplete"):
                 snapshot = event.response
-            elif event.type == "response.output_text.delta" or event.type == "response.function_call_arguments.delta":
+            elif (
+                event.type == "response.output_text.delta"
+                or event.type == "response.function_call_arguments.delta"
+            ):
                 texts[event.item_id] = event.snapshot
     document = case.document()
     assert snapshot is not None
-    assert [item.to_dict()["id"] for item in snapshot.output] == [item["id"] for item in document["output"]]
+    assert [item.to_dict()["id"] for item in snapshot.output] == [
+        item["id"] for item in document["output"]
+    ]
     for item in document["output"]:
         if item["type"] == "message":
             assert texts[item["id"]] == item["content"][0]["text"]
@@ -114,21 +123,32 @@ def test_output_is_accepted_as_input() -> None:
     outputs: list[Any] = []
     for item in first.output:
         if item.type == "function_call":
-            outputs.append({"type": "function_call_output", "call_id": item.call_id, "output": "ok"})
+            outputs.append(
+                {"type": "function_call_output", "call_id": item.call_id, "output": "ok"}
+            )
         elif item.type == "custom_tool_call":
-            outputs.append({"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"})
-    replay = [{"role": "user", "content": "Hi."}, *(item.to_dict() for item in first.output), *outputs]
+            outputs.append(
+                {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"}
+            )
+    replay = [
+        {"role": "user", "content": "Hi."},
+        *(item.to_dict() for item in first.output),
+        *outputs,
+    ]
     sdk.responses.create(**{**request_of(case), "input": replay})
     _, assistant, results = asks[1].conversation.messages
     said = [type(part).__name__ for part in assistant.parts]
     assert said == ["Reasoning", "Text", "Call", "Reasoning", "Call", "Call", "Call", "Text"]
     calls = [part for part in assistant.parts if isinstance(part, Call)]
-    told = [event for event in case.events if isinstance(event, BlockStart) and event.kind == "tool_use"]
-    assert [f"{call.namespace}__{call.name}" if call.namespace else call.name for call in calls] == [
-        event.name for event in told
+    told = [
+        event for event in case.events if isinstance(event, BlockStart) and event.kind == "tool_use"
     ]
+    assert [
+        f"{call.namespace}__{call.name}" if call.namespace else call.name for call in calls
+    ] == [event.name for event in told]
     written = [
-        "".join(e.text for e in case.events if isinstance(e, Delta) and e.block == event.block) for event in told
+        "".join(e.text for e in case.events if isinstance(e, Delta) and e.block == event.block)
+        for event in told
     ]
     assert [json.loads(call.arguments) for call in calls] == [json.loads(text) for text in written]
     assert [result.call_id for result in results.parts] == [call.call_id for call in calls]  # type: ignore[union-attr]
@@ -146,9 +166,16 @@ def test_stored_input_fits_the_sdks_strict_types() -> None:
         {"type": "tool_search_call", "call_id": "s", "arguments": {}},
         {"type": "tool_search_output", "call_id": "s", "tools": []},
         {"type": "shell_call", "call_id": "t", "action": {"commands": ["ls"]}},
-        {"role": "user", "content": [{"type": "input_image", "image_url": "https://a.example/x.png"}]},
+        {
+            "role": "user",
+            "content": [{"type": "input_image", "image_url": "https://a.example/x.png"}],
+        },
         {"role": "assistant", "content": [{"type": "output_text", "text": "Ho."}]},
-        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "detail": None}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_image", "detail": None}],
+        },
         {"type": "additional_tools", "tools": [{"type": "custom", "name": "x"}]},
     ]
     stored = stored_items(decode(json.dumps({"input": items}).encode()), "t1")

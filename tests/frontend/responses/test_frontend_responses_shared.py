@@ -40,16 +40,25 @@ async def test_response_is_readable_from_another_frontend(pair: Pair) -> None:
     ]
     events = await pair.ask_one.stream(previous_response_id=second["id"], input="three")
     made = events[-1]["response"]
-    assert [texts for _, texts in said(pair.one.gateway.turns[-1].conversation)][::2] == [["one"], ["two"], ["three"]]
+    assert [texts for _, texts in said(pair.one.gateway.turns[-1].conversation)][::2] == [
+        ["one"],
+        ["two"],
+        ["three"],
+    ]
     assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
-    assert await pair.ask_other.stream("GET", f"/{made['id']}?stream=true&starting_after=3") == events[4:]
+    assert (
+        await pair.ask_other.stream("GET", f"/{made['id']}?stream=true&starting_after=3")
+        == events[4:]
+    )
     items = await pair.ask_other.ask("GET", f"/{made['id']}/input_items")
     assert len(items["data"]) == 5
     reference = {"type": "item_reference", "id": made["output"][0]["id"]}
     await pair.ask_other.create(input=[reference, {"role": "user", "content": "go"}])
 
 
-async def test_deletion_applies_to_every_frontend(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deletion_applies_to_every_frontend(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.go.set()
     made = await pair.ask_one.create()
     assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
@@ -62,7 +71,9 @@ async def test_deletion_applies_to_every_frontend(pair: Pair, monkeypatch: pytes
     await pair.ask_other.refused("GET", f"/{made['id']}", 404)
 
 
-async def test_background_response_is_served_by_another_frontend(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_background_response_is_served_by_another_frontend(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = await pair.ask_one.create(background=True)
     await until(pair.ask_other, made["id"], "in_progress")
     following = asyncio.create_task(pair.ask_other.stream("GET", f"/{made['id']}?stream=true"))
@@ -123,7 +134,9 @@ async def test_store_keeps_own_responses_without_the_bucket(
 ) -> None:
     monkeypatch.setattr(store, "WAITS_S", ())
     process = await make_process("frontend", "alone")
-    absent = Bucket(process.bus, msgspec.structs.replace(bucket_config(CONFIG), name="absent"), quiet_log)
+    absent = Bucket(
+        process.bus, msgspec.structs.replace(bucket_config(CONFIG), name="absent"), quiet_log
+    )
     sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)
 
     def turn() -> list[Step]:
@@ -139,7 +152,8 @@ async def test_store_keeps_own_responses_without_the_bucket(
 
 
 class FollowerBucket(Bucket):
-    """A bucket as a replica has it that is behind the leader: a new value is seen only by the third read."""
+    """A bucket as a replica has it that is behind the leader: a new value is seen only by the third
+    read."""
 
     def __init__(self, bucket: Bucket) -> None:
         vars(self).update(vars(bucket))
@@ -164,7 +178,9 @@ async def test_announced_response_is_found_on_a_replica_that_is_behind(
         made = made or await pair.ask_one.create(input="one")
         await until(pair.ask_one, made["id"], "completed")
         made = await pair.ask_one.ask("GET", f"/{made['id']}")
-        last = await pair.ask_one.create(previous_response_id=made["id"]) if use == "chain" else made
+        last = (
+            await pair.ask_one.create(previous_response_id=made["id"]) if use == "chain" else made
+        )
         await pair.one.responses.store.wait_for_writes()
         match use:
             case "continue" | "chain":

@@ -31,7 +31,10 @@ class Clock:
 
 
 def store(clock: Clock | None = None, **limits: Any) -> MemoryStore:
-    return MemoryStore(StoreLimits(**({"ttl_s": 60.0, "entries": 100, "bytes": 1 << 20} | limits)), clock or Clock())
+    return MemoryStore(
+        StoreLimits(**({"ttl_s": 60.0, "entries": 100, "bytes": 1 << 20} | limits)),
+        clock or Clock(),
+    )
 
 
 def item(id: str, text: str = "x") -> Raw:
@@ -83,7 +86,12 @@ async def test_least_recently_used_record_is_dropped_first() -> None:
         kept.put(record(id))
     await kept.get("a", None)
     kept.put(record("d"))
-    assert [await kept.get(id, None) is not None for id in ("a", "b", "c", "d")] == [True, False, True, True]
+    assert [await kept.get(id, None) is not None for id in ("a", "b", "c", "d")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
     assert await kept.item("in_b", None) is None
 
 
@@ -132,7 +140,12 @@ async def test_chain_begins_at_a_compaction() -> None:
     kept = store()
     kept.put(record("b", "forgotten", context=[item("rules"), item("summary")]))
     kept.put(record("c", "b"))
-    assert [item_id(raw) for raw in await chain_items(kept, "c", None)] == ["rules", "summary", "in_c", "out_c"]
+    assert [item_id(raw) for raw in await chain_items(kept, "c", None)] == [
+        "rules",
+        "summary",
+        "in_c",
+        "out_c",
+    ]
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c"])
@@ -170,7 +183,12 @@ async def test_store_falls_back_to_another_store() -> None:
     own = MemoryStore(StoreLimits(60.0, 100, 1 << 20), Clock(), behind=common)
     common.put(record("a"))
     own.put(record("b", "a"))
-    assert [item_id(raw) for raw in await chain_items(own, "b", None)] == ["in_a", "out_a", "in_b", "out_b"]
+    assert [item_id(raw) for raw in await chain_items(own, "b", None)] == [
+        "in_a",
+        "out_a",
+        "in_b",
+        "out_b",
+    ]
     assert [await own.item(id, None) for id in ("out_a", "in_b")] == [item("out_a"), item("in_b")]
     assert await own.item("nothing", None) is None
 
@@ -210,7 +228,11 @@ def test_response_of_a_gone_process_is_shown_as_failed() -> None:
     shown = failed_view(record("a", status="in_progress", owner="o"))
     assert (shown.status, shown.owner) == ("failed", "")
     document = json.loads(bytes(shown.response))
-    assert (document["id"], document["status"], document["error"]["code"]) == ("a", "failed", "server_error")
+    assert (document["id"], document["status"], document["error"]["code"]) == (
+        "a",
+        "failed",
+        "server_error",
+    )
 
 
 def test_item_id_names_its_response() -> None:
@@ -225,7 +247,9 @@ def ids(body: bytes) -> list[str]:
     document = json.loads(body)
     shown = [entry["id"] for entry in document["data"]]
     assert document["object"] == "list"
-    assert (document["first_id"], document["last_id"]) == ((shown[0], shown[-1]) if shown else ("", ""))
+    assert (document["first_id"], document["last_id"]) == (
+        (shown[0], shown[-1]) if shown else ("", "")
+    )
     return [*shown, *(["more"] if document["has_more"] else [])]
 
 

@@ -1,7 +1,8 @@
 """Tests Responses streams and documents against transcripts in tests/fixtures/responses/turns.
 
-`<case>.json` has a request and a turn's events, `.sse` the expected stream, `.response.json` the expected document. Run
-this file as a program to write the transcripts again, and review the difference.
+`<case>.json` has a request and a turn's events, `.sse` the expected stream, `.response.json` the
+expected document. Run this file as a program to write the transcripts again, and review the
+difference.
 """
 
 import itertools
@@ -18,7 +19,17 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage, failure_of
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+    failure_of,
+)
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
@@ -48,12 +59,20 @@ class Case(msgspec.Struct):
 
     def reply(self) -> Reply:
         return Reply(
-            "0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000, self.dispatch, self.dispatch, lambda: 1700000009.5
+            "0a1b2c",
+            "req_0a1b2c",
+            "acme/served-model",
+            1700000000,
+            self.dispatch,
+            self.dispatch,
+            lambda: 1700000009.5,
         )
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.ask().renderer(self.reply())
-        return (renderer.start([PREPARED]) + b"".join(renderer.events(batch) for batch in batches)).decode()
+        return (
+            renderer.start([PREPARED]) + b"".join(renderer.events(batch) for batch in batches)
+        ).decode()
 
     def document(self) -> dict[str, Any]:
         collector = self.ask().collector(self.reply())
@@ -166,14 +185,20 @@ def test_call_ends_before_the_next_block() -> None:
 
 
 def test_namespaced_call_has_its_namespace_and_bare_name() -> None:
-    calls = [item for item in load(TURNS / "interleaved.json").document()["output"] if "namespace" in item]
+    calls = [
+        item
+        for item in load(TURNS / "interleaved.json").document()["output"]
+        if "namespace" in item
+    ]
     assert [(call["type"], call["namespace"], call["name"]) for call in calls] == [
         ("function_call", "multi_agent_v1", "spawn_agent"),
         ("custom_tool_call", "multi_agent_v1", "exec"),
     ]
 
 
-@pytest.mark.parametrize("name", ["call_cut_behind_its_arguments", "call_cut_before_its_arguments", "freeform_cut"])
+@pytest.mark.parametrize(
+    "name", ["call_cut_behind_its_arguments", "call_cut_before_its_arguments", "freeform_cut"]
+)
 def test_cut_call_never_looks_complete(name: str) -> None:
     case = load(TURNS / f"{name}.json")
     seen = frames(case.stream([[event] for event in case.events]))
@@ -208,7 +233,11 @@ def test_only_complete_valid_calls_are_dispatched_once() -> None:
         ("tool_call_dispatch", 1),
         ("tool_call_dispatch", 2),
     ]
-    done = {data["output_index"]: data["item"] for data in seen if data["type"] == "response.output_item.done"}
+    done = {
+        data["output_index"]: data["item"]
+        for data in seen
+        if data["type"] == "response.output_item.done"
+    }
     assert all(data["item"] == done[data["output_index"]] for data in result)
     assert "_dispatch" not in Case(case.events, case.request).stream([case.events])
 
@@ -235,7 +264,9 @@ def test_nothing_follows_the_end() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "reasoning", "tool_use"])
 def test_error_outside_the_turn_fails_the_response(kind: Any) -> None:
-    case = Case([BlockStart(0, kind, name="look" if kind == "tool_use" else None), Delta(0, 0, "half")])
+    case = Case(
+        [BlockStart(0, kind, name="look" if kind == "tool_use" else None), Delta(0, 0, "half")]
+    )
     renderer = case.ask().renderer(case.reply())
     renderer.start([PREPARED])
     renderer.events(case.events)
@@ -246,7 +277,12 @@ def test_error_outside_the_turn_fails_the_response(kind: Any) -> None:
 
 
 def test_cancelled_response_keeps_its_output() -> None:
-    events: list[TurnEvent] = [BlockStart(0, "reasoning"), Delta(0, 0, "Hm."), BlockStop(0), BlockStart(1, "text")]
+    events: list[TurnEvent] = [
+        BlockStart(0, "reasoning"),
+        Delta(0, 0, "Hm."),
+        BlockStop(0),
+        BlockStart(1, "text"),
+    ]
     case = Case([*events, Delta(1, 0, "half")])
     renderer = case.ask().renderer(case.reply())
     renderer.start([PREPARED])
@@ -254,7 +290,11 @@ def test_cancelled_response_keeps_its_output() -> None:
     assert renderer.break_off() == renderer.break_off() == b""
     document = renderer.state.document("cancelled")
     thought, message = (json.loads(bytes(item)) for item in document.output)
-    assert (thought["type"], message["status"], message["content"][0]["text"]) == ("reasoning", "incomplete", "half")
+    assert (thought["type"], message["status"], message["content"][0]["text"]) == (
+        "reasoning",
+        "incomplete",
+        "half",
+    )
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -281,8 +321,14 @@ def test_response_document_is_available_at_any_time() -> None:
 
 
 def test_indented_request_does_not_break_the_stream() -> None:
-    request = {"model": "m", "input": "Hi.", "tools": [{"type": "function", "name": "f", "parameters": {"a": [1.0]}}]}
-    body = json.dumps({**request, "tool_choice": {"type": "function", "name": "f"}, "text": {}}, indent=2).encode()
+    request = {
+        "model": "m",
+        "input": "Hi.",
+        "tools": [{"type": "function", "name": "f", "parameters": {"a": [1.0]}}],
+    }
+    body = json.dumps(
+        {**request, "tool_choice": {"type": "function", "name": "f"}, "text": {}}, indent=2
+    ).encode()
     renderer = Responses().parse(body, {}).renderer(Case([]).reply())
     (created, _) = frames(renderer.start([PREPARED]).decode())
     assert created["response"]["tools"][0]["parameters"] == {"a": [1.0]}
@@ -305,7 +351,12 @@ class Plain:
 
 def compacting(stream: bool = True) -> ResponsesAsk:
     items = [{"role": "user", "content": "Fix it."}, {"type": "compaction_trigger"}]
-    body = {"model": "m", "input": items, "stream": stream, "include": ["reasoning.encrypted_content"]}
+    body = {
+        "model": "m",
+        "input": items,
+        "stream": stream,
+        "include": ["reasoning.encrypted_content"],
+    }
     return Responses().understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
 
 
@@ -317,14 +368,20 @@ def test_compaction_is_exactly_one_item() -> None:
         Finish(FinishReason.LENGTH, 2, Usage(9, 0, 5)),
     ]
     renderer = ask.renderer(Case([]).reply())
-    seen = frames((renderer.start([PREPARED]) + b"".join(renderer.events([event]) for event in events)).decode())
+    seen = frames(
+        (
+            renderer.start([PREPARED]) + b"".join(renderer.events([event]) for event in events)
+        ).decode()
+    )
     assert [data["type"].removeprefix("response.") for data in seen] == [
         *("created", "in_progress", "output_item.added", "output_item.done", "completed"),
     ]
     (item,) = seen[-1]["response"]["output"]
     assert item["type"] == "compaction"
     again = {"model": "m", "input": [item, {"role": "user", "content": "Go on."}]}
-    conversation = Responses().understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
+    conversation = (
+        Responses().understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
+    )
     assert conversation.messages[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
 
 
@@ -337,7 +394,16 @@ def test_compaction_without_a_summary_fails() -> None:
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _NAMES = ("exec_command", "apply_patch", "tool_search", "shell", "multi_agent_v1__exec", "unknown")
-_ARGUMENTS = ('{"a": 1}', '{"input": "\\u00e9\\n', '{"input": "x"}', "", "{", '{"commands": ["a"]}', "[]", "raw text")
+_ARGUMENTS = (
+    '{"a": 1}',
+    '{"input": "\\u00e9\\n',
+    '{"input": "x"}',
+    "",
+    "{",
+    '{"commands": ["a"]}',
+    "[]",
+    "raw text",
+)
 
 
 @st.composite
@@ -352,13 +418,20 @@ def turns(draw: st.DrawFn) -> list[TurnEvent]:
         events += [Delta(block, 0, text[:cut]), Delta(block, cut, text[cut:])]
         complete = draw(st.booleans()) if name else True
         events.append(BlockStop(block, complete, len(text), draw(st.sampled_from([None, "c2ln"]))))
-    events.append(Finish(draw(st.sampled_from(list(FinishReason)[:4])), len(kinds), Usage(9, 3, 5, 1), "END"))
+    events.append(
+        Finish(draw(st.sampled_from(list(FinishReason)[:4])), len(kinds), Usage(9, 3, 5, 1), "END")
+    )
     return events
 
 
 @given(turns(), st.booleans(), st.data())
-def test_every_stream_follows_the_grammar(events: list[TurnEvent], summary: bool, data: st.DataObject) -> None:
-    request = {**load(TURNS / "interleaved.json").request, "reasoning": {"summary": "auto" if summary else None}}
+def test_every_stream_follows_the_grammar(
+    events: list[TurnEvent], summary: bool, data: st.DataObject
+) -> None:
+    request = {
+        **load(TURNS / "interleaved.json").request,
+        "reasoning": {"summary": "auto" if summary else None},
+    }
     case = Case(events, request)
     cut = data.draw(st.integers(0, len(events)))
     stream = case.stream([events[:cut], events[cut:]])

@@ -16,16 +16,35 @@ from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overl
 from schemas.events import Failed, FinishReason
 from services.frontend.apis.responses.state import socket
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 from tests.frontend.responses.responses_client import Client, frames_of, said
 
 
 def answer() -> list[Step]:
-    return [[*reasoning(0, "Hm."), *text(1, "Done."), *call(2, "look", "{}", call_id="call_1"), finish(3)]]
+    return [
+        [
+            *reasoning(0, "Hm."),
+            *text(1, "Done."),
+            *call(2, "look", "{}", call_id="call_1"),
+            finish(3),
+        ]
+    ]
 
 
 def create(**body: Any) -> str:
-    return json.dumps({"type": "response.create", "model": MODEL, "input": "hi", "store": False} | body)
+    return json.dumps(
+        {"type": "response.create", "model": MODEL, "input": "hi", "store": False} | body
+    )
 
 
 @pytest.fixture
@@ -53,7 +72,9 @@ async def receive(ws: ClientWebSocketResponse) -> dict[str, Any]:
     return frame
 
 
-async def refused(ws: ClientWebSocketResponse, frame: str, lane: str | None = None) -> dict[str, Any]:
+async def refused(
+    ws: ClientWebSocketResponse, frame: str, lane: str | None = None
+) -> dict[str, Any]:
     """The error that answers a frame."""
     await ws.send_str(frame)
     answered = await receive(ws)
@@ -63,7 +84,9 @@ async def refused(ws: ClientWebSocketResponse, frame: str, lane: str | None = No
     return {**answered["error"], "status": answered["status"]}
 
 
-async def test_response_is_sent_as_its_events(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
+async def test_response_is_sent_as_its_events(
+    served: Served, http: ClientSession, ws: ClientWebSocketResponse
+) -> None:
     await ws.send_str(create(store=True))
     frames = await frames_of(ws)
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
@@ -74,14 +97,20 @@ async def test_response_is_sent_as_its_events(served: Served, http: ClientSessio
     assert await client.stream("GET", f"/{made['id']}?stream=true") == frames
 
 
-async def test_codex_session_is_served(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
+async def test_codex_session_is_served(
+    served: Served, http: ClientSession, ws: ClientWebSocketResponse
+) -> None:
     """Warms up, asks and sends a result: each frame has only new items, and nothing is stored."""
     await ws.send_str(create(generate=False, input=[{"role": "developer", "content": "rules"}]))
     served.gateway.steps = lambda: [[finish(0, FinishReason.LENGTH)]]
     warm = (await frames_of(ws))[-1]
     assert warm["type"] == "response.completed"
     served.gateway.steps = answer
-    await ws.send_str(create(previous_response_id=warm["response"]["id"], input=[{"role": "user", "content": "do"}]))
+    await ws.send_str(
+        create(
+            previous_response_id=warm["response"]["id"], input=[{"role": "user", "content": "do"}]
+        )
+    )
     asked = (await frames_of(ws))[-1]["response"]
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
     await ws.send_str(create(previous_response_id=asked["id"], input=[output]))
@@ -113,7 +142,9 @@ async def test_warm_up_succeeds_with_a_template_that_needs_a_question(
     assert said(served.gateway.turns[-1].conversation)[0] == ("developer", ["rules"])
 
 
-async def test_lanes_run_concurrently_and_name_their_frames(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_lanes_run_concurrently_and_name_their_frames(
+    served: Served, ws: ClientWebSocketResponse
+) -> None:
     gates = {"a": asyncio.Event(), "b": asyncio.Event()}
     order = iter(["a", "b"])
     served.gateway.steps = lambda: [[*text(0, "x")], gates[next(order)], [finish(1)]]
@@ -138,7 +169,9 @@ async def test_one_lane_answers_in_order(served: Served, ws: ClientWebSocketResp
         assert said(served.gateway.turns[number].conversation) == [("user", [str(number)])]
 
 
-async def test_excess_lanes_and_waiting_requests_are_refused(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_excess_lanes_and_waiting_requests_are_refused(
+    served: Served, ws: ClientWebSocketResponse
+) -> None:
     served.gateway.hold = asyncio.Event()
     for number in range(socket.MAX_LANES):
         await ws.send_str(create(stream_id=f"lane{number}"))
@@ -181,14 +214,20 @@ async def test_invalid_frame_is_answered_and_the_connection_stays_open(
     assert (await frames_of(ws))[-1]["type"] == "response.completed"
 
 
-async def test_binary_frames_and_background_requests_are_refused(ws: ClientWebSocketResponse) -> None:
+async def test_binary_frames_and_background_requests_are_refused(
+    ws: ClientWebSocketResponse,
+) -> None:
     await ws.send_bytes(b"\x00\xff")
     assert (await receive(ws))["error"]["message"] == "Frames must be text."
     assert (await refused(ws, create(background=True, store=True)))["param"] == "background"
 
 
 async def test_steering_is_refused_and_returns_the_input(ws: ClientWebSocketResponse) -> None:
-    steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": [{"role": "user", "content": "no"}]}
+    steer = {
+        "type": "response.steer",
+        "previous_response_id": "resp_1",
+        "input": [{"role": "user", "content": "no"}],
+    }
     await ws.send_str(json.dumps(steer))
     answered = await receive(ws)
     assert answered["type"] == "response.steer.failed"
@@ -201,11 +240,15 @@ async def test_steering_is_refused_on_the_lane_of_its_response(ws: ClientWebSock
     lane = "x" * 256  # the longest that the SDK allows
     await ws.send_str(create(stream_id=lane))
     made = (await frames_of(ws, lane))[-1]["response"]["id"]
-    await ws.send_str(json.dumps({"type": "response.steer", "previous_response_id": made, "input": "no"}))
+    await ws.send_str(
+        json.dumps({"type": "response.steer", "previous_response_id": made, "input": "no"})
+    )
     assert (await receive(ws))["stream_id"] == lane
 
 
-async def test_lone_surrogate_is_mended_as_over_http(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_lone_surrogate_is_mended_as_over_http(
+    served: Served, ws: ClientWebSocketResponse
+) -> None:
     await ws.send_str(create(input="cut \ud83d"))
     assert (await frames_of(ws))[-1]["type"] == "response.completed"
     assert said(served.gateway.turns[-1].conversation) == [("user", ["cut \ufffd"])]
@@ -214,7 +257,11 @@ async def test_lone_surrogate_is_mended_as_over_http(served: Served, ws: ClientW
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (ContextOverflow("too long", code="context_length_exceeded"), 400, "context_length_exceeded"),
+        (
+            ContextOverflow("too long", code="context_length_exceeded"),
+            400,
+            "context_length_exceeded",
+        ),
         (Overloaded("busy", retry_after_s=3), 503, "server_is_overloaded"),
     ],
 )
@@ -230,8 +277,13 @@ async def test_turn_that_cannot_start_is_an_error_frame(
     await frames_of(ws)
 
 
-async def test_failure_in_mid_stream_is_a_failed_response(served: Served, ws: ClientWebSocketResponse) -> None:
-    served.gateway.steps = lambda: [[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]]
+async def test_failure_in_mid_stream_is_a_failed_response(
+    served: Served, ws: ClientWebSocketResponse
+) -> None:
+    served.gateway.steps = lambda: [
+        [*text(0, "So")],
+        [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))],
+    ]
     await ws.send_str(create())
     last = (await frames_of(ws))[-1]
     assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
@@ -265,7 +317,9 @@ async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) ->
     [{"max_buffered_bytes": 65536}, {"slow_reader_timeout_s": 0.2, "max_buffered_bytes": 1 << 26}],
     ids=["much", "long"],
 )
-async def test_client_that_does_not_read_is_disconnected(http: ClientSession, limits: dict[str, Any]) -> None:
+async def test_client_that_does_not_read_is_disconnected(
+    http: ClientSession, limits: dict[str, Any]
+) -> None:
     pieces = text(0, "x" * 16_000_000, pieces=1600)[:-1]
     flood: list[Step] = [*([piece] for piece in pieces), asyncio.Event()]
     async with (
@@ -278,7 +332,9 @@ async def test_client_that_does_not_read_is_disconnected(http: ClientSession, li
                 await asyncio.sleep(0)
 
 
-async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(http: ClientSession) -> None:
+async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(
+    http: ClientSession,
+) -> None:
     config = FrontendConfig(max_body_bytes=100_000)
     async with serving(FakeGateway(answer), config) as served:
         url = served.url + "/v1/responses"
@@ -321,7 +377,9 @@ async def test_old_connection_ends_with_its_last_response(
 
 async def refused_eventually(ws: ClientWebSocketResponse) -> dict[str, Any] | None:
     """Sends a request in another lane; returns its error, or None if it was accepted."""
-    await ws.send_str(json.dumps({"type": "response.create", "stream_id": "probe", "model": "none", "input": "x"}))
+    await ws.send_str(
+        json.dumps({"type": "response.create", "stream_id": "probe", "model": "none", "input": "x"})
+    )
     while True:
         frame = await receive(ws)
         if frame.get("stream_id") == "probe":
@@ -349,9 +407,13 @@ async def test_drain_lets_running_responses_end(served: Served, http: ClientSess
 
 
 @pytest.mark.parametrize(
-    "config", [FrontendConfig(enable_responses_websocket=False), FrontendConfig(max_websockets=1)], ids=["off", "full"]
+    "config",
+    [FrontendConfig(enable_responses_websocket=False), FrontendConfig(max_websockets=1)],
+    ids=["off", "full"],
 )
-async def test_refused_upgrade_is_answered_with_426(http: ClientSession, config: FrontendConfig) -> None:
+async def test_refused_upgrade_is_answered_with_426(
+    http: ClientSession, config: FrontendConfig
+) -> None:
     async with serving(FakeGateway(answer), config) as served:
         url = served.url + "/v1/responses"
         taken = await http.ws_connect(url) if config.enable_responses_websocket else None
@@ -367,7 +429,9 @@ async def test_refused_upgrade_is_answered_with_426(http: ClientSession, config:
                 pass
 
 
-async def test_keys_apply_to_connections_and_their_requests(tmp_path: Path, http: ClientSession) -> None:
+async def test_keys_apply_to_connections_and_their_requests(
+    tmp_path: Path, http: ClientSession
+) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"ada:{hashlib.sha256(b'ada').hexdigest()}\n")
     config = FrontendConfig(api_keys_file=str(keys), key_concurrency=1)

@@ -64,12 +64,18 @@ SEVERAL = [
         EDITED
         | {
             "context_management": {
-                "edits": [TOOL_TRIGGER | {"keep": {"type": "tool_uses", "value": 0}}, SUMMARY_TRIGGER]
+                "edits": [
+                    TOOL_TRIGGER | {"keep": {"type": "tool_uses", "value": 0}},
+                    SUMMARY_TRIGGER,
+                ]
             }
         },
     ),
     ("/v1/responses", RESPONSES | {"store": True, "background": True}),
-    ("/v1/responses", RESPONSES | {"context_management": [{"type": "compaction", "compact_threshold": 1}]}),
+    (
+        "/v1/responses",
+        RESPONSES | {"context_management": [{"type": "compaction", "compact_threshold": 1}]},
+    ),
     ("/v1/responses/compact", RESPONSES),
 ]
 """Requests that take several turns or counts."""
@@ -80,7 +86,10 @@ WITH_TOOLS = [
     ("/v1/messages", MESSAGES | {"tools": TOOLS}),
     ("/v1/messages/count_tokens", MESSAGES | {"tools": TOOLS, "tool_choice": {"type": "none"}}),
     ("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "tools": CHAT_TOOLS}),
-    ("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "tools": CHAT_TOOLS, "stream": True, "n": 2}),
+    (
+        "/v1/chat/completions",
+        {"model": MODEL, "messages": [QUESTION], "tools": CHAT_TOOLS, "stream": True, "n": 2},
+    ),
     ("/v1/responses", RESPONSES | {"tools": FLAT_TOOLS, "tool_choice": "auto"}),
     ("/v1/responses/input_tokens", RESPONSES | {"tools": FLAT_TOOLS}),
     ("/v1/responses/compact", RESPONSES | {"tools": FLAT_TOOLS}),
@@ -93,7 +102,9 @@ class Counting(FakeGateway):
     """Serves two models with one alias, and counts the look-ups."""
 
     def __init__(self) -> None:
-        super().__init__(cards=[CARD, ModelCard("acme/heavy", aliases=["shared"], max_model_len=9, weight=9.0)])
+        super().__init__(
+            cards=[CARD, ModelCard("acme/heavy", aliases=["shared"], max_model_len=9, weight=9.0)]
+        )
         self.looked_up: list[str] = []
         self.opened_models: list[str] = []
         self.counted_models: list[str] = []
@@ -123,14 +134,20 @@ async def test_model_is_looked_up_once(path: str, body: dict[str, Any]) -> None:
         return CARD
 
     gateway.resolve = resolve  # type: ignore[method-assign]
-    async with serving(gateway) as served, ClientSession(served.url) as http, http.post(path, json=body) as reply:
+    async with (
+        serving(gateway) as served,
+        ClientSession(served.url) as http,
+        http.post(path, json=body) as reply,
+    ):
         await reply.read()
         assert reply.status == 200
     assert calls == [MODEL]
 
 
 @pytest.mark.parametrize(("path", "body"), SEVERAL)
-async def test_all_turns_and_counts_of_a_request_have_the_model_of_its_session(path: str, body: dict[str, Any]) -> None:
+async def test_all_turns_and_counts_of_a_request_have_the_model_of_its_session(
+    path: str, body: dict[str, Any]
+) -> None:
     gateway = Counting()
     async with (
         serving(gateway) as served,
@@ -151,7 +168,9 @@ def test_nothing_else_makes_an_admitted_request() -> None:
 
 def test_only_admission_has_the_token() -> None:
     root = Path(interfaces.__file__).parents[3]
-    sources = [path for folder in ("services", "turnwire_tools") for path in (root / folder).rglob("*.py")]
+    sources = [
+        path for folder in ("services", "turnwire_tools") for path in (root / folder).rglob("*.py")
+    ]
     users = {path.name for path in sources if "ADMISSION" in path.read_text(encoding="utf-8")}
     assert users == {"admission.py", "interfaces.py"}
 
@@ -181,8 +200,14 @@ async def test_admitted_request_is_frozen() -> None:
 
 async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> None:
     gateway = FakeGateway()
-    async with serving(gateway, guarded(tmp_path)) as served, ClientSession(served.url, headers=KEY) as http:
-        for path, body in (("/v1/messages/count_tokens", MESSAGES), ("/v1/responses/input_tokens", RESPONSES)):
+    async with (
+        serving(gateway, guarded(tmp_path)) as served,
+        ClientSession(served.url, headers=KEY) as http,
+    ):
+        for path, body in (
+            ("/v1/messages/count_tokens", MESSAGES),
+            ("/v1/responses/input_tokens", RESPONSES),
+        ):
             reply = await http.post(path, json=body)
             assert reply.status == 200
     assert [conversation.client.tenant for conversation in gateway.counted] == ["alpha", "alpha"]
@@ -207,22 +232,34 @@ HISTORIES = [
     [Message("user", [Text("hi")])],
     [Message("developer", [Text("be brief")]), Message("user", [Text("hi")])],
     [Message("user", [Text("hi")]), CALL, SEEN],
-    [Message("user", [Text("hi")]), CALL, SEEN, Message("assistant", [Text("ok")]), Message("user", [Text("and?")])],
+    [
+        Message("user", [Text("hi")]),
+        CALL,
+        SEEN,
+        Message("assistant", [Text("ok")]),
+        Message("user", [Text("and?")]),
+    ],
 ]
 
 
 @pytest.mark.parametrize("system", [[], [Text("top")]], ids=["plain", "system"])
 @pytest.mark.parametrize("mode", ["default", "enabled", "disabled"])
-async def test_tools_are_in_the_prompt_or_refused(real_template: ChatTemplate, mode: Any, system: list[Text]) -> None:
+async def test_tools_are_in_the_prompt_or_refused(
+    real_template: ChatTemplate, mode: Any, system: list[Text]
+) -> None:
     traits = probe(real_template)
     gateway = FakeGateway(cards=[ModelCard(MODEL, tools=traits.tools)])
     for messages in HISTORIES:
         conversation = Conversation(MODEL, messages, system=system, thinking=Thinking(mode))
-        assert (await admission(gateway).admit(conversation, None)).conversation.messages == messages
+        assert (
+            await admission(gateway).admit(conversation, None)
+        ).conversation.messages == messages
         conversation = replace(conversation, tools=TOOL_SPECS)
         variables = template_variables(conversation, traits, defaults={}, own={})
         adapted = adapt(conversation, traits, real_template)
-        prompt = real_template.render(adapted.messages, tools=list_tools(TOOL_SPECS), variables=variables)
+        prompt = real_template.render(
+            adapted.messages, tools=list_tools(TOOL_SPECS), variables=variables
+        )
         if traits.tools:
             assert "zqread" in prompt
             assert "zqfiles" in prompt
@@ -234,8 +271,12 @@ async def test_tools_are_in_the_prompt_or_refused(real_template: ChatTemplate, m
             assert refusal.value.info.param == "tools"
 
 
-@pytest.mark.parametrize(("path", "body"), [*WITH_TOOLS, *((path, body) for path, body in SEVERAL if "tools" in body)])
-async def test_tools_of_a_model_without_them_are_refused_everywhere(path: str, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"), [*WITH_TOOLS, *((path, body) for path, body in SEVERAL if "tools" in body)]
+)
+async def test_tools_of_a_model_without_them_are_refused_everywhere(
+    path: str, body: dict[str, Any]
+) -> None:
     async with (
         serving(FakeGateway(cards=[replace(CARD, tools=False)])) as served,
         ClientSession(served.url) as http,

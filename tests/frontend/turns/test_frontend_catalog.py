@@ -15,8 +15,15 @@ def catalog(registry: Registry) -> ModelCatalog:
 
 
 def served(registry: Registry, name: str, *, max_model_len: int = 1000) -> None:
-    registry.receive(Heartbeat("preprocessor", "p1", models=[ModelCard(name, aliases=["a"], max_model_len=4096)]), 0.0)
-    registry.receive(Heartbeat("worker", "w1", models=[ModelCard(name, max_model_len=max_model_len)]), 0.0)
+    registry.receive(
+        Heartbeat(
+            "preprocessor", "p1", models=[ModelCard(name, aliases=["a"], max_model_len=4096)]
+        ),
+        0.0,
+    )
+    registry.receive(
+        Heartbeat("worker", "w1", models=[ModelCard(name, max_model_len=max_model_len)]), 0.0
+    )
 
 
 def test_heartbeat_changes_the_catalog() -> None:

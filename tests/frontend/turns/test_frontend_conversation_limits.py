@@ -16,7 +16,9 @@ from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 SCHEMAS = st.dictionaries(st.text(max_size=2), VALUES, max_size=3)
@@ -58,7 +60,10 @@ def test_schema_with_too_many_values_is_refused(count: int, place: str, wide: bo
     conversation = Conversation(
         "m",
         [],
-        tools=[ToolSpec("small", schema={"type": "object"}), ToolSpec("f", schema=schema if place == "tools" else {})],
+        tools=[
+            ToolSpec("small", schema={"type": "object"}),
+            ToolSpec("f", schema=schema if place == "tools" else {}),
+        ],
         format=OutputFormat("json_schema", schema if place == "format" else {}),
         template_kwargs=schema if place == "chat_template_kwargs" else {},
     )
@@ -73,11 +78,16 @@ def test_schema_with_too_many_values_is_refused(count: int, place: str, wide: bo
 
 def test_many_small_schemas_are_not_one_large_schema() -> None:
     schema = {"properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 4)}}
-    conversation = Conversation("m", [], tools=[ToolSpec(f"t{at}", schema=schema) for at in range(5)])
+    conversation = Conversation(
+        "m", [], tools=[ToolSpec(f"t{at}", schema=schema) for at in range(5)]
+    )
     assert ConversationLimits(messages=9, tools=9, media=9, nesting=9).check(conversation) == []
 
 
-WIDE = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)}}
+WIDE = {
+    "type": "object",
+    "properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)},
+}
 FUNCTION = {"name": "f", "parameters": WIDE, "strict": True}
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -85,10 +95,19 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/messages", {"max_tokens": 9, "messages": MESSAGES, "tools": [{"name": "f", "input_schema": WIDE}]}),
-        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}),
+        (
+            "/v1/messages",
+            {"max_tokens": 9, "messages": MESSAGES, "tools": [{"name": "f", "input_schema": WIDE}]},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]},
+        ),
         ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]}),
-        ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}], "background": True}),
+        (
+            "/v1/responses",
+            {"input": "hi", "tools": [{"type": "function", **FUNCTION}], "background": True},
+        ),
     ],
 )
 async def test_large_schema_is_refused_before_its_grammar_is_written(
@@ -96,9 +115,15 @@ async def test_large_schema_is_refused_before_its_grammar_is_written(
 ) -> None:
     written: list[object] = []
     monkeypatch.setattr(promises, "turn_grammar", lambda *form: written.append(form))
-    gateway = FakeGateway(cards=[replace(CARD, family="hermes", features=["guided", "grammar", "strict"])])
+    gateway = FakeGateway(
+        cards=[replace(CARD, family="hermes", features=["guided", "grammar", "strict"])]
+    )
     ask = {"model": MODEL, **body}
-    async with serving(gateway) as served, ClientSession(served.url) as http, http.post(path, json=ask) as reply:
+    async with (
+        serving(gateway) as served,
+        ClientSession(served.url) as http,
+        http.post(path, json=ask) as reply,
+    ):
         assert reply.status == 400
         assert "too many values" in (await reply.json())["error"]["message"]
     assert not written

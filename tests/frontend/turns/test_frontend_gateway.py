@@ -14,7 +14,15 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import VISION, Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
 from schemas.conversation import Client, Conversation, Media, Message
-from schemas.errors import DEADLINE_PASSED, MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, TimedOut, Unavailable
+from schemas.errors import (
+    DEADLINE_PASSED,
+    MEDIA_MISSING,
+    ErrorInfo,
+    ErrorKind,
+    Invalid,
+    TimedOut,
+    Unavailable,
+)
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -55,7 +63,9 @@ class Bus:
         self.subjects: list[str] = []
         self.replies: list[bytes] = []
 
-    def ask(self, subject: str, data: bytes, _timeout_s: float, known: Callable[[bytes], None]) -> Callable[[], None]:
+    def ask(
+        self, subject: str, data: bytes, _timeout_s: float, known: Callable[[bytes], None]
+    ) -> Callable[[], None]:
         self.requests.append(msgspec.json.decode(data, type=TurnRequest))
         self.subjects.append(subject)
         known(b"{}")
@@ -135,7 +145,9 @@ class Stage:
     ) -> tuple[Sink, asyncio.Task[OpenTurn]]:
         """Requests a turn; the preprocessor has it."""
         sink, before = Sink(), len(self.process.bus.requests)
-        opening = asyncio.create_task(self.opened(conversation or Conversation("m", []), sink, turn_id))
+        opening = asyncio.create_task(
+            self.opened(conversation or Conversation("m", []), sink, turn_id)
+        )
         await eventually(lambda: len(self.process.bus.requests) > before)
         return sink, opening
 
@@ -152,28 +164,40 @@ class Stage:
 
     def send(self, *entries: tuple[str, list[TurnEvent]], attempt: int = 1) -> None:
         self._seq += 1
-        frame = EventFrame("parser-1", self._seq, [EventEntry(turn, attempt, events) for turn, events in entries])
+        frame = EventFrame(
+            "parser-1", self._seq, [EventEntry(turn, attempt, events) for turn, events in entries]
+        )
         bus: Any = self.process.bus
-        self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+        self.process.handlers[subjects.events(self.process.id)](
+            Delivery(bus, "evt", msgspec.json.encode(frame), "")
+        )
 
     def refuse(self, turn: str, *, attempt: int = 1, code: str | None = None) -> None:
         """The preprocessor found no worker for the attempt."""
         error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots", code=code)
         frame = EventFrame("preprocessor-1", 0, [EventEntry(turn, attempt, [Failed(error)])])
         bus: Any = self.process.bus
-        self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+        self.process.handlers[subjects.events(self.process.id)](
+            Delivery(bus, "evt", msgspec.json.encode(frame), "")
+        )
 
     def serves(self, name: str, *features: str, draining: bool = False) -> None:
         """All stages of a model with the alias `coder` send a heartbeat."""
         card = ModelCard(name, aliases=["coder"], features=[*features])
         for kind in ("preprocessor", "worker", "parser"):
-            self.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
+            self.process.registry.receive(
+                Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0
+            )
 
     def replays(self) -> list[Replay]:
         return [message for message in self.process.published if isinstance(message, Replay)]
 
     def cancels(self) -> list[tuple[str, int]]:
-        return [(message.turn, message.attempt) for message in self.process.published if isinstance(message, Cancel)]
+        return [
+            (message.turn, message.attempt)
+            for message in self.process.published
+            if isinstance(message, Cancel)
+        ]
 
 
 @pytest.fixture
@@ -243,7 +267,9 @@ async def test_gap_is_replayed(stage: Stage) -> None:
     stage.send(("a", [Delta(1, 2, "x")]))
     assert sink.text == "he"
     (replay,) = stage.replays()
-    assert [(position.turn, position.block, position.offset) for position in replay.streams] == [("a", 0, 2)]
+    assert [(position.turn, position.block, position.offset) for position in replay.streams] == [
+        ("a", 0, 2)
+    ]
     stage.send(("a", [Delta(0, 2, "llo")]))
     assert sink.text == "hello"
 
@@ -301,7 +327,9 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
     error = ErrorInfo(ErrorKind.TIMED_OUT, "too late", code=DEADLINE_PASSED)
     frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
     bus: Any = stage.process.bus
-    stage.process.handlers[subjects.events(stage.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+    stage.process.handlers[subjects.events(stage.process.id)](
+        Delivery(bus, "evt", msgspec.json.encode(frame), "")
+    )
     with pytest.raises(TimedOut, match="too late"):
         await asyncio.wait_for(opening, 60)
     assert len(stage.process.bus.requests) == 1
@@ -309,7 +337,8 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
 
 
 async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
-    """Requests a turn with an image. Returns the hashes of the images that are stored, from now on, too."""
+    """Requests a turn with an image. Returns the hashes of the images that are stored, from now on,
+    too."""
     stored: list[str] = []
 
     async def put(image: str, data: bytes) -> None:
@@ -374,7 +403,11 @@ async def test_helpers_of_an_agent_meet_at_one_preprocessor(stage: Stage) -> Non
         openings = []
         for name in names:
             client = Client(session=name, parent=parent, kind="helper")
-            openings.append(asyncio.create_task(stage.opened(Conversation("m", [], client=client), Sink(), name)))
+            openings.append(
+                asyncio.create_task(
+                    stage.opened(Conversation("m", [], client=client), Sink(), name)
+                )
+            )
         await eventually(lambda: len(stage.process.bus.requests) == 8 * (agent + 1))  # noqa: B023
         places.setdefault(parent, set()).update(stage.process.bus.subjects[-8:])
         for name in names:
@@ -400,7 +433,9 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage:
 
 
 @pytest.mark.parametrize("features", [[], [VISION]])
-async def test_model_that_takes_a_turn_over_gets_images_only_with_vision(stage: Stage, features: list[str]) -> None:
+async def test_model_that_takes_a_turn_over_gets_images_only_with_vision(
+    stage: Stage, features: list[str]
+) -> None:
     stage.serves("v1", VISION)
     image = Media("image", "image/png", 74, hash="h", width=2, height=2)
     asked = Conversation("coder", [Message("user", [image])], client=Client(session="s"))
@@ -444,7 +479,9 @@ async def cut_drain(gateway: BusGateway) -> None:
     await asyncio.gather(drain, return_exceptions=True)
 
 
-async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(stage: Stage) -> None:
+async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(
+    stage: Stage,
+) -> None:
     stage.process.cut_off = True
     sink = Sink()
     opening = asyncio.create_task(stage.opened(Conversation("m", []), sink, "a"))
@@ -477,7 +514,9 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     assert len(stage.process.bus.requests) == 1
 
 
-async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 0.02)
     stage = Stage(FrontendConfig(attempts=1))
     await stage.gateway.start()

@@ -1,4 +1,5 @@
-"""What an open stream holds: its conversation, and not the bytes in which that came. After its end, nothing."""
+"""What an open stream holds: its conversation, and not the bytes in which that came. After its end,
+nothing."""
 
 import asyncio
 import gc
@@ -19,7 +20,12 @@ SAID = "a" * SIZE
 STREAMS: dict[str, dict[str, Any]] = {
     "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": SAID}]},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": SAID}]},
-    "/v1/responses": {"store": False, "input": SAID, "text": {"verbosity": "low"}, "tool_choice": "auto"},
+    "/v1/responses": {
+        "store": False,
+        "input": SAID,
+        "text": {"verbosity": "low"},
+        "tool_choice": "auto",
+    },
 }
 
 
@@ -49,7 +55,8 @@ async def test_stream_does_not_keep_its_request_body(path: str) -> None:
         async with http.post(path, data=body) as response:
             assert response.status == 200
             await response.content.readany()
-            # The thread that parsed the body lets go of it when it gets the interpreter again: maybe after this.
+            # The thread that parsed the body lets go of it when it gets the interpreter again:
+            # maybe after this.
             await eventually(lambda: SIZE < traced_bytes() - before < 1.5 * SIZE)
             gate.set()
             await response.read()
@@ -63,7 +70,9 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-async def freed(http: ClientSession, gateway: FakeGateway, path: str, request: dict[str, Any]) -> None:
+async def freed(
+    http: ClientSession, gateway: FakeGateway, path: str, request: dict[str, Any]
+) -> None:
     """Sends a request of 8 MB, and waits until it is answered and freed."""
     body = json.dumps({"model": MODEL, **request}).encode()
     before = tracemalloc.get_traced_memory()[0]
@@ -77,7 +86,9 @@ async def freed(http: ClientSession, gateway: FakeGateway, path: str, request: d
 @pytest.mark.usefixtures("traced", "no_collector")
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", STREAMS)
-async def test_answered_request_is_freed_without_the_garbage_collector(path: str, *, stream: bool) -> None:
+async def test_answered_request_is_freed_without_the_garbage_collector(
+    path: str, *, stream: bool
+) -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, ClientSession(served.url) as http:
         await freed(http, gateway, path, {**STREAMS[path], "stream": stream})

@@ -56,7 +56,10 @@ def test_first_batch_is_the_time_to_the_first_token() -> None:
     turn.arrived(1.0, 8)
     turn.arrived(1.02, 9)
     assert turn.value("count") == turn.value("bucket", le="0.025") == 1
-    assert turn.registry.get_sample_value("turnwire_time_to_first_token_seconds_sum", {"model": "m"}) == 1.0
+    assert (
+        turn.registry.get_sample_value("turnwire_time_to_first_token_seconds_sum", {"model": "m"})
+        == 1.0
+    )
 
 
 def test_event_without_text_was_made_by_a_token() -> None:

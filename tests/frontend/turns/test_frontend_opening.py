@@ -1,4 +1,5 @@
-"""A stream that begins in the call that brings its first events, while the gateway has not yet returned the turn."""
+"""A stream that begins in the call that brings its first events, while the gateway has not yet
+returned the turn."""
 
 import asyncio
 from typing import Any
@@ -24,8 +25,8 @@ RESPONSE = {"model": MODEL, "stream": True, "store": False, "input": "hi"}
 
 
 class Eager(FakeGateway):
-    """Reports that the turn is prepared and plays its first events, as one frame of the bus does. Returns from `open`
-    only after `returns`."""
+    """Reports that the turn is prepared and plays its first events, as one frame of the bus does.
+    Returns from `open` only after `returns`."""
 
     def __init__(self, first: list[TurnEvent]) -> None:
         super().__init__()
@@ -134,7 +135,9 @@ async def test_hangup_after_the_start_cancels_the_opening() -> None:
 
 
 @pytest.mark.parametrize("eager", [False, True])
-async def test_stream_that_cannot_start_is_a_500(monkeypatch: pytest.MonkeyPatch, eager: bool) -> None:
+async def test_stream_that_cannot_start_is_a_500(
+    monkeypatch: pytest.MonkeyPatch, eager: bool
+) -> None:
     def broken(*_: object) -> bytes:
         raise ZeroDivisionError
 
@@ -150,7 +153,9 @@ async def test_stream_that_cannot_start_is_a_500(monkeypatch: pytest.MonkeyPatch
     assert served.lines[-1]["outcome"] == "internal"
     if eager:
         assert served.lines[0]["event"] == "turn.begin_failed"
-        assert gateway.turns[0].cancelled == ["hangup"], "the gateway was not disturbed, and the turn given up"
+        assert gateway.turns[0].cancelled == ["hangup"], (
+            "the gateway was not disturbed, and the turn given up"
+        )
 
 
 async def test_connection_close_is_confirmed() -> None:

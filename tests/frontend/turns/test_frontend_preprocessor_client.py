@@ -1,4 +1,5 @@
-"""The choice of a preprocessor for a turn: the least busy one, or the one that made an earlier prompt."""
+"""The choice of a preprocessor for a turn: the least busy one, or the one that made an earlier
+prompt."""
 
 import asyncio
 import random
@@ -30,7 +31,9 @@ class Registry:
 
 
 @asynccontextmanager
-async def preparing(turns: Mapping[str, int], ages: Mapping[str, float]) -> AsyncIterator[PreprocessorClient]:
+async def preparing(
+    turns: Mapping[str, int], ages: Mapping[str, float]
+) -> AsyncIterator[PreprocessorClient]:
     """A client with this number of turns at each preprocessor, none of which answers."""
     process: Any = SimpleNamespace(
         id="f",
@@ -60,7 +63,9 @@ async def preparing(turns: Mapping[str, int], ages: Mapping[str, float]) -> Asyn
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_or_full(seed: int) -> None:
+async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_or_full(
+    seed: int,
+) -> None:
     """However many turns it prepares below that, as with 250 sessions on few preprocessors."""
     chance = random.Random(seed)
     busy = {name: chance.randrange(40) for name in ("a", "b", "c")}

@@ -1,4 +1,5 @@
-"""Models that share an alias: new sessions by weight, each session with its model, and one entry in the list."""
+"""Models that share an alias: new sessions by weight, each session with its model, and one entry in
+the list."""
 
 from collections import Counter
 
@@ -77,9 +78,11 @@ def test_session_without_an_id_is_identified_by_its_first_message() -> None:
 
 
 @given(st.data())
-def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(data: st.DataObject) -> None:
-    """Agents of several trees at several frontends: each begins after its parent, then all go on in any order, while
-    weights change and models leave."""
+def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(
+    data: st.DataObject,
+) -> None:
+    """Agents of several trees at several frontends: each begins after its parent, then all go on in
+    any order, while weights change and models leave."""
     frontends: list[SharedNames] = []
 
     def publish(notice: FrontendNotice) -> None:
@@ -117,11 +120,14 @@ def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
     first = frontend.choose("coder", cards, own)
     for parent in claims:
         frontend.choose("coder", cards, parents[parent])
-        frontend.choose("coder", cards, Conversation("coder", [], client=Client("own", parent=parent)))
+        frontend.choose(
+            "coder", cards, Conversation("coder", [], client=Client("own", parent=parent))
+        )
         assert frontend.choose("coder", cards, own) is first
 
 
-# -- in the catalog ---------------------------------------------------------------------------------------------------
+# -- in the catalog
+# ---------------------------------------------------------------------------------------------------
 
 
 class Bus:
@@ -133,11 +139,17 @@ class Bus:
         for name, weight in weights.items():
             self.beat(name, weight)
 
-    def beat(self, name: str, weight: float = 1.0, *, draining: bool = False, leaving: bool = False) -> None:
+    def beat(
+        self, name: str, weight: float = 1.0, *, draining: bool = False, leaving: bool = False
+    ) -> None:
         stages: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
         for stage in stages:
             heartbeat = Heartbeat(
-                stage, f"{stage}-{name}", models=[card(name, weight)], draining=draining, leaving=leaving
+                stage,
+                f"{stage}-{name}",
+                models=[card(name, weight)],
+                draining=draining,
+                leaving=leaving,
             )
             self.registry.receive(heartbeat, 0.0)
 
@@ -170,7 +182,11 @@ def test_weight_is_the_mean_of_the_preprocessors() -> None:
 def test_shared_alias_is_listed_once() -> None:
     bus = Bus(v1=1, v2=3)
     found = listing(names(bus.catalog.models()), {})["data"]
-    assert [(entry["id"], entry["root"]) for entry in found] == [("v1", "v1"), ("v2", "v2"), ("coder", "v2")]
+    assert [(entry["id"], entry["root"]) for entry in found] == [
+        ("v1", "v1"),
+        ("v2", "v2"),
+        ("coder", "v2"),
+    ]
     even = Bus(v1=1, v2=1).catalog
     shown = {entry["id"]: entry["root"] for entry in listing(names(even.models()), {})["data"]}
     assert shown["coder"] == even.resolve("coder").name, "as the model is described alone"

@@ -35,12 +35,15 @@ class SmallWindow(FakeGateway):
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
         if words(admitted.conversation) > WINDOW - NEEDED:
             details = {"max_prompt_tokens": WINDOW - NEEDED}
-            raise ContextOverflow("prompt is too long", code="context_length_exceeded", details=details)
+            raise ContextOverflow(
+                "prompt is too long", code="context_length_exceeded", details=details
+            )
         return await super().open(admitted, sink, turn_id=turn_id)
 
 
 def talk(seed: int) -> list[dict[str, str]]:
-    """A conversation with more words than half of the window, in which the last step may have gone far beyond it."""
+    """A conversation with more words than half of the window, in which the last step may have gone
+    far beyond it."""
     rng = random.Random(seed)
     messages: list[dict[str, str]] = []
     total = 0
@@ -49,7 +52,11 @@ def talk(seed: int) -> list[dict[str, str]]:
         role = "assistant" if len(messages) % 2 else "user"
         messages.append({"role": role, "content": " ".join(["word"] * size)})
         total += size
-    return [*messages, *([{"role": "assistant", "content": "Yes?"}] if len(messages) % 2 else []), HELP]
+    return [
+        *messages,
+        *([{"role": "assistant", "content": "Yes?"}] if len(messages) % 2 else []),
+        HELP,
+    ]
 
 
 HELP = {"role": "user", "content": "Help me."}
@@ -62,10 +69,22 @@ def compactions(said: list[dict[str, str]]) -> dict[str, tuple[str, dict[str, An
     """Each way to compact a conversation: path and body."""
     paused = {**TRIGGER, "pause_after_compaction": True}
     return {
-        "messages": ("/v1/messages", {**MESSAGES, "messages": said, "context_management": {"edits": [TRIGGER]}}),
-        "messages, pause": ("/v1/messages", {**MESSAGES, "messages": said, "context_management": {"edits": [paused]}}),
-        "threshold": ("/v1/responses", {"model": MODEL, "input": said, "context_management": THRESHOLD}),
-        "trigger": ("/v1/responses", {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]}),
+        "messages": (
+            "/v1/messages",
+            {**MESSAGES, "messages": said, "context_management": {"edits": [TRIGGER]}},
+        ),
+        "messages, pause": (
+            "/v1/messages",
+            {**MESSAGES, "messages": said, "context_management": {"edits": [paused]}},
+        ),
+        "threshold": (
+            "/v1/responses",
+            {"model": MODEL, "input": said, "context_management": THRESHOLD},
+        ),
+        "trigger": (
+            "/v1/responses",
+            {"model": MODEL, "input": [*said, {"type": "compaction_trigger"}]},
+        ),
         "compact": ("/v1/responses/compact", {"model": MODEL, "input": said}),
     }
 
@@ -81,7 +100,12 @@ async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) 
                 assert response.status == 200, (seed, await response.text())
             summary = served.gateway.turns[0].conversation
             assert summary.messages[-1].parts == [Text(SUMMARIZE)]
-            kept = [part.text for message in summary.messages[:-1] for part in message.parts if isinstance(part, Text)]
+            kept = [
+                part.text
+                for message in summary.messages[:-1]
+                for part in message.parts
+                if isinstance(part, Text)
+            ]
             whole = [message["content"] for message in said]
             assert kept == whole[len(whole) - len(kept) :], "the oldest are left out"
             if sum(len(one.split()) for one in [*whole, SUMMARIZE]) <= WINDOW - NEEDED:
@@ -91,6 +115,9 @@ async def test_compaction_does_not_fail_of_the_length_that_it_removes(way: str) 
 async def test_request_that_is_not_compacted_is_refused_as_before() -> None:
     long = [{"role": "user", "content": "word " * 2000}]
     async with serving(SmallWindow()) as served, ClientSession(served.url) as http:
-        for path, body in (("/v1/messages", {**MESSAGES, "messages": long}), ("/v1/responses", {"input": long})):
+        for path, body in (
+            ("/v1/messages", {**MESSAGES, "messages": long}),
+            ("/v1/responses", {"input": long}),
+        ):
             async with http.post(path, json={"model": MODEL, **body}) as response:
                 assert response.status == 400

@@ -1,4 +1,5 @@
-"""Streams are flushed at the end of a tick: once each, all rendered before any is written, none affected by another."""
+"""Streams are flushed at the end of a tick: once each, all rendered before any is written, none
+affected by another."""
 
 import asyncio
 from typing import Any
@@ -46,7 +47,14 @@ async def flushed(*broken: str) -> list[str]:
 
 
 async def test_all_are_rendered_before_any_is_written() -> None:
-    assert await flushed("", "", "") == ["render a", "render b", "render c", "send a", "send b", "send c"]
+    assert await flushed("", "", "") == [
+        "render a",
+        "render b",
+        "render c",
+        "send a",
+        "send b",
+        "send c",
+    ]
 
 
 async def test_failure_of_one_stream_does_not_affect_others() -> None:
@@ -114,7 +122,9 @@ async def test_head_and_first_events_are_one_segment_and_so_are_last_events_and_
         writer.close()
 
 
-async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> None:
+async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> (
+    None
+):
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
     async with serving(gateway) as served:
@@ -148,9 +158,14 @@ async def test_stream_without_a_writable_error_breaks_off(monkeypatch: pytest.Mo
     assert [line["event"] for line in served.lines].count("stream.render_failed") == 1
 
 
-async def test_answer_that_cannot_be_stored_still_gets_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answer_that_cannot_be_stored_still_gets_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     body = {"model": "acme/served-model", "input": "hi", "stream": True, "store": True}
-    async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served, ClientSession() as client:
+    async with (
+        serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served,
+        ClientSession() as client,
+    ):
         monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
         async with client.post(f"{served.url}/v1/responses", json=body) as response:
             answer = await response.text()
@@ -166,7 +181,12 @@ async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, str
         [asyncio.Event()],
     ]
     gateway = FakeGateway(lambda: turns.pop(0))
-    asked = {"model": MODEL, "n": 3, "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
+    asked = {
+        "model": MODEL,
+        "n": 3,
+        "stream": stream,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
     async with serving(gateway) as served, ClientSession(served.url) as http:
         async with http.post("/v1/chat/completions", json=asked) as response:
             assert response.status == 500

@@ -60,12 +60,16 @@ class Sink:
 
 
 def turn(state: State = State.WAITING) -> BusTurn:
-    opened = BusTurn("t", ModelCard("m"), Conversation("m", []), Sink(), 60.0, lambda *_: None, 30.0)
+    opened = BusTurn(
+        "t", ModelCard("m"), Conversation("m", []), Sink(), 60.0, lambda *_: None, 30.0
+    )
     opened.state = state
     return opened
 
 
-@pytest.mark.parametrize(("state", "event"), [*product(State, Event)], ids=lambda member: member.name.lower())
+@pytest.mark.parametrize(
+    ("state", "event"), [*product(State, Event)], ids=lambda member: member.name.lower()
+)
 def test_event_changes_the_state_or_nothing(state: State, event: Event) -> None:
     walked = turn(state)
     following = TRANSITIONS[state].get(event)
@@ -75,10 +79,14 @@ def test_event_changes_the_state_or_nothing(state: State, event: Event) -> None:
 
 
 def test_every_state_but_the_end_can_be_left_and_reached() -> None:
-    reached = {State.WAITING} | {after for events in TRANSITIONS.values() for after in events.values()}
+    reached = {State.WAITING} | {
+        after for events in TRANSITIONS.values() for after in events.values()
+    }
     assert reached == set(State)
     for state in set(State) - {State.ENDED}:
-        assert TRANSITIONS[state][Event.GIVEN_UP] is TRANSITIONS[state][Event.CANCELLED] is State.ENDED
+        assert (
+            TRANSITIONS[state][Event.GIVEN_UP] is TRANSITIONS[state][Event.CANCELLED] is State.ENDED
+        )
 
 
 async def test_attempt_is_prepared_once() -> None:

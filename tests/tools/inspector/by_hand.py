@@ -5,8 +5,29 @@ from typing import Any
 
 from msgspec import Raw, json
 
-from schemas.conversation import Call, Client, Conversation, Message, Part, Reasoning, Result, Sampling, Text, ToolSpec
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    ToolSpec,
+)
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
 from schemas.frames import (
     EventEntry,
     EventFrame,
@@ -109,7 +130,11 @@ def block_events(block: int, part: Part) -> list[TurnEvent]:
                 BlockStop(block, length=len(text or "")),
             ]
         case Text(text=text):
-            return [BlockStart(block, "text"), Delta(block, 0, text), BlockStop(block, length=len(text))]
+            return [
+                BlockStart(block, "text"),
+                Delta(block, 0, text),
+                BlockStop(block, length=len(text)),
+            ]
         case Call():
             return [
                 BlockStart(block, "tool_use", part.name, part.call_id),
@@ -120,10 +145,14 @@ def block_events(block: int, part: Part) -> list[TurnEvent]:
     raise AssertionError(part)
 
 
-def asked(*turns: Message, session: str | None = "s", tools: list[ToolSpec] = TOOLS, **more: Any) -> Conversation:
+def asked(
+    *turns: Message, session: str | None = "s", tools: list[ToolSpec] = TOOLS, **more: Any
+) -> Conversation:
     """A request."""
     more = {"system": [Text("You are an agent.")], **more}
-    return Conversation("m", list(turns), tools=tools, client=Client(session, "claude-cli/2.1 (x)"), **more)
+    return Conversation(
+        "m", list(turns), tools=tools, client=Client(session, "claude-cli/2.1 (x)"), **more
+    )
 
 
 def user(text: str) -> Message:

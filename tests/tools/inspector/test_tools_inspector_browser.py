@@ -1,4 +1,5 @@
-"""The inspector's page in a real browser: over a running `turnwire up`, over a recording, and with many turns.
+"""The inspector's page in a real browser: over a running `turnwire up`, over a recording, and with
+many turns.
 
 INSPECTOR_SCREENSHOTS=docs/inspector makes the pictures of docs/inspector.md again.
 """
@@ -38,7 +39,9 @@ LIMIT_S = 240.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="no chromium with chromedriver on this machine"),
+    pytest.mark.skipif(
+        not CHROMIUM or not DRIVER, reason="no chromium with chromedriver on this machine"
+    ),
 ]
 
 
@@ -90,12 +93,20 @@ class Browser:
 
     def errors(self) -> list[str]:
         """What the browser complained of: scripts that fail, and what the policy forbids."""
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] == "SEVERE"
+        ]
 
     def foreign(self) -> list[str]:
         """Requests to anywhere else."""
         names = "performance.getEntriesByType('resource').map(one => one.name)"
-        return [name for name in self.script(names) if not name.startswith(self.script("location.origin"))]
+        return [
+            name
+            for name in self.script(names)
+            if not name.startswith(self.script("location.origin"))
+        ]
 
 
 @pytest.fixture
@@ -107,8 +118,8 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def running(state: Path, name: str, *argv: str, ready: str) -> Iterator[str]:
-    """A command of `turnwire`; gives its output up to a line that contains `ready`. The instances of the machine are
-    out of its sight."""
+    """A command of `turnwire`; gives its output up to a line that contains `ready`. The instances
+    of the machine are out of its sight."""
     environment = {**os.environ, "XDG_STATE_HOME": str(state)}
     log = state / f"{name}.log"
     with log.open("wb") as output:
@@ -155,10 +166,21 @@ def find_why_turn_seven_was_slow(browser: Browser, requests: list[str]) -> None:
     assert "Bash" in browser.text("#deliveries")
 
 
-def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, tmp_path: Path) -> None:
+def test_page_shows_why_turn_seven_computed_its_prompt_again(
+    browser: Browser, tmp_path: Path
+) -> None:
     recording = tmp_path / "turns.jsonl"
     ready = "is served at"
-    up = ("up", "--port", "0", "--prefill-tokens-per-s", "20000", "--token-delay-ms", "5", "--ready-file")
+    up = (
+        "up",
+        "--port",
+        "0",
+        "--prefill-tokens-per-s",
+        "20000",
+        "--token-delay-ms",
+        "5",
+        "--ready-file",
+    )
     with running(tmp_path, "up", *up, str(tmp_path / "ready.json"), ready=ready):
         url = (tmp_path / "ready.json").read_text().partition('"url":"')[2].partition('"')[0]
         with (
@@ -169,7 +191,9 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, t
             browser.open(address_in(log))
             find_why_turn_seven_was_slow(browser, requests)
             browser.keep("turn")
-            browser.shows(".was", "2026-11-23"[-2:])  # the tokenizer of the running instance was found
+            browser.shows(
+                ".was", "2026-11-23"[-2:]
+            )  # the tokenizer of the running instance was found
 
             browser.script("document.querySelector('#blocks button').click()")
             browser.until(lambda: browser.script("document.querySelectorAll('.chips span').length"))
@@ -177,10 +201,19 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, t
             browser.keep("timeline")
 
             browser.press("[")
-            browser.until(lambda: browser.script("document.querySelector('#detail').dataset.shown") == requests[-2])
-            assert browser.text("#cause").startswith("The prompt begins with all tokens of the previous prompt")
+            browser.until(
+                lambda: (
+                    browser.script("document.querySelector('#detail').dataset.shown")
+                    == requests[-2]
+                )
+            )
+            assert browser.text("#cause").startswith(
+                "The prompt begins with all tokens of the previous prompt"
+            )
             browser.press("s")
-            browser.until(lambda: browser.script("document.querySelectorAll('#chart a').length") == TURNS)
+            browser.until(
+                lambda: browser.script("document.querySelectorAll('#chart a').length") == TURNS
+            )
             assert "System text 1 changed" in browser.text("#turns").replace("system", "System")
             browser.keep("session")
 
@@ -189,14 +222,22 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, t
             for name, shown in (("narrow-session", "#detail"), ("narrow-list", "#list")):
                 if shown == "#list":
                     browser.press("\ue00c")  # Escape
-                browser.until(partial(browser.script, "document.querySelector(arguments[0]).offsetWidth > 300", shown))
+                browser.until(
+                    partial(
+                        browser.script,
+                        "document.querySelector(arguments[0]).offsetWidth > 300",
+                        shown,
+                    )
+                )
                 browser.keep(name)
                 assert browser.script("document.documentElement.scrollWidth") <= 390, name
                 assert browser.script("document.querySelector('header').scrollWidth") <= 390, name
             browser.script("history.back()")  # to the session
             browser.until(lambda: not browser.script("document.querySelector('#list').offsetWidth"))
             browser.script("document.querySelector('h1 a').click()")  # a touch screen has no Escape
-            browser.until(lambda: browser.script("document.querySelector('#list').offsetWidth > 300"))
+            browser.until(
+                lambda: browser.script("document.querySelector('#list').offsetWidth > 300")
+            )
             browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
             theme = browser.script("getComputedStyle(document.documentElement).colorScheme")
@@ -204,7 +245,9 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, t
             assert browser.script("getComputedStyle(document.documentElement).colorScheme") != theme
             assert (browser.errors(), browser.foreign()) == ([], [])
             browser.open("about:blank")  # else it misses the server
-    with running(tmp_path, "recorded", "inspect", str(recording), "--port", "0", ready="http://") as log:
+    with running(
+        tmp_path, "recorded", "inspect", str(recording), "--port", "0", ready="http://"
+    ) as log:
         browser.open(address_in(log))
         find_why_turn_seven_was_slow(browser, requests)
         assert (browser.errors(), browser.foreign()) == ([], [])
@@ -240,7 +283,9 @@ class Crowd:
     async def _write(self) -> None:
         """Every live stream gets a piece of text ten times a second."""
         for step in itertools.count():
-            entries = [EventEntry(turn, 1, [Delta(0, 6 * step, f"{step:05} ")]) for turn in self._live]
+            entries = [
+                EventEntry(turn, 1, [Delta(0, 6 * step, f"{step:05} ")]) for turn in self._live
+            ]
             self.fold.take(EventFrame("parser-1", step, entries), 2000.0 + step / 10)
             await asyncio.sleep(0.1)
 
@@ -261,21 +306,30 @@ def crowd() -> Iterator[Crowd]:
         bus.turn(asked(*history), ids, [7, 8], Text(text), cached=max(0, len(ids) - 256))
         history += [answer(Text(text)), user(f"Question {number}")]
         ids = [*ids, 7, 8, *range(number, number + 248)]
-    live = [bus.begin(asked(user(f"live {number}"), session=f"live-{number}"), range(99)) for number in range(1000)]
-    bus.send(EventFrame("parser-1", 1, [EventEntry(turn, 1, [BlockStart(0, "text")]) for turn in live]))
+    live = [
+        bus.begin(asked(user(f"live {number}"), session=f"live-{number}"), range(99))
+        for number in range(1000)
+    ]
+    bus.send(
+        EventFrame("parser-1", 1, [EventEntry(turn, 1, [BlockStart(0, "text")]) for turn in live])
+    )
     running = Crowd(fold, live)
     yield running
     running.close()
 
 
-def test_two_hundred_long_turns_and_a_thousand_live_ones_fit_on_the_page(browser: Browser, crowd: Crowd) -> None:
+def test_two_hundred_long_turns_and_a_thousand_live_ones_fit_on_the_page(
+    browser: Browser, crowd: Crowd
+) -> None:
     browser.open(crowd.url)
     browser.until(lambda: browser.script("document.body.dataset.rows") == "1200")
     assert browser.script("document.querySelectorAll('.row').length") < 100
     browser.press("j")
     browser.press("\ue007")
     before = browser.until(lambda: browser.text("#blocks pre"))
-    browser.until(lambda: len(browser.text("#blocks pre")) > len(before))  # a live turn grows on the page
+    browser.until(
+        lambda: len(browser.text("#blocks pre")) > len(before)
+    )  # a live turn grows on the page
     browser.press("t")
     browser.shows("#rows", "1 turn ·")
     browser.script("document.querySelector('#list').scrollTo(0, 1e9)")
@@ -286,5 +340,7 @@ def test_two_hundred_long_turns_and_a_thousand_live_ones_fit_on_the_page(browser
     browser.open(f"{crowd.url}#/turn/{crowd.fold.sessions[longest][-1]}")
     assert browser.shows(".strip + .legend", "original tokens of earlier answers")
     assert "The prompt begins with all tokens" in browser.text("#cause")
-    assert "null" not in browser.text("#detail")  # the turn has no calls, so a part of the page is missing
+    assert "null" not in browser.text(
+        "#detail"
+    )  # the turn has no calls, so a part of the page is missing
     assert browser.errors() == []

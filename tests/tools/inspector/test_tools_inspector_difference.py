@@ -1,4 +1,5 @@
-"""Why a prompt departs from the one before it: each cause from the messages that it leaves on the bus."""
+"""Why a prompt departs from the one before it: each cause from the messages that it leaves on the
+bus."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Media, Message, Reasoning, Text, Thinking, ToolSpec
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Reasoning,
+    Text,
+    Thinking,
+    ToolSpec,
+)
 from schemas.frames import PromptImage
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
 from turnwire_tools.inspector.fold import Fold
@@ -36,7 +46,13 @@ def changed_at(at: int) -> list[int]:
 
 def test_an_extended_prompt_has_no_difference(bus: Bus) -> None:
     found = compared(bus, asked(*HISTORY), [*PROMPT, *OUTPUT, 77, 78])
-    assert (found.extends, found.cause, found.at, found.again, found.changes) == (True, "none", 204, 0, [])
+    assert (found.extends, found.cause, found.at, found.again, found.changes) == (
+        True,
+        "none",
+        204,
+        0,
+        [],
+    )
 
 
 def test_the_same_prompt_again_is_another_try(bus: Bus) -> None:
@@ -58,17 +74,33 @@ def test_another_image_of_the_same_size_is_a_difference(bus: Bus) -> None:
 @pytest.mark.parametrize(
     ("now", "cause", "reason"),
     [
-        ({"system": [Text("You are an agent. It is 2026-01-02.")]}, "system", "system text 1 changed (a date or time)"),
-        ({"system": [Text("You are another agent. It is 2026-01-01.")]}, "system", "system text 1 changed"),
+        (
+            {"system": [Text("You are an agent. It is 2026-01-02.")]},
+            "system",
+            "system text 1 changed (a date or time)",
+        ),
+        (
+            {"system": [Text("You are another agent. It is 2026-01-01.")]},
+            "system",
+            "system text 1 changed",
+        ),
         ({"tools": [*TOOLS, ToolSpec("Grep")]}, "tools", "the tool list changed"),
         ({"tools": TOOLS[::-1]}, "tools", "the order of the tools changed"),
-        ({"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]}, "tools", "the tool Bash changed"),
+        (
+            {"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]},
+            "tools",
+            "the tool Bash changed",
+        ),
         ({"thinking": Thinking("disabled")}, "settings", "the setting thinking changed"),
     ],
 )
-def test_change_before_the_messages_is_the_cause(bus: Bus, now: dict[str, Any], cause: str, reason: str) -> None:
+def test_change_before_the_messages_is_the_cause(
+    bus: Bus, now: dict[str, Any], cause: str, reason: str
+) -> None:
     fixed: dict[str, Any] = {"system": [Text("You are an agent. It is 2026-01-01.")]}
-    found = compared(bus, asked(*HISTORY, **{**fixed, **now}), changed_at(20), asked(user("Q"), **fixed))
+    found = compared(
+        bus, asked(*HISTORY, **{**fixed, **now}), changed_at(20), asked(user("Q"), **fixed)
+    )
     assert (found.cause, found.reason, found.at, found.again) == (cause, reason, 20, 184)
     assert [change.kind for change in found.changes] == [cause]
     assert found.changes[0].was != found.changes[0].now
@@ -78,11 +110,17 @@ def test_change_before_the_messages_is_the_cause(bus: Bus, now: dict[str, Any], 
     ("turns", "cause", "reason"),
     [
         ((user("Edited"), *HISTORY[1:]), "message", "message 1 (user) was edited"),
-        ((HISTORY[0], answer(THOUGHT, Text("other")), HISTORY[2]), "answer", "the client changed the model's answer"),
+        (
+            (HISTORY[0], answer(THOUGHT, Text("other")), HISTORY[2]),
+            "answer",
+            "the client changed the model's answer",
+        ),
         ((HISTORY[0], HISTORY[2]), "answer", "the client changed the model's answer"),
     ],
 )
-def test_a_changed_history_is_the_cause(bus: Bus, turns: tuple[Message, ...], cause: str, reason: str) -> None:
+def test_a_changed_history_is_the_cause(
+    bus: Bus, turns: tuple[Message, ...], cause: str, reason: str
+) -> None:
     at = 100 if cause == "message" else 201
     found = compared(bus, asked(*turns), changed_at(at))
     assert (found.cause, found.at, found.again) == (cause, at, 204 - at)
@@ -91,22 +129,35 @@ def test_a_changed_history_is_the_cause(bus: Bus, turns: tuple[Message, ...], ca
 
 def test_a_shorter_history_is_the_cause(bus: Bus) -> None:
     bus.turn(asked(*HISTORY), PROMPT, OUTPUT, Text("There is a.txt."))
-    found = bus.turn(asked(user("Q"), answer(Text("There is a.txt."))), changed_at(50), [5], Text("x")).difference
+    found = bus.turn(
+        asked(user("Q"), answer(Text("There is a.txt."))), changed_at(50), [5], Text("x")
+    ).difference
     assert found is not None
-    assert (found.cause, found.changes[0].was, found.changes[0].now) == ("history", "3 messages", "2 messages")
+    assert (found.cause, found.changes[0].was, found.changes[0].now) == (
+        "history",
+        "3 messages",
+        "2 messages",
+    )
 
 
 def test_reasoning_that_the_template_drops_is_the_cause(bus: Bus) -> None:
     found = compared(bus, asked(*HISTORY), changed_at(200), recall="template")
     assert (found.cause, found.again, found.changes) == ("reasoning", 4, [])
-    assert found.reason == "the reasoning in the answer of turn 1 is left out: the template renders it differently"
+    assert (
+        found.reason
+        == "the reasoning in the answer of turn 1 is left out: the template renders it differently"
+    )
 
 
 def test_reasoning_that_the_client_drops_is_named(bus: Bus) -> None:
-    found = compared(bus, asked(HISTORY[0], answer(LS), HISTORY[2]), changed_at(200), recall="unknown")
+    found = compared(
+        bus, asked(HISTORY[0], answer(LS), HISTORY[2]), changed_at(200), recall="unknown"
+    )
     assert found.cause == "reasoning"
     assert "the client did not send it back" in found.reason
-    assert [(change.kind, change.where) for change in found.changes] == [("reasoning", "message 2 (assistant)")]
+    assert [(change.kind, change.where) for change in found.changes] == [
+        ("reasoning", "message 2 (assistant)")
+    ]
 
 
 def test_another_tokenization_is_the_cause(bus: Bus) -> None:
@@ -120,10 +171,18 @@ def test_another_tokenization_is_the_cause(bus: Bus) -> None:
 
 def test_billing_headers_are_not_a_change(bus: Bus) -> None:
     def system(number: int) -> list[Text]:
-        return [Text(f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"), Text("Agent.")]
+        return [
+            Text(f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"),
+            Text("Agent."),
+        ]
 
-    found = compared(bus, asked(*HISTORY, system=system(2)), changed_at(201), asked(user("Q"), system=system(1)))
-    assert (found.cause, "system" in {change.kind for change in found.changes}) == ("reasoning", True)
+    found = compared(
+        bus, asked(*HISTORY, system=system(2)), changed_at(201), asked(user("Q"), system=system(1))
+    )
+    assert (found.cause, "system" in {change.kind for change in found.changes}) == (
+        "reasoning",
+        True,
+    )
     assert found.changes[0].where == "system text 1"  # nothing else changed
 
 

@@ -1,4 +1,5 @@
-"""Messages of a bus become turns and sessions, also where they are lost, repeated or of several attempts."""
+"""Messages of a bus become turns and sessions, also where they are lost, repeated or of several
+attempts."""
 
 from typing import Any
 
@@ -11,7 +12,16 @@ from msgspec.structs import replace
 from schemas.control import Cancel, Replay, StreamPosition
 from schemas.conversation import Call, Reasoning, Sampling, Text
 from schemas.errors import EngineFailed, Overloaded
-from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
+from schemas.events import (
+    BlockStart,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Prepared,
+    Usage,
+)
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.fold import Fold
@@ -22,8 +32,15 @@ LS = Call("toolu_1", "Bash", '{"command": "ls"}')
 
 
 def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
-    turn = bus.turn(asked(user("Q")), range(100), [7, 8, 9], Reasoning("I look."), Text("Now:"), LS, cached=64)
-    assert (turn.state, turn.finish, turn.client, turn.model) == ("finished", "stop", "claude-cli/2.1", "m")
+    turn = bus.turn(
+        asked(user("Q")), range(100), [7, 8, 9], Reasoning("I look."), Text("Now:"), LS, cached=64
+    )
+    assert (turn.state, turn.finish, turn.client, turn.model) == (
+        "finished",
+        "stop",
+        "claude-cli/2.1",
+        "m",
+    )
     assert (turn.prompt, turn.cached, turn.output, turn.calls) == (100, 64, 4, 1)
     assert (turn.worker, turn.parser) == ("worker-1", "parser-1")
     assert [block.kind for block in turn.blocks] == ["reasoning", "text", "tool_use"]
@@ -57,7 +74,12 @@ def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], LS)
     history = (user("Q"), answer(LS), result(LS, "a.txt"))
     second = bus.turn(asked(*history), range(20), [101], Text("There is a.txt."))
-    third = bus.turn(asked(*history, answer(Text("There is a.txt. ")), user("More")), range(30), [102], Text("No."))
+    third = bus.turn(
+        asked(*history, answer(Text("There is a.txt. ")), user("More")),
+        range(30),
+        [102],
+        Text("No."),
+    )
     assert [turn.session for turn in (second, third)] == [first.id, first.id]
     assert [turn.number for turn in (first, second, third)] == [1, 2, 3]
     assert [turn.previous for turn in (first, second, third)] == ["", first.id, second.id]
@@ -71,7 +93,9 @@ def test_without_a_session_id_the_history_decides(bus: Bus) -> None:
     assert one.session != other.session
     for question, first in (("One", one), ("Other", other)):
         history = (user(question), answer(Text("Done.")), user("Again"))
-        assert bus.turn(asked(*history, session=None), range(20), [1], Text("x")).previous == first.id
+        assert (
+            bus.turn(asked(*history, session=None), range(20), [1], Text("x")).previous == first.id
+        )
     again = bus.turn(asked(user("One"), session=None), range(9), [100], Text("Done."))
     assert (again.previous, again.session) == ("", again.id)
 
@@ -87,7 +111,9 @@ def test_a_helper_with_other_tools_is_a_session_of_its_own(bus: Bus) -> None:
 def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     def turn(session: str, question: str, parent: str | None = None, **more: Any) -> InspectedTurn:
         conversation = asked(user(question), session=session, **more)
-        client = replace(conversation.client, parent=parent, kind="main" if parent is None else "helper")
+        client = replace(
+            conversation.client, parent=parent, kind="main" if parent is None else "helper"
+        )
         return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
 
     main = turn("s", "Q")
@@ -99,8 +125,13 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     again = turn("s", "Q", "s/0/1")  # now it names one of its own helpers
     assert (again.session, again.parent) == (main.id, "")
     assert turn("x", "Other", "never seen").parent == ""
-    foreign = replace(asked(user("Q"), session="t").client, tenant="other", parent="s", kind="helper")
-    assert bus.turn(replace(asked(user("Q")), client=foreign), range(9), [100], Text("Done.")).parent == ""
+    foreign = replace(
+        asked(user("Q"), session="t").client, tenant="other", parent="s", kind="helper"
+    )
+    assert (
+        bus.turn(replace(asked(user("Q")), client=foreign), range(9), [100], Text("Done.")).parent
+        == ""
+    )
 
 
 def test_a_title_is_under_its_session(bus: Bus) -> None:
@@ -116,11 +147,15 @@ def test_a_title_is_under_its_session(bus: Bus) -> None:
 
 
 IDS = st.sampled_from("ab")
-CLAIMS = st.tuples(IDS, st.none() | IDS, st.sampled_from(("main", "helper", "background")), st.sampled_from("QR"))
+CLAIMS = st.tuples(
+    IDS, st.none() | IDS, st.sampled_from(("main", "helper", "background")), st.sampled_from("QR")
+)
 
 
 @given(st.lists(CLAIMS, min_size=5, max_size=15))
-def test_no_session_is_among_its_own_ancestors(claims: list[tuple[str, str | None, str, str]]) -> None:
+def test_no_session_is_among_its_own_ancestors(
+    claims: list[tuple[str, str | None, str, str]],
+) -> None:
     bus = Bus(Fold())
     for session, parent, kind, question in claims:
         conversation = asked(user(question), session=session)
@@ -139,9 +174,13 @@ def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], Text("One"))
     history = (user("Q"), answer(Text("One")), user("Q2"))
     second = bus.turn(asked(*history), range(20), [101], Text("Two"))
-    third = bus.turn(asked(*history, answer(Text("Changed")), user("Q3")), range(30), [102], Text("x"))
+    third = bus.turn(
+        asked(*history, answer(Text("Changed")), user("Q3")), range(30), [102], Text("x")
+    )
     assert (third.session, third.previous) == (first.id, second.id)
-    fork = bus.turn(asked(user("Q"), answer(Text("One")), user("Another")), range(20), [103], Text("y"))
+    fork = bus.turn(
+        asked(user("Q"), answer(Text("One")), user("Another")), range(20), [103], Text("y")
+    )
     assert fork.previous == second.id  # the newest turn with this history; it has no answer to it
     assert fork.session == first.id
 
@@ -153,9 +192,15 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     bus.send(Replay("frontend-1", [StreamPosition(turn, 1, 3)]))
     bus.events(turn, Prepared(9, 99, "worker-1", "parser-2"))
     bus.events(turn, Interrupted("worker-1", pack_ids([1, 2]), EngineFailed("gone").info, 0, 3))
-    bus.send(TurnRequest(turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]), avoid=["worker-1"]))
+    bus.send(
+        TurnRequest(
+            turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]), avoid=["worker-1"]
+        )
+    )
     late = Prepared(9, 99, "worker-1", "parser-1")
-    request = GenerateRequest(turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1", Sampling(), [], Raw(b"null"))
+    request = GenerateRequest(
+        turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1", Sampling(), [], Raw(b"null")
+    )
     bus.send(request, "worker-2")
     bus.events(turn, late, attempt=1)
     for _ in range(2):
@@ -163,7 +208,12 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     bus.events(turn, Delta(0, 3, "lo"), block_events(0, Text("Hello"))[2], attempt=2)
     bus.finish(turn, 1, output=4)
     found = bus.fold.turns[turn]
-    assert [mark.kind for mark in found.marks if mark.trouble] == ["replay", "takeover", "interrupted", "attempt"]
+    assert [mark.kind for mark in found.marks if mark.trouble] == [
+        "replay",
+        "takeover",
+        "interrupted",
+        "attempt",
+    ]
     assert [(mark.kind, mark.text) for mark in found.marks[-4:]] == [
         ("attempt", "attempt 2, continues after 2 tokens, avoids worker-1"),
         ("placed", "9 tokens, on worker-2"),
@@ -214,7 +264,10 @@ def test_kept_turns_and_prompts_are_bounded() -> None:
     fold = Fold(max_turns=4, max_bytes=20_000)
     bus = Bus(fold)
     with fold.watching() as changed:
-        turns = [bus.turn(asked(user(f"Q{number}"), session=None), range(500), [1], Text("x")) for number in range(6)]
+        turns = [
+            bus.turn(asked(user(f"Q{number}"), session=None), range(500), [1], Text("x"))
+            for number in range(6)
+        ]
     assert list(fold.turns) == [turn.id for turn in turns[2:]]
     assert set(fold.sessions) == set(fold.turns) == set(changed)
     followed = asked(user("Q3"), answer(Text("x")), user("More"), session=None)
@@ -249,8 +302,13 @@ def test_an_end_counts_for_the_prefill_rate(bus: Bus) -> None:
 def test_the_text_of_answers_is_bounded() -> None:
     fold = Fold(max_bytes=20_000)
     bus = Bus(fold)
-    turns = [bus.turn(asked(user(f"Q{at}"), session=None), range(9), [1], Text("x" * 9000)) for at in range(5)]
-    assert list(fold.turns) == [turn.id for turn in turns[-3:]]  # two and the one that made it too much
+    turns = [
+        bus.turn(asked(user(f"Q{at}"), session=None), range(9), [1], Text("x" * 9000))
+        for at in range(5)
+    ]
+    assert list(fold.turns) == [
+        turn.id for turn in turns[-3:]
+    ]  # two and the one that made it too much
 
 
 def test_the_parse_context_is_kept_with_the_prompt(bus: Bus) -> None:

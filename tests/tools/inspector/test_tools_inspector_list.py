@@ -1,4 +1,5 @@
-"""The list of the inspector's page, in Node.js: the order of sessions and of the helpers that they started."""
+"""The list of the inspector's page, in Node.js: the order of sessions and of the helpers that they
+started."""
 
 import json
 import shutil
@@ -27,7 +28,9 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine
 
 def evaluate(expression: str, rows: Sequence[Mapping[str, Any]]) -> Any:
     """Returns the value of an expression over `rows` in the list's module."""
-    page = "\n".join(line for line in LIST.read_text().splitlines() if not line.startswith("import "))
+    page = "\n".join(
+        line for line in LIST.read_text().splitlines() if not line.startswith("import ")
+    )
     script = f"{GROUP_BY}{page}\nconst rows = {json.dumps(rows)};\nconsole.log(JSON.stringify({expression}));"
     command = [str(NODE), "--input-type=module", "-"]
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
@@ -36,7 +39,8 @@ def evaluate(expression: str, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def tree(parents: Sequence[tuple[str, str]]) -> list[tuple[str, int]]:
-    """Returns the session and depth of each row. `parents`: sessions with their parents, the newest first."""
+    """Returns the session and depth of each row. `parents`: sessions with their parents, the newest
+    first."""
     rows = [{"session": session, "parent": parent} for session, parent in parents]
     shown = evaluate("tree(rows).map((row) => [row.session, row.depth])", rows)
     return [(session, depth) for session, depth in shown]
@@ -56,5 +60,7 @@ def test_figures_of_a_session_are_those_of_all_its_turns() -> None:
     names = ["prompt", "cached", "again", "output", "calls"]
     turns = [dict(zip(names, [100 * n, 90 * n, n, 7, n % 2], strict=True)) for n in range(1, 5)]
     row = evaluate("List.prototype.summary.call({ turnsOf: () => rows }, 'a')", turns)
-    assert {name: row[name] for name in names} == {name: sum(turn[name] for turn in turns) for name in names}
+    assert {name: row[name] for name in names} == {
+        name: sum(turn[name] for turn in turns) for name in names
+    }
     assert row["turns"] == 4

@@ -38,18 +38,30 @@ class Recording(Bus):
 
     def send(self, message: Any, receiver: str = "") -> None:
         super().send(message, receiver)
-        subject = subjects.generate("m", receiver) if isinstance(message, GenerateRequest) else SUBJECTS[type(message)]
-        data = encode_generate(message) if isinstance(message, GenerateRequest) else msgspec.json.encode(message)
+        subject = (
+            subjects.generate("m", receiver)
+            if isinstance(message, GenerateRequest)
+            else SUBJECTS[type(message)]
+        )
+        data = (
+            encode_generate(message)
+            if isinstance(message, GenerateRequest)
+            else msgspec.json.encode(message)
+        )
         self.messages += msgspec.json.encode(line_of(self.now, subject, data)) + b"\n"
         self.turns += b"".join(self.recorder.take(message, self.now, receiver))
 
 
 def session(bus: Bus) -> list[TurnView]:
     """Two turns; the second one's instructions changed."""
-    first = bus.turn(asked(user("Question"), session=None), range(1000, 1200), [1, 2, 3], Text("I look."), LS)
+    first = bus.turn(
+        asked(user("Question"), session=None), range(1000, 1200), [1, 2, 3], Text("I look."), LS
+    )
     history = (user("Question"), answer(Text("I look."), LS), result(LS, "a.txt"))
     now = asked(*history, session=None, system=[Text("New.")])
-    second = bus.turn(now, range(5000, 5300), [4], Text("Done."), reused=7, recall="moved", cached=16)
+    second = bus.turn(
+        now, range(5000, 5300), [4], Text("Done."), reused=7, recall="moved", cached=16
+    )
     return views(bus.fold, first.id, second.id)
 
 
@@ -75,7 +87,16 @@ def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> 
     live = session(bus)
     replayed = views(played(bus.turns), *fold.turns)
     for one, other in zip(live, replayed, strict=True):
-        for name in ("difference", "segments", "blocks", "worker", "recall", "reused", "finish", "cost"):
+        for name in (
+            "difference",
+            "segments",
+            "blocks",
+            "worker",
+            "recall",
+            "reused",
+            "finish",
+            "cost",
+        ):
             assert getattr(one, name) == getattr(other, name), name
         for name in Row.__struct_fields__:
             assert getattr(other, name) == ("" if name == "client" else getattr(one, name)), name
@@ -87,7 +108,12 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     bus = Recording(fold, redact=True)
     session(bus)
     first, second = views(played(bus.turns), *fold.turns)
-    assert (first.prompt, first.tokens, second.prompt, second.session) == (200, False, 300, first.id)
+    assert (first.prompt, first.tokens, second.prompt, second.session) == (
+        200,
+        False,
+        300,
+        first.id,
+    )
     assert second.difference is not None
     assert (second.difference.cause, second.difference.at) == ("system", None)
     assert b"Question" not in bus.turns
@@ -98,12 +124,17 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     [
         ('{"subject": "tw.v2.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
         ('{"time": 1.0, "subject": "tw.v2.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
-        ('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}', ":1: tw.v1.turn.m.p is from another release"),
+        (
+            '{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}',
+            ":1: tw.v1.turn.m.p is from another release",
+        ),
         ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
         ("nonsense", ":1: "),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_files_are_refused(
+    tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "file.jsonl"
     file.write_text(text)
     assert main(["inspect", str(file), "--port", "0"]) == 2
@@ -114,7 +145,9 @@ def test_a_port_in_use_has_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixtur
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["inspect", "--port", str(port)]) == 1
-    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
+    assert (
+        f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
+    )
 
 
 def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +162,9 @@ def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:
-    assert [required_key(Flags(host=host)) for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")] == [None] * 4
+    assert [
+        required_key(Flags(host=host)) for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")
+    ] == [None] * 4
     keys = {required_key(Flags(host=host)) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")}
     assert len(keys - {None}) == 4  # a new one each time
     file = tmp_path / "key"

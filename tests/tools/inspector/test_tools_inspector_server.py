@@ -31,7 +31,10 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
     async with serving(bus.fold) as client:
         for path in ("/", "/page/app.js", "/api/turns/turn0001", "/api/turns/none", "/none"):
             response = await client.get(path)
-            assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]
+            assert (
+                "default-src 'none'; script-src 'self'"
+                in response.headers["content-security-policy"]
+            )
             assert response.headers["x-content-type-options"] == "nosniff"
         found = await (await client.get("/api/turns/turn0001")).json()
         assert found["blocks"][0]["text"] == "<script>alert(1)</script>"
@@ -46,10 +49,14 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
 async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(9), [1, 2], Text("x"))
     async with serving(bus.fold) as client:
-        assert (await (await client.get("/api/sessions/turn0001")).json())["turns"][0]["output"] == 3
+        assert (await (await client.get("/api/sessions/turn0001")).json())["turns"][0][
+            "output"
+        ] == 3
         tokens = await (await client.get("/api/turns/turn0001/tokens")).json()
         assert tokens == {"ids": [1, 2], "texts": [], "blocks": []}
-        assert [row["id"] for row in await (await client.get("/api/search?q=req_turn0001")).json()] == ["turn0001"]
+        assert [
+            row["id"] for row in await (await client.get("/api/search?q=req_turn0001")).json()
+        ] == ["turn0001"]
         assert await (await client.get("/api/search")).json() == []
         for path in ("turns/none", "turns/none/tokens", "sessions/none"):
             response = await client.get(f"/api/{path}")
@@ -79,7 +86,9 @@ async def test_a_page_under_a_name_of_its_own_is_refused(fold: Fold) -> None:
         assert (await client.get("/", headers={"host": "localhost:8090"})).status == 200
 
 
-async def rows_until(response: aiohttp.ClientResponse, enough: Callable[[list[Any]], bool]) -> list[list[Any]]:
+async def rows_until(
+    response: aiohttp.ClientResponse, enough: Callable[[list[Any]], bool]
+) -> list[list[Any]]:
     """The batches of a stream, until there are enough."""
     parser, batches = SseParser(), list[list[Any]]()
     async for chunk in response.content.iter_any():
@@ -109,6 +118,6 @@ async def test_a_stream_has_all_turns_in_bounded_batches_and_then_changes(bus: B
 @pytest.mark.parametrize("text", ["index.html", "app.js", "style.css"])
 def test_the_page_is_shipped(text: str) -> None:
     assert (PAGE / text).is_file()
-    assert msgspec.toml.decode((PAGE.parents[2] / "pyproject.toml").read_bytes())["tool"]["setuptools"]["package-data"][
-        "turnwire_tools.inspector"
-    ] == ["page/*"]
+    assert msgspec.toml.decode((PAGE.parents[2] / "pyproject.toml").read_bytes())["tool"][
+        "setuptools"
+    ]["package-data"]["turnwire_tools.inspector"] == ["page/*"]

@@ -35,10 +35,15 @@ def test_answers_after_a_difference_are_not_in_the_prompt(bus: Bus) -> None:
     changed = [*range(1000, 1100), *range(3000, 3200)]
     turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), changed, [5], Text("x"))
     third = bus.turn(
-        asked(*HISTORY, answer(Text("x")), user("More"), system=[Text("New.")]), [*changed, 5, 6], [7], Text("y")
+        asked(*HISTORY, answer(Text("x")), user("More"), system=[Text("New.")]),
+        [*changed, 5, 6],
+        [7],
+        Text("y"),
     )
     assert third.previous == turn.id
-    assert [one.answer for one in segments_of(third, bus.fold.ancestors(third)) if one.answer] == [2]
+    assert [one.answer for one in segments_of(third, bus.fold.ancestors(third)) if one.answer] == [
+        2
+    ]
 
 
 def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
@@ -85,7 +90,14 @@ def test_rows_are_found_by_request_id(bus: Bus) -> None:
     assert search(bus.fold, "tur") == search(bus.fold, "turn9") == []
     assert len(search(bus.fold, "turn", limit=2)) == 2
     (row,) = rows_of(bus.fold, [turns[0].id, "gone"])
-    assert (row.prompt, row.cached, row.output, row.calls, row.ttft_ms, row.trouble) == (9, 0, 2, 0, 3000.0, False)
+    assert (row.prompt, row.cached, row.output, row.calls, row.ttft_ms, row.trouble) == (
+        9,
+        0,
+        2,
+        0,
+        3000.0,
+        False,
+    )
 
 
 def test_a_session_has_its_turns_and_reasons(bus: Bus) -> None:

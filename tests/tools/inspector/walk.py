@@ -1,4 +1,5 @@
-"""A session of an agent in which the seventh turn computes everything again: the date in its instructions changed.
+"""A session of an agent in which the seventh turn computes everything again: the date in its
+instructions changed.
 
 `python -m tests.tools.inspector.walk URL` plays it on a running server (docs/inspector.md).
 """
@@ -29,7 +30,11 @@ WORDS = [
 TOOL = {
     "name": "Bash",
     "description": "Runs a command.",
-    "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+    "input_schema": {
+        "type": "object",
+        "properties": {"command": {"type": "string"}},
+        "required": ["command"],
+    },
 }
 
 
@@ -42,12 +47,20 @@ def play(url: str, session: str = "walk") -> list[str]:
             text = f"{filler(turn, 4500)}\nRun `cat chapter-{turn}.txt` with your shell tool."
             messages.append({"role": "user", "content": text})
         date = "2026-11-23" if turn < TURNS else "2026-11-24"
-        answer = post(url, session, messages, f"You are a coding agent.\nToday's date is {date}.\n{filler(0, 3000)}")
+        answer = post(
+            url,
+            session,
+            messages,
+            f"You are a coding agent.\nToday's date is {date}.\n{filler(0, 3000)}",
+        )
         requests.append(answer["id"].removeprefix("msg_"))
         messages.append({"role": "assistant", "content": answer["content"]})
         calls = [block["id"] for block in answer["content"] if block["type"] == "tool_use"]
         if calls:
-            results = [{"type": "tool_result", "tool_use_id": call, "content": filler(turn, 4500)} for call in calls]
+            results = [
+                {"type": "tool_result", "tool_use_id": call, "content": filler(turn, 4500)}
+                for call in calls
+            ]
             messages.append({"role": "user", "content": results})
     return requests
 

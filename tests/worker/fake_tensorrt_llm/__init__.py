@@ -1,8 +1,9 @@
 """A `tensorrt_llm` as strict as the real one, of any release in `releases.toml`.
 
-`Package(version)` has its modules; `root.LLM.last` is the engine that was built. Names and values that the release lacks
-are refused as there; what it accepts and ignores is noted in `Runtime.breaches`, for nothing may be sent in vain. It can
-only be imported on the main thread: the real one initialises MPI there.
+`Package(version)` has its modules; `root.LLM.last` is the engine that was built. Names and values
+that the release lacks are refused as there; what it accepts and ignores is noted in
+`Runtime.breaches`, for nothing may be sent in vain. It can only be imported on the main thread: the
+real one initialises MPI there.
 """
 
 import asyncio
@@ -20,12 +21,23 @@ from typing import Any, ClassVar
 
 from services.worker.engines.trtllm.releases import Release, known_release
 
-from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime, reports_death, since
+from .runtime import (
+    EngineDeadError,
+    Executor,
+    RequestError,
+    RequestOutput,
+    Runtime,
+    reports_death,
+    since,
+)
 
 VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc27", "1.4.0rc1"]
-"""One of each family: statistics by queue; by call; with priority; with penalties and min_p; the newest known."""
+"""One of each family: statistics by queue; by call; with priority; with penalties and min_p; the
+newest known."""
 
-_SCHEDULER = frozenset({"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"})
+_SCHEDULER = frozenset(
+    {"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"}
+)
 _SCHEDULER_RC24 = frozenset({"use_python_scheduler", "enable_prefix_aware_scheduling"})
 _KV_CACHE = frozenset(
     [
@@ -46,7 +58,12 @@ _DRAFTERS = ("NGram", "User_Provided")
 _MOST_LOGPROBS = 100
 """Since 1.3.0rc26."""
 CAPACITY_POLICIES = frozenset({"GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"})
-_SAMPLING_DEFAULTS = {"max_tokens": 32, "detokenize": True, "n": 1, "include_stop_str_in_output": False}
+_SAMPLING_DEFAULTS = {
+    "max_tokens": 32,
+    "detokenize": True,
+    "n": 1,
+    "include_stop_str_in_output": False,
+}
 
 
 class Strict:
@@ -64,29 +81,42 @@ class Strict:
         self.__dict__.update(fields)
 
 
-def _strict(name: str, fields: frozenset[str], choices: Mapping[str, frozenset[str]] | None = None) -> type[Strict]:
+def _strict(
+    name: str, fields: frozenset[str], choices: Mapping[str, frozenset[str]] | None = None
+) -> type[Strict]:
     return type(name, (Strict,), {"model_fields": dict.fromkeys(fields), "choices": choices or {}})
 
 
 def _scheduler_config(release: Release) -> type[Strict]:
-    policies = {"waiting_queue_policy": release.waiting_queue_policy, "capacity_scheduler_policy": CAPACITY_POLICIES}
+    policies = {
+        "waiting_queue_policy": release.waiting_queue_policy,
+        "capacity_scheduler_policy": CAPACITY_POLICIES,
+    }
     own = {"waiting_queue_policy"} if release.waiting_queue_policy else set()
     newer = _SCHEDULER_RC24 if since(release, "1.3.0rc24") else set()
     return _strict("SchedulerConfig", _SCHEDULER | own | newer, policies)
 
 
 def _kv_cache_config(release: Release) -> type[Strict]:
-    return _strict("KvCacheConfig", _KV_CACHE | ({"kv_events_config"} if since(release, "1.3.0rc27") else set()))
+    return _strict(
+        "KvCacheConfig",
+        _KV_CACHE | ({"kv_events_config"} if since(release, "1.3.0rc27") else set()),
+    )
 
 
 def _signature(names: Sequence[str], *, first: Sequence[str] = ()) -> inspect.Signature:
     kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in first]
-    rest = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names if name not in first]
+    rest = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in names
+        if name not in first
+    ]
     return inspect.Signature([*kinds, *rest])
 
 
 class SamplingParams:
-    """Fields by the release; `generate_async` changes the object, so that each belongs to one request."""
+    """Fields by the release; `generate_async` changes the object, so that each belongs to one
+    request."""
 
     names: ClassVar[frozenset[str]] = frozenset()
     most_logprobs: ClassVar[float] = float("inf")
@@ -132,8 +162,15 @@ class GuidedDecodingParams:
 
 
 class RangeConfig:
-    def __init__(self, token_start: int, token_end: int | None, priority: int, duration_ms: timedelta | None) -> None:
-        self.token_start, self.token_end, self.priority, self.duration = token_start, token_end, priority, duration_ms
+    def __init__(
+        self, token_start: int, token_end: int | None, priority: int, duration_ms: timedelta | None
+    ) -> None:
+        self.token_start, self.token_end, self.priority, self.duration = (
+            token_start,
+            token_end,
+            priority,
+            duration_ms,
+        )
         if not 0 <= priority <= 100 or (token_end is not None and token_end <= token_start):
             raise ValueError("invalid retention of a range")
         if duration_ms is not None and not isinstance(duration_ms, timedelta):
@@ -160,7 +197,10 @@ class ConversationParams(Strict):
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
-        if not isinstance(fields.get("conversation_id"), str) or not fields["conversation_id"].strip():
+        if (
+            not isinstance(fields.get("conversation_id"), str)
+            or not fields["conversation_id"].strip()
+        ):
             raise ValueError("conversation_id must be non-empty")
 
 
@@ -178,7 +218,10 @@ class LLM:
 
     def __init__(self, model: object, **kwargs: Any) -> None:
         release = self.release
-        if "sampler_type" not in release.llm and kwargs.get("sampler_type") in ("auto", "TorchSampler"):
+        if "sampler_type" not in release.llm and kwargs.get("sampler_type") in (
+            "auto",
+            "TorchSampler",
+        ):
             del kwargs["sampler_type"]
         if unknown := sorted(set(kwargs) - release.llm):
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
@@ -186,7 +229,9 @@ class LLM:
         cache = _kv_cache_config(release)(**kwargs.get("kv_cache_config") or {})
         policy = getattr(scheduler, "capacity_scheduler_policy", "GUARANTEED_NO_EVICT")
         if kwargs.get("kv_connector_config") and policy != "GUARANTEED_NO_EVICT":
-            raise NotImplementedError("KV connector is only supported with guaranteed no evict scheduler policy")
+            raise NotImplementedError(
+                "KV connector is only supported with guaranteed no evict scheduler policy"
+            )
         self.kwargs = kwargs
         self.cache = vars(cache)
         self.args = types.SimpleNamespace(max_seq_len=kwargs.get("max_seq_len"))
@@ -201,7 +246,9 @@ class LLM:
         drafts = kwargs.get("speculative_config")
         if drafts and drafts["decoding_type"] not in _DRAFTERS:
             self.runtime.drafts = drafts
-        if self.runtime.pauses and not (release.frees_paused and kwargs.get("pipeline_parallel_size", 1) == 1):
+        if self.runtime.pauses and not (
+            release.frees_paused and kwargs.get("pipeline_parallel_size", 1) == 1
+        ):
             self.runtime.breaches.append("paused requests keep their blocks")
         self._executor = Executor(self.runtime)
         self.shutdowns = 0
@@ -209,9 +256,15 @@ class LLM:
         LLM.last = self
         if reports_death(release):
             self._check_health = lambda: not self.runtime.dead
-            self.get_kv_cache_capacity = lambda: {"maxNumBlocks": 1024, "tokensPerBlock": 32, "maxNumTokens": 32768}
+            self.get_kv_cache_capacity = lambda: {
+                "maxNumBlocks": 1024,
+                "tokensPerBlock": 32,
+                "maxNumTokens": 32768,
+            }
 
-    def generate_async(self, inputs: list[int], sampling_params: Any = None, **kwargs: Any) -> RequestOutput:
+    def generate_async(
+        self, inputs: list[int], sampling_params: Any = None, **kwargs: Any
+    ) -> RequestOutput:
         if unknown := sorted(set(kwargs) - self.release.generate):
             raise TypeError(f"generate_async() got an unexpected keyword argument {unknown[0]!r}")
         if self.shutdowns or self._executor.is_shutdown():
@@ -222,12 +275,16 @@ class LLM:
         if not 0.0 <= kwargs.get("priority", 0.5) <= 1.0:
             raise ValueError("priority must be in [0, 1]")
         trace = kwargs.get("trace_headers", {})
-        if not isinstance(trace, dict) or not all(isinstance(text, str) for pair in trace.items() for text in pair):
+        if not isinstance(trace, dict) or not all(
+            isinstance(text, str) for pair in trace.items() for text in pair
+        ):
             raise TypeError("trace_headers must be a dict of strings")
         for name, kind in _CACHE_ARGUMENTS.items():
             if not isinstance(kwargs.get(name), kind | None):
                 raise TypeError(f"{name} must be a {kind.__name__}")
-        if sampling_params.guided_decoding is not None and not self.kwargs.get("guided_decoding_backend"):
+        if sampling_params.guided_decoding is not None and not self.kwargs.get(
+            "guided_decoding_backend"
+        ):
             raise ValueError("guided_decoding_backend is not set")
         if sampling_params.used:
             raise AssertionError("SamplingParams were used before")
@@ -235,7 +292,11 @@ class LLM:
         if self.runtime.dead and reports_death(self.release):
             raise EngineDeadError("the engine is dead")
         output = RequestOutput(
-            self.runtime, inputs, sampling_params, kwargs.get("cache_salt"), kwargs.get("priority", 0.5)
+            self.runtime,
+            inputs,
+            sampling_params,
+            kwargs.get("cache_salt"),
+            kwargs.get("priority", 0.5),
         )
         output.cache_arguments = {name: kwargs[name] for name in _CACHE_ARGUMENTS if name in kwargs}
         self.runtime.submit(output)
@@ -262,7 +323,8 @@ class LLM:
             raise RuntimeError("event_buffer_max_size is 0")
 
     def _get(self, what: str, timeout: float) -> list[dict[str, Any]]:
-        """Blocks the thread. By queue it returns when nothing has come for `timeout`, by call at the first data."""
+        """Blocks the thread. By queue it returns when nothing has come for `timeout`, by call at
+        the first data."""
         if threading.current_thread() is threading.main_thread():
             self.runtime.breaches.append(f"{what} read on the event loop's thread")
         if self.release.statistics == "iterator":
@@ -301,7 +363,9 @@ class Package(MetaPathFinder):
     def __init__(self, version: str) -> None:
         release = known_release(version)
         parts = ("", ".llmapi", ".executor", ".executor.proxy", ".conversation_params")
-        root, llmapi, executor, proxy, conversations = (types.ModuleType(f"tensorrt_llm{part}") for part in parts)
+        root, llmapi, executor, proxy, conversations = (
+            types.ModuleType(f"tensorrt_llm{part}") for part in parts
+        )
         self.root: Any = root
         self.modules = {module.__name__: module for module in (root, llmapi, executor, proxy)}
         if "conversation_params" in release.generate:
@@ -310,7 +374,9 @@ class Package(MetaPathFinder):
         generate: Any = lambda self, *args, **kwargs: LLM.generate_async(self, *args, **kwargs)  # noqa: E731
         first = ["inputs", "sampling_params"]
         generate.__signature__ = _signature(sorted(release.generate), first=["self", *first])
-        llm: Any = type("LLM", (LLM,), {"release": release, "generate_async": generate, "last": None})
+        llm: Any = type(
+            "LLM", (LLM,), {"release": release, "generate_async": generate, "last": None}
+        )
         sampling: Any = type("SamplingParams", (SamplingParams,), {"names": release.sampling})
         if since(release, "1.3.0rc26"):
             sampling.most_logprobs = _MOST_LOGPROBS
@@ -324,10 +390,18 @@ class Package(MetaPathFinder):
             TorchLlmArgs=_strict("TorchLlmArgs", release.llm),
             SchedulerConfig=_scheduler_config(release),
             KvCacheConfig=_kv_cache_config(release),
-            WaitingQueuePolicy=enum.Enum("WaitingQueuePolicy", sorted(release.waiting_queue_policy)),
+            WaitingQueuePolicy=enum.Enum(
+                "WaitingQueuePolicy", sorted(release.waiting_queue_policy)
+            ),
         )
-        self._set(executor, __path__=[], **({"EngineDeadError": EngineDeadError} if reports_death(release) else {}))
-        by_queue = {"dispatch_stats_task": lambda self: True} if release.statistics == "iterator" else {}
+        self._set(
+            executor,
+            __path__=[],
+            **({"EngineDeadError": EngineDeadError} if reports_death(release) else {}),
+        )
+        by_queue = (
+            {"dispatch_stats_task": lambda self: True} if release.statistics == "iterator" else {}
+        )
         self._set(proxy, GenerationExecutorProxy=type("GenerationExecutorProxy", (), by_queue))
 
     @staticmethod
@@ -336,7 +410,11 @@ class Package(MetaPathFinder):
             setattr(module, name, value)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, _MainThreadLoader(self.modules[name])) if name in self.modules else None
+        return (
+            ModuleSpec(name, _MainThreadLoader(self.modules[name]))
+            if name in self.modules
+            else None
+        )
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)
@@ -355,4 +433,6 @@ class _MainThreadLoader(Loader):
         return self._module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        assert threading.current_thread() is threading.main_thread(), "MPI is initialised on the importing thread"
+        assert threading.current_thread() is threading.main_thread(), (
+            "MPI is initialised on the importing thread"
+        )

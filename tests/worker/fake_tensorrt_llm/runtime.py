@@ -1,7 +1,9 @@
-"""The running half of the fake: a thread that decodes, result objects that change in place, a KV cache that tells.
+"""The running half of the fake: a thread that decodes, result objects that change in place, a KV
+cache that tells.
 
-It behaves as TensorRT-LLM is documented to, traps included: results are one mutable object, leaving the iterator stops
-nothing, the worker cuts `max_tokens` to its own window, and a killed 1.2 reports nothing at all.
+It behaves as TensorRT-LLM is documented to, traps included: results are one mutable object, leaving
+the iterator stops nothing, the worker cuts `max_tokens` to its own window, and a killed 1.2 reports
+nothing at all.
 """
 
 import asyncio
@@ -28,7 +30,8 @@ def since(release: Release, version: str) -> bool:
 
 
 def reports_death(release: Release) -> bool:
-    """Whether open requests get an error when the worker has died: since 1.3.0rc24, as errors of long prompts."""
+    """Whether open requests get an error when the worker has died: since 1.3.0rc24, as errors of
+    long prompts."""
     return bool(release.refuses_long_prompts)
 
 
@@ -78,7 +81,9 @@ class Executor:
 class RequestOutput:
     """Result, future and asynchronous iterator in one."""
 
-    def __init__(self, engine: "Runtime", prompt: list[int], sampling: Any, salt: str | None, priority: float) -> None:
+    def __init__(
+        self, engine: "Runtime", prompt: list[int], sampling: Any, salt: str | None, priority: float
+    ) -> None:
         """`sampling`: of either version."""
         self.request_id = next(engine.ids)
         self.prompt_token_ids = prompt
@@ -195,7 +200,11 @@ class Runtime:
 
     def submit(self, output: RequestOutput) -> None:
         sampling, prompt = output.sampling, len(output.prompt_token_ids)
-        self.breaches += [f"{name} is ignored" for name in self._release.ignored if getattr(sampling, name) is not None]
+        self.breaches += [
+            f"{name} is ignored"
+            for name in self._release.ignored
+            if getattr(sampling, name) is not None
+        ]
         if not self._by_priority and output.priority != 0.5:
             self.breaches.append("priority is ignored")
         if refused := self._undrafted(sampling):
@@ -204,7 +213,11 @@ class Runtime:
         if self._window is not None:
             room = self._window - prompt
             if room <= 0:
-                output.deliver(RequestError(f"`default_max_tokens` ({room}) = max_seq_len ({self._window}) - ..."))
+                output.deliver(
+                    RequestError(
+                        f"`default_max_tokens` ({room}) = max_seq_len ({self._window}) - ..."
+                    )
+                )
                 return
             sampling.max_tokens = min(sampling.max_tokens, room)
         if sampling.ignore_eos:
@@ -217,7 +230,8 @@ class Runtime:
             self._wake.notify()
 
     def _undrafted(self, sampling: Any) -> str:
-        """Returns why speculative decoding refuses the request at admission; fields that it ignores are breaches."""
+        """Returns why speculative decoding refuses the request at admission; fields that it ignores
+        are breaches."""
         if self.drafts is None:
             return ""
         penalties = () if self.drafts.get("enable_penalty") else PENALTIES
@@ -228,7 +242,9 @@ class Runtime:
         }
         refused = {"min_p", *PENALTIES} if since(self._release, "1.3.0rc26") else {"min_p"}
         self.breaches += [f"{name} is ignored by speculative decoding" for name in sent - refused]
-        return " and ".join(sorted(f"{name} is not supported with speculative decoding" for name in sent & refused))
+        return " and ".join(
+            sorted(f"{name} is not supported with speculative decoding" for name in sent & refused)
+        )
 
     def enqueue_abort(self, output: RequestOutput) -> None:
         with self._wake:
@@ -255,7 +271,12 @@ class Runtime:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self.down or self.dead or self.aborts or ((self.running or self.waiting) and not self.held)):
+                while not (
+                    self.down
+                    or self.dead
+                    or self.aborts
+                    or ((self.running or self.waiting) and not self.held)
+                ):
                     self._wake.wait(0.05)
                 if self.down or self.dead:
                     return
@@ -264,7 +285,9 @@ class Runtime:
                 if not self.held:
                     while self.waiting and len(self.running) < self._batch:
                         output = (
-                            max(self.waiting, key=lambda one: one.priority) if self._by_priority else self.waiting[0]
+                            max(self.waiting, key=lambda one: one.priority)
+                            if self._by_priority
+                            else self.waiting[0]
                         )
                         tokens = self.paused.get(output) or list(output.prompt_token_ids)
                         if not self._fits({**self.running, output: tokens}):
@@ -292,7 +315,9 @@ class Runtime:
         if self._kv_tokens is None:
             return True
         most = (
-            len(tokens) + 1 if self.pauses else len(output.prompt_token_ids) + output.sampling.max_tokens
+            len(tokens) + 1
+            if self.pauses
+            else len(output.prompt_token_ids) + output.sampling.max_tokens
             for output, tokens in running.items()
         )
         return sum(-(-count // BLOCK) for count in most) * BLOCK <= self._kv_tokens
@@ -347,7 +372,8 @@ class Runtime:
                     "type": "stored_block",
                     "block_hash": hash(key),
                     "tokens": [
-                        {"type": "unique_token", "token_id": t, "token_extra_id": 0} for t in tokens[end - BLOCK : end]
+                        {"type": "unique_token", "token_id": t, "token_extra_id": 0}
+                        for t in tokens[end - BLOCK : end]
                     ],
                     "cache_level": 0,
                     "priority": 35,

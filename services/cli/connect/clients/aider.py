@@ -1,4 +1,5 @@
-"""Sets up aider with Chat Completions: a configuration file beside the user's, and a file with the model's limits."""
+"""Sets up aider with Chat Completions: a configuration file beside the user's, and a file with the
+model's limits."""
 
 import shlex
 from typing import Any
@@ -7,9 +8,13 @@ from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 
 
 def make_settings(target: Target) -> Plan:
-    """Makes `~/.aider.turnwire.conf.yml`, which `aider --config` reads instead of the user's. JSON is also YAML."""
+    """Makes `~/.aider.turnwire.conf.yml`, which `aider --config` reads instead of the user's. JSON
+    is also YAML."""
     folder = target.settings_folder("~")
-    path, limits = f"{folder}/.aider.{PROVIDER}.conf.yml", f"{folder}/.aider.{PROVIDER}.metadata.json"
+    path, limits = (
+        f"{folder}/.aider.{PROVIDER}.conf.yml",
+        f"{folder}/.aider.{PROVIDER}.metadata.json",
+    )
     name = f"openai/{target.model.id}"
     values = {
         "model": name,

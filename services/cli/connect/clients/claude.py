@@ -5,8 +5,8 @@ from services.cli.connect.client import Client, Plan, Settings, Target
 UNKNOWN_MODEL_OUTPUT = 32_000
 """`max_tokens` in Claude Code's requests for a model that it does not know."""
 SMALL_WINDOW = 64 * 1024
-"""Claude Code compacts at window - min(max_tokens, 20,000) - 3,000 tokens, and its own prompt takes 16,000. With a
-small window it only works with a lower `max_tokens`."""
+"""Claude Code compacts at window - min(max_tokens, 20,000) - 3,000 tokens, and its own prompt takes
+16,000. With a small window it only works with a lower `max_tokens`."""
 _TIERS = ("OPUS", "SONNET", "HAIKU", "FABLE")
 
 
@@ -19,7 +19,8 @@ def make_settings(target: Target) -> Plan:
         "ANTHROPIC_MODEL": name,
         **{f"ANTHROPIC_DEFAULT_{tier}_MODEL": name for tier in _TIERS},
         **limits(target.model.window, target.model.longest),
-        "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1",  # headers that say what kind of request it is (docs/clients.md)
+        # headers that say what kind of request it is (docs/clients.md)
+        "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1",
     }
     folder = target.settings_folder("~/.claude", "CLAUDE_CONFIG_DIR")
     note = (
@@ -37,7 +38,8 @@ def make_settings(target: Target) -> Plan:
 def limits(window: int, longest: int) -> dict[str, str]:
     """Makes variables for the longest answer and the context window, in tokens; 0: unknown.
 
-    Without them, Claude Code assumes a window of a million tokens for a model that it does not know.
+    Without them, Claude Code assumes a window of a million tokens for a model that it does not
+    know.
     """
     if not window:
         return {}

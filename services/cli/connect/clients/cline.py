@@ -1,4 +1,5 @@
-"""Sets up the CLI of Cline with Chat Completions: the provider `openai-compatible` in providers.json."""
+"""Sets up the CLI of Cline with Chat Completions: the provider `openai-compatible` in
+providers.json."""
 
 from typing import Any
 
@@ -33,7 +34,10 @@ def make_settings(target: Target) -> Plan:
         values |= chosen
     else:
         if_absent |= chosen
-    return Plan([Settings(path, "json", values, if_absent)], start=f"cline -P {PROVIDER_ID} -m {target.model_word}")
+    return Plan(
+        [Settings(path, "json", values, if_absent)],
+        start=f"cline -P {PROVIDER_ID} -m {target.model_word}",
+    )
 
 
 CLIENT = Client("Cline", make_settings, apis=("chat",))

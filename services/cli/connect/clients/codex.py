@@ -12,8 +12,8 @@ NO_SEARCH = (
 
 
 def make_settings(target: Target) -> Plan:
-    """Makes `$CODEX_HOME/turnwire.config.toml`, which `codex --profile turnwire` reads in addition to the user's
-    config.toml. With `default`, the same settings go into config.toml."""
+    """Makes `$CODEX_HOME/turnwire.config.toml`, which `codex --profile turnwire` reads in addition
+    to the user's config.toml. With `default`, the same settings go into config.toml."""
     folder = target.settings_folder("~/.codex", "CODEX_HOME")
     catalogue = f"{folder}/{PROVIDER}-models.json"
     searches = target.model.supports("server_tools", "web_search")
@@ -26,7 +26,8 @@ def make_settings(target: Target) -> Plan:
         "name": "Turnwire",
         "base_url": f"{target.url}/v1",
         "wire_api": "responses",
-        "experimental_bearer_token": target.token,  # without a token, Codex 0.169 does not read `model_catalog_url`
+        # without a token, Codex 0.169 does not read `model_catalog_url`
+        "experimental_bearer_token": target.token,
         "supports_websockets": target.websockets,
     }
     files = []
@@ -46,7 +47,11 @@ def make_settings(target: Target) -> Plan:
         notes=[
             *([] if searches else [NO_SEARCH]),
             "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no setting changes that.",
-            *(["The catalogue is a file: write it again when the model changes."] if target.catalogue_file else []),
+            *(
+                ["The catalogue is a file: write it again when the model changes."]
+                if target.catalogue_file
+                else []
+            ),
         ],
     )
 

@@ -1,5 +1,6 @@
-"""Sets up GitHub Copilot CLI with a provider of the user's own, by default with Messages (with Responses it sends
-reasoning back as text, too). It reads the settings from environment variables only."""
+"""Sets up GitHub Copilot CLI with a provider of the user's own, by default with Messages (with
+Responses it sends reasoning back as text, too). It reads the settings from environment variables
+only."""
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 from services.cli.connect.clients.pi import LONGEST
@@ -15,7 +16,9 @@ def make_settings(target: Target) -> Plan:
         "COPILOT_MODEL": target.model.id,
     }
     if api != "messages":
-        variables["COPILOT_PROVIDER_WIRE_API"] = "responses" if api == "responses" else "completions"
+        variables["COPILOT_PROVIDER_WIRE_API"] = (
+            "responses" if api == "responses" else "completions"
+        )
     if api == "responses" and target.websockets:
         variables["COPILOT_PROVIDER_TRANSPORT"] = "websockets"
     if window := target.model.window:

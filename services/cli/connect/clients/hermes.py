@@ -1,4 +1,5 @@
-"""Sets up Hermes Agent with Chat Completions (for Messages it lacks a package): a provider in a profile `turnwire`."""
+"""Sets up Hermes Agent with Chat Completions (for Messages it lacks a package): a provider in a
+profile `turnwire`."""
 
 from typing import Any
 
@@ -9,8 +10,8 @@ NEEDS_ANTHROPIC = "Messages needs a package beside Hermes: pip install 'hermes-a
 
 
 def make_settings(target: Target) -> Plan:
-    """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's config.yaml. With
-    `default`, the same settings go into the user's."""
+    """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's
+    config.yaml. With `default`, the same settings go into the user's."""
     folder = target.settings_folder("~/.hermes", "HERMES_HOME")
     messages = target.api == "messages"
     provider: dict[str, Any] = {
@@ -25,7 +26,9 @@ def make_settings(target: Target) -> Plan:
         "model": {"provider": f"custom:{PROVIDER}", "default": target.model.id},
         "providers": {PROVIDER: provider},
     }
-    path = f"{folder}/config.yaml" if target.default else f"{folder}/profiles/{PROVIDER}/config.yaml"
+    path = (
+        f"{folder}/config.yaml" if target.default else f"{folder}/profiles/{PROVIDER}/config.yaml"
+    )
     return Plan(
         files=[Settings(path, "yaml", values)],
         start="hermes" if target.default else f"hermes -p {PROVIDER}",

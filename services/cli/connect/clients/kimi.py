@@ -6,7 +6,11 @@ from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, T
 from services.cli.connect.clients.pi import DEFAULT_WINDOW, LONGEST
 from services.cli.connect.server import ServedModel
 
-_TYPES: dict[Api, str] = {"messages": "anthropic", "responses": "openai_responses", "chat": "openai"}
+_TYPES: dict[Api, str] = {
+    "messages": "anthropic",
+    "responses": "openai_responses",
+    "chat": "openai",
+}
 
 
 def make_settings(target: Target) -> Plan:
@@ -25,12 +29,19 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         values, default = default | values, {}
     path = f"{target.settings_folder('~/.kimi-code', 'KIMI_CODE_HOME')}/config.toml"
-    return Plan(files=[Settings(path, "toml", values, default)], start=f"kimi -m {PROVIDER}/{target.model_word}")
+    return Plan(
+        files=[Settings(path, "toml", values, default)],
+        start=f"kimi -m {PROVIDER}/{target.model_word}",
+    )
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
     window = model.window or DEFAULT_WINDOW
-    capabilities = {"thinking": model.supports("thinking"), "image_in": model.supports("image_input"), "tool_use": True}
+    capabilities = {
+        "thinking": model.supports("thinking"),
+        "image_in": model.supports("image_input"),
+        "tool_use": True,
+    }
     return {
         "provider": PROVIDER,
         "model": model.id,

@@ -1,4 +1,5 @@
-"""Sets up OpenClaw: a provider in openclaw.json, by default with Messages (Chat loses the order of reasoning)."""
+"""Sets up OpenClaw: a provider in openclaw.json, by default with Messages (Chat loses the order of
+reasoning)."""
 
 from typing import Any
 
@@ -29,7 +30,11 @@ def make_settings(target: Target) -> Plan:
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
-    return {**model_entry(model), "name": model.id, "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}}
+    return {
+        **model_entry(model),
+        "name": model.id,
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+    }
 
 
 CLIENT = Client("OpenClaw", make_settings)

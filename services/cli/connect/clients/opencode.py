@@ -1,4 +1,5 @@
-"""Sets up opencode: a provider in opencode.json, by default with Messages (keeps sealed reasoning in order)."""
+"""Sets up opencode: a provider in opencode.json, by default with Messages (keeps sealed reasoning
+in order)."""
 
 from typing import Any
 
@@ -39,15 +40,28 @@ def plan_for(target: Target, program: str, schema: str) -> Plan:
         values |= default
     else:
         if_absent |= default
-    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"{program} -m {PROVIDER}/{target.model_word}")
+    return Plan(
+        files=[Settings(path, "json", values, if_absent)],
+        start=f"{program} -m {PROVIDER}/{target.model_word}",
+    )
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": model.id, "reasoning": model.supports("thinking"), "tool_call": True}
+    entry: dict[str, Any] = {
+        "name": model.id,
+        "reasoning": model.supports("thinking"),
+        "tool_call": True,
+    }
     if model.window:
-        entry["limit"] = {"context": model.window, "output": min(LONGEST, model.longest, max(1, model.window // 4))}
+        entry["limit"] = {
+            "context": model.window,
+            "output": min(LONGEST, model.longest, max(1, model.window // 4)),
+        }
     if model.supports("image_input"):
-        entry |= {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
+        entry |= {
+            "attachment": True,
+            "modalities": {"input": ["text", "image"], "output": ["text"]},
+        }
     return entry
 
 

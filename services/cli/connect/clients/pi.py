@@ -1,4 +1,5 @@
-"""Sets up pi: a provider in models.json, by default with Messages (sends sealed reasoning back in order)."""
+"""Sets up pi: a provider in models.json, by default with Messages (sends sealed reasoning back in
+order)."""
 
 from typing import Any
 
@@ -16,7 +17,8 @@ DEFAULT_WINDOW = 131_072
 
 
 def make_settings(target: Target) -> Plan:
-    """Makes a provider with all served models. With `default`, settings.json names the model to start with."""
+    """Makes a provider with all served models. With `default`, settings.json names the model to
+    start with."""
     folder = target.settings_folder("~/.pi/agent", "PI_CODING_AGENT_DIR")
     api = target.api or "messages"
     provider: dict[str, Any] = {
@@ -29,7 +31,10 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         chosen = {"defaultProvider": PROVIDER, "defaultModel": target.model.id}
         files.append(Settings(f"{folder}/settings.json", "json", chosen))
-    return Plan(files=files, start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model_word}")
+    return Plan(
+        files=files,
+        start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model_word}",
+    )
 
 
 def model_entry(model: ServedModel) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Sets up qwen-code with Chat Completions: a provider in settings.json (with Responses, reasoning becomes text)."""
+"""Sets up qwen-code with Chat Completions: a provider in settings.json (with Responses, reasoning
+becomes text)."""
 
 from typing import Any
 
@@ -13,18 +14,28 @@ def make_settings(target: Target) -> Plan:
     """Makes a provider with all served models. With `default`, sets the model to start with."""
     values: dict[str, Any] = {
         "env": {KEY: target.token},
-        "modelProviders": {PROVIDER: [_model(model, f"{target.url}/v1") for model in target.models]},
+        "modelProviders": {
+            PROVIDER: [_model(model, f"{target.url}/v1") for model in target.models]
+        },
         "providerProtocol": {PROVIDER: "openai"},
     }
     if target.default:
-        values |= {"security": {"auth": {"selectedType": "openai"}}, "model": {"name": target.model.id}}
+        values |= {
+            "security": {"auth": {"selectedType": "openai"}},
+            "model": {"name": target.model.id},
+        }
     path = f"{target.settings_folder('~/.qwen', 'QWEN_HOME')}/settings.json"
     start = "qwen" if target.default else f"qwen --auth-type openai -m {target.model_word}"
     return Plan(files=[Settings(path, "json", values)], start=start)
 
 
 def _model(model: ServedModel, base: str) -> dict[str, Any]:
-    entry: dict[str, Any] = {"id": model.id, "name": f"{model.id} ({PROVIDER})", "envKey": KEY, "baseUrl": base}
+    entry: dict[str, Any] = {
+        "id": model.id,
+        "name": f"{model.id} ({PROVIDER})",
+        "envKey": KEY,
+        "baseUrl": base,
+    }
     if model.window:
         entry["generationConfig"] = {"contextWindowSize": model.window}
     return entry

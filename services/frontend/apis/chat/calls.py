@@ -16,7 +16,9 @@ from services.frontend.apis.shared.tools import FreeformInput, freeform_input
 class CallWriter:
     """Writes one call of one choice, piece by piece."""
 
-    def __init__(self, block: BlockStart, index: int, turn: str, *, freeform: bool, legacy: bool) -> None:
+    def __init__(
+        self, block: BlockStart, index: int, turn: str, *, freeform: bool, legacy: bool
+    ) -> None:
         self.index = index
         self.id = block.call_id or f"call_{turn}{block.block}"
         self._name = block.name or ""
@@ -37,7 +39,8 @@ class CallWriter:
         return self._delta(text)
 
     def plain(self) -> tuple[bytes, bytes] | None:
-        """The bytes before and after the text of the next delta; None where `piece` does more than add the text."""
+        """The bytes before and after the text of the next delta; None where `piece` does more than
+        add the text."""
         if not self._started or self._input is not None:
             return None
         if self._legacy:
@@ -45,8 +48,8 @@ class CallWriter:
         return b'{"tool_calls":[{"index":%d,"function":{"arguments":' % self.index, b"}}]}"
 
     def end(self, *, complete: bool) -> wire.MessageDelta | None:
-        """The last delta. It makes the arguments of a complete call valid JSON, and those of an incomplete call
-        invalid."""
+        """The last delta. It makes the arguments of a complete call valid JSON, and those of an
+        incomplete call invalid."""
         if self._input is not None:
             return self._delta(self._input.end() if complete else "")
         if self._started:
@@ -67,13 +70,17 @@ class CallWriter:
         if self._legacy:
             return wire.MessageDelta(function_call=wire.CalledFunction(arguments=text))
         if self._input is not None:
-            return wire.MessageDelta(tool_calls=[wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))])
+            return wire.MessageDelta(
+                tool_calls=[wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))]
+            )
         function = wire.CalledFunction(arguments=text)
         return wire.MessageDelta(tool_calls=[wire.AnswerCall(index=self.index, function=function)])
 
     def _call(self, arguments: str) -> wire.AnswerCall:
         index, id = self.index, self.id
         if self._input is not None:
-            return wire.AnswerCall(index=index, id=id, type="custom", custom=wire.CalledTool(self._name, arguments))
+            return wire.AnswerCall(
+                index=index, id=id, type="custom", custom=wire.CalledTool(self._name, arguments)
+            )
         function = wire.CalledFunction(self._name, arguments)
         return wire.AnswerCall(index=index, id=id, type="function", function=function)

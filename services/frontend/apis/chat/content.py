@@ -6,12 +6,19 @@ from typing import Any
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.shared.content import base64_size, data_url, file_size, linked_image, linked_media
+from services.frontend.apis.shared.content import (
+    base64_size,
+    data_url,
+    file_size,
+    linked_image,
+    linked_media,
+)
 from services.frontend.turns.media.pdf_document import document
 
 
 def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:
-    """The parts of a message's content, in order. Empty text is left out. Raises Invalid for a file reference."""
+    """The parts of a message's content, in order. Empty text is left out. Raises Invalid for a file
+    reference."""
     if content is None:
         return []
     if isinstance(content, str):

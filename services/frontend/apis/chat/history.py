@@ -1,8 +1,9 @@
 """Converts `messages` of a request to those of the conversation, in their order.
 
-Ids are checked only where the prompt would be wrong: a result without its call, and two calls with one id in one
-message. Calls without results are accepted, since an interrupted agent sends them. The API defines no order within an
-assistant's message. It becomes reasoning, text, calls, unless the reasoning names its place.
+Ids are checked only where the prompt would be wrong: a result without its call, and two calls with
+one id in one message. Calls without results are accepted, since an interrupted agent sends them.
+The API defines no order within an assistant's message. It becomes reasoning, text, calls, unless
+the reasoning names its place.
 
 Reasoning is taken from the first of these fields that has any; the others repeat it:
 
@@ -34,8 +35,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9]")
 
 
 class Thought(Struct, frozen=True):
-    """Reasoning, and the index of the call that follows it in the message; None: the reasoning follows the last
-    call."""
+    """Reasoning, and the index of the call that follows it in the message; None: the reasoning
+    follows the last call."""
 
     reasoning: Reasoning
     call: int | None = 0
@@ -50,9 +51,13 @@ class MessageReader(CallHistory):
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
-        for are_results, run in groupby(enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")):
+        for are_results, run in groupby(
+            enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")
+        ):
             if are_results:
-                self._add_results([self._result(message, f"messages[{index}]") for index, message in run])
+                self._add_results(
+                    [self._result(message, f"messages[{index}]") for index, message in run]
+                )
             else:
                 for index, message in run:
                     self._message(message, f"messages[{index}]")
@@ -74,7 +79,10 @@ class MessageReader(CallHistory):
 
     def _assistant(self, message: wire.Message, path: str) -> list[Part]:
         if message.audio is not None:
-            raise unsupported(f"{path}.audio", "names audio that is stored at OpenAI; send its transcript as content")
+            raise unsupported(
+                f"{path}.audio",
+                "names audio that is stored at OpenAI; send its transcript as content",
+            )
         calls = self._calls_of(message, path)
         content: list[Part] = [*content_parts(message.content, f"{path}.content")]
         if message.refusal and not content:
@@ -87,7 +95,9 @@ class MessageReader(CallHistory):
         for index, tool_call in enumerate(message.tool_calls or []):
             place = f"{path}.tool_calls[{index}]"
             if self._pairing and tool_call.id in ids:
-                raise Invalid(f"Duplicate value for '{place}.id': '{tool_call.id}'.", param=f"{place}.id")
+                raise Invalid(
+                    f"Duplicate value for '{place}.id': '{tool_call.id}'.", param=f"{place}.id"
+                )
             ids.add(tool_call.id)
             calls.append(_call(tool_call, place))
         if message.function_call is not None and not calls:
@@ -126,7 +136,11 @@ def _call(tool_call: wire.ToolCall, path: str) -> Call:
         return Call(tool_call.id, tool_call.custom.name, wrapped, kind="custom")
     if tool_call.function is None:
         raise missing_parameter(f"{path}.{tool_call.type or 'function'}")
-    return Call(tool_call.id, tool_call.function.name, _arguments(tool_call.function.arguments, f"{path}.function"))
+    return Call(
+        tool_call.id,
+        tool_call.function.name,
+        _arguments(tool_call.function.arguments, f"{path}.function"),
+    )
 
 
 def _arguments(raw: Raw, path: str) -> str:
@@ -155,7 +169,9 @@ def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Ca
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
-    result = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
+    result = (
+        _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
+    )
     return result or _text(message, len(call_ids))
 
 
@@ -163,7 +179,10 @@ def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list
     # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
     places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
     return [
-        Thought(Reasoning(None, seal), places.get(_UNSAFE.sub("", str(detail.get("id")))) if call_ids else 0)
+        Thought(
+            Reasoning(None, seal),
+            places.get(_UNSAFE.sub("", str(detail.get("id")))) if call_ids else 0,
+        )
         for detail in details
         if detail.get("format") == DETAILS and (seal := _text_of(detail, "data"))
     ]
@@ -172,7 +191,10 @@ def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list
 def _details(details: list[dict[str, Any]]) -> list[Thought]:
     result = []
     for detail in details:
-        text, seal = _text_of(detail, "text"), _text_of(detail, "signature") or _text_of(detail, "data")
+        text, seal = (
+            _text_of(detail, "text"),
+            _text_of(detail, "signature") or _text_of(detail, "data"),
+        )
         summary = _text_of(detail, "summary")
         if detail.get("format") != DETAILS and (text or summary):
             result.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
@@ -182,7 +204,10 @@ def _details(details: list[dict[str, Any]]) -> list[Thought]:
 def _blocks(blocks: Any) -> list[Thought]:
     result = []
     for block in objects(blocks):
-        text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
+        text, seal = (
+            _text_of(block, "thinking"),
+            _text_of(block, "signature") or _text_of(block, "data"),
+        )
         if text or seal:
             result.append(Thought(Reasoning(text, seal)))
     return result

@@ -1,4 +1,5 @@
-"""Renders turns, one for each choice, as chunks of Chat Completions, and folds the chunks to one document.
+"""Renders turns, one for each choice, as chunks of Chat Completions, and folds the chunks to one
+document.
 
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content
@@ -17,7 +18,15 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Dispatch,
+    Finish,
+    OutputTokens,
+    Prepared,
+    TokenLogprob,
+)
 from schemas.frames import unpack_ids
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.calls import CallWriter
@@ -61,8 +70,8 @@ class Settings(Struct, frozen=True):
 
 
 class ChatShape(ChunkShape, frozen=True, kw_only=True):
-    """The form of one answer. `logprobs`: with the content; requested token ids come with log probabilities of their
-    own."""
+    """The form of one answer. `logprobs`: with the content; requested token ids come with log
+    probabilities of their own."""
 
     reasoning: ReasoningPlace = "reasoning_content"
     """`inline`: in the content, in <think> tags (SGLang's `separate_reasoning: false`)."""
@@ -79,7 +88,9 @@ def chat_stream(reply: Reply, shape: ChatShape, choices: int = 1) -> ChunkStream
     head = chunk_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape)
     if shape.service_tier is not None:
         head.service_tier = shape.service_tier
-    return ChunkStream(head, [_Choice(head, reply, shape, index) for index in range(choices)], shape)
+    return ChunkStream(
+        head, [_Choice(head, reply, shape, index) for index in range(choices)], shape
+    )
 
 
 class ChatCollector(ChunkCollector[wire.AnswerChoice]):
@@ -126,7 +137,11 @@ def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
         into.reasoning_details = [*(into.reasoning_details or []), *piece.reasoning_details]
     for call in piece.tool_calls or ():
         into.tool_calls = into.tool_calls or []
-        target = into.tool_calls[call.index] if call.index is not UNSET and call.index < len(into.tool_calls) else None
+        target = (
+            into.tool_calls[call.index]
+            if call.index is not UNSET and call.index < len(into.tool_calls)
+            else None
+        )
         if target is None:
             into.tool_calls.append(replace(call, index=UNSET))
         elif target.function and call.function:
@@ -144,7 +159,10 @@ class _Choice(ChoiceRenderer):
         self._shape = shape
         self._index = index
         before, after = chunk_frame(head)
-        self._frame = before + b'{"index":%d,"delta":' % index, b',"logprobs":null,"finish_reason":null}' + after
+        self._frame = (
+            before + b'{"index":%d,"delta":' % index,
+            b',"logprobs":null,"finish_reason":null}' + after,
+        )
         """The bytes of a chunk before and after its delta."""
         self._block: BlockStart | None = None
         self._call: CallWriter | None = None
@@ -160,13 +178,18 @@ class _Choice(ChoiceRenderer):
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The role chunk."""
-        chunk = self._chunk(wire.MessageDelta(role="assistant", content="", refusal=None), usage=usage)
+        chunk = self._chunk(
+            wire.MessageDelta(role="assistant", content="", refusal=None), usage=usage
+        )
         if prepared.prompt_ids:
             chunk.prompt_token_ids = unpack_ids(prepared.prompt_ids)
         return [chunk]
 
-    def _chunk(self, delta: wire.MessageDelta, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
-        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`."""
+    def _chunk(
+        self, delta: wire.MessageDelta, *, usage: UsageAnswer | None = None, **fields: Any
+    ) -> Chunk:
+        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`,
+        `token_ids`."""
         more = {} if usage is None else {"usage": usage}
         return replace(self._head, choices=[wire.ChunkChoice(self._index, delta, **fields)], **more)
 
@@ -232,7 +255,9 @@ class _Choice(ChoiceRenderer):
         if self._block is not None:
             self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
-        calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
+        calls = (
+            ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
+        )
         usage = usage_of(event.usage) if self._shape.continuous_usage else None
         out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
 
@@ -283,10 +308,12 @@ class _Choice(ChoiceRenderer):
             out.append(replace(self._head, tool_call_dispatch=dispatch))
 
     def _send_seals(self, call_id: str | None, out: list[Chunk | ErrorChunk]) -> None:
-        """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is over.
+        """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is
+        over.
 
-        A client that returns them restores the reasoning and its place: an entry has the id of the call that follows
-        it, and clients keep it with that call. The SDKs join entries by `index`, so each is sent once, whole.
+        A client that returns them restores the reasoning and its place: an entry has the id of the
+        call that follows it, and clients keep it with that call. The SDKs join entries by `index`,
+        so each is sent once, whole.
         """
         if not self._seals:
             return
@@ -304,4 +331,7 @@ class _Choice(ChoiceRenderer):
 
 
 def _logprobs(tokens: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-    return {"content": [_UNKNOWN if token is None else logprob(token) for token in tokens], "refusal": None}
+    return {
+        "content": [_UNKNOWN if token is None else logprob(token) for token in tokens],
+        "refusal": None,
+    }

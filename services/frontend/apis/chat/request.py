@@ -1,7 +1,7 @@
 """Parses a Chat Completions request into a `Conversation`; the `Dialect` of the API.
 
-`docs/chat.md` lists what each field does. Fields that would silently change the meaning of the answer are refused
-(audio output, unsupported output formats, files); unknown fields are ignored.
+`docs/chat.md` lists what each field does. Fields that would silently change the meaning of the
+answer are refused (audio output, unsupported output formats, files); unknown fields are ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,12 @@ from services.frontend.apis.shared.openai.wording import (
     unknown_parameter,
     unsupported,
 )
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
+from services.frontend.apis.shared.sampling_fields import (
+    for_choice,
+    guided_format,
+    openai_hints,
+    openai_sampling,
+)
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo
@@ -92,20 +97,31 @@ _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_p
 
 
 def parse(
-    body: bytes, headers: Mapping[str, str], settings: Settings, *, counting: bool = False, decoder: Decoder = _decoder
+    body: bytes,
+    headers: Mapping[str, str],
+    settings: Settings,
+    *,
+    counting: bool = False,
+    decoder: Decoder = _decoder,
 ) -> ChatAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one without a memo
-    of tools.
+    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default
+    one without a memo of tools.
     """
     request, given_tools = decoder.decode(body)
     if not request.messages:
-        raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
+        raise Invalid(
+            "Invalid 'messages': empty array. Expected at least one message.", param="messages"
+        )
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
     specs = tools.specs(request, given_tools)
-    notes = [name for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation))) if wanted]
+    notes = [
+        name
+        for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation)))
+        if wanted
+    ]
     missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
@@ -115,7 +131,11 @@ def parse(
     reader = MessageReader(pairing=not counting)
     reader.read(request.messages)
     last = request.messages[-1]
-    limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    limit = (
+        request.max_tokens
+        if request.max_completion_tokens is None
+        else request.max_completion_tokens
+    )
     conversation = Conversation(
         request.model,
         reader.messages,
@@ -125,7 +145,10 @@ def parse(
         thinking=thinking(request),
         sampling=openai_sampling(request, max_tokens=limit, logprobs=_logprobs(request)),
         format=_format(request) or guided_format(request),
-        template_kwargs={**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})},
+        template_kwargs={
+            **(request.chat_template_args or {}),
+            **(request.chat_template_kwargs or {}),
+        },
         verbosity=request.verbosity,
         hints=openai_hints(request),
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
@@ -159,7 +182,9 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
 
 
-def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> ChatShape:
+def _shape(
+    request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings
+) -> ChatShape:
     options = request.stream_options
     return ChatShape(
         reasoning=_reasoning(request, headers, settings),
@@ -174,24 +199,34 @@ def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, 
     )
 
 
-def _reasoning(request: wire.Body, headers: Mapping[str, str], settings: Settings) -> ReasoningPlace:
-    if request.include_reasoning is False or (request.reasoning is not None and request.reasoning.exclude):
+def _reasoning(
+    request: wire.Body, headers: Mapping[str, str], settings: Settings
+) -> ReasoningPlace:
+    if request.include_reasoning is False or (
+        request.reasoning is not None and request.reasoning.exclude
+    ):
         return "omitted"
     if request.separate_reasoning is False:
         return "inline"
     name = headers.get(REASONING_FIELD_HEADER)
-    return next((field for field in get_args(ReasoningField) if field == name), settings.reasoning_field)
+    return next(
+        (field for field in get_args(ReasoningField) if field == name), settings.reasoning_field
+    )
 
 
 def thinking(body: wire.Body) -> Thinking:
-    """The request's thinking settings, from any of the ecosystem's fields. Raises Invalid for an unknown effort.
+    """The request's thinking settings, from any of the ecosystem's fields. Raises Invalid for an
+    unknown effort.
 
-    In order of precedence: `thinking` (DeepSeek, GLM, Kimi; Dynamo's boolean), `reasoning` (OpenRouter),
-    `enable_thinking` (Qwen's API), `reasoning_effort`. The client's `chat_template_kwargs` are applied later, over all
-    of them. An effort or a budget without a switch turns reasoning on; the effort `none` and a budget of 0 turn it off.
+    In order of precedence: `thinking` (DeepSeek, GLM, Kimi; Dynamo's boolean), `reasoning`
+    (OpenRouter), `enable_thinking` (Qwen's API), `reasoning_effort`. The client's
+    `chat_template_kwargs` are applied later, over all of them. An effort or a budget without a
+    switch turns reasoning on; the effort `none` and a budget of 0 turn it off.
     """
     options = body.reasoning or wire.ReasoningOptions()
-    effort = _effort(body.reasoning_effort, "reasoning_effort") or _effort(options.effort, "reasoning.effort")
+    effort = _effort(body.reasoning_effort, "reasoning_effort") or _effort(
+        options.effort, "reasoning.effort"
+    )
     switch = body.thinking if isinstance(body.thinking, wire.Thinking) else None
     budgets = (
         switch.budget_tokens if switch else None,
@@ -233,7 +268,8 @@ def _tier(requested: object) -> str | None:
 
 
 class Chat(Dialect):
-    """The dialect of Chat Completions. Pure, except for its memo of tools. One instance serves every request."""
+    """The dialect of Chat Completions. Pure, except for its memo of tools. One instance serves
+    every request."""
 
     name = "chat"
     keepalive = PING
@@ -241,7 +277,9 @@ class Chat(Dialect):
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._memo: Memo[Any] = Memo()
-        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_parameter, self._memo)
+        self._decoder: Decoder = BodyDecoder(
+            wire.Body, tools.read_tools, _explain, unknown_parameter, self._memo
+        )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""

@@ -32,7 +32,12 @@ API = Api(
     paths=("/v1/chat", "/v1/embeddings"),
     operations=(
         Operation(
-            PATH, "Create a chat completion", body=wire.Body, example=_EXAMPLE, answer=wire.Answer, events=EVENTS
+            PATH,
+            "Create a chat completion",
+            body=wire.Body,
+            example=_EXAMPLE,
+            answer=wire.Answer,
+            events=EVENTS,
         ),
     ),
     mount=_mount,

@@ -26,7 +26,11 @@ class _SearchOptions(Struct):
 _WEB_SEARCH: Final = "web_search"
 _options = msgspec.json.Decoder(_SearchOptions)
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
-_MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "auto", "required": "any"}
+_MODES: dict[str, Literal["none", "auto", "any"]] = {
+    "none": "none",
+    "auto": "auto",
+    "required": "any",
+}
 
 
 def read_tools(data: bytes) -> ToolList:
@@ -44,9 +48,11 @@ def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
     return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
 
 
-def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]) -> ToolSpec | None:
-    """The tool of `web_search_options`; None if it is not requested or not served, or the client has one with its
-    name."""
+def web_search(
+    body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]
+) -> ToolSpec | None:
+    """The tool of `web_search_options`; None if it is not requested or not served, or the client
+    has one with its name."""
     if not is_set(body.web_search_options) or _WEB_SEARCH not in served:
         return None
     if any(tool.name == _WEB_SEARCH for tool in tools):
@@ -55,7 +61,9 @@ def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str
         place = _options.decode(body.web_search_options).user_location.approximate
     except (msgspec.ValidationError, RecursionError):
         place = {}
-    return hosted_spec(HostedTool(_WEB_SEARCH, location={"type": "approximate", **place} if place else {}))
+    return hosted_spec(
+        HostedTool(_WEB_SEARCH, location={"type": "approximate", **place} if place else {})
+    )
 
 
 def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
@@ -74,7 +82,9 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     if choice.type == "allowed_tools":
         return _allowed_choice(choice, tools, parallel)
     offered = [tool.name for tool in tools]
-    return ToolChoice("tool", _known_tool(_name(choice, "tool_choice"), offered, "tool_choice"), parallel)
+    return ToolChoice(
+        "tool", _known_tool(_name(choice, "tool_choice"), offered, "tool_choice"), parallel
+    )
 
 
 def legacy(body: wire.Body) -> bool:
@@ -101,15 +111,21 @@ def _tool(tool: wire.Tool, path: str, grammars: list[Grammar]) -> ToolSpec:
             raise missing_parameter(f"{path}.custom.format.grammar")
         own = custom.format.grammar
         place = f"{path}.custom.format.grammar.definition"
-        grammars.append(grammar := checked_grammar(own.syntax, own.definition, place, len(grammars)))
+        grammars.append(
+            grammar := checked_grammar(own.syntax, own.definition, place, len(grammars))
+        )
     return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
 
 
 def _function(function: wire.Function) -> ToolSpec:
-    return ToolSpec(function.name, function.description or "", function.parameters or {}, strict=function.strict)
+    return ToolSpec(
+        function.name, function.description or "", function.parameters or {}, strict=function.strict
+    )
 
 
-def _allowed_choice(choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
+def _allowed_choice(
+    choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool
+) -> ToolChoice:
     allowed = choice.allowed_tools
     if allowed is None:
         raise missing_parameter("tool_choice.allowed_tools")
@@ -121,7 +137,11 @@ def _allowed_choice(choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel
     ]
     if allowed.mode == "required" and names:
         return ToolChoice("any", parallel=parallel, allowed=names)
-    return ToolChoice(parallel=parallel, allowed=names) if names else ToolChoice("none", parallel=parallel)
+    return (
+        ToolChoice(parallel=parallel, allowed=names)
+        if names
+        else ToolChoice("none", parallel=parallel)
+    )
 
 
 def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -> ToolChoice:
@@ -145,7 +165,9 @@ def _name(choice: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
 def _known_tool(name: str, offered: Collection[str], place: str) -> str:
     _needs_tools(offered, place)
     if name not in offered:
-        raise Invalid(f"Tool '{name}' in '{place}' not found in 'tools'.", param=place, code="invalid_value")
+        raise Invalid(
+            f"Tool '{name}' in '{place}' not found in 'tools'.", param=place, code="invalid_value"
+        )
     return name
 
 

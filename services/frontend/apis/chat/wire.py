@@ -1,7 +1,8 @@
 """The JSON of Chat Completions as typed Structs: requests, answers, and the choices of chunks.
 
-Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`, `safety_identifier`,
-…). Reasoning is not part of the API and has the type Any, so that none of its forms makes a request invalid.
+Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`,
+`safety_identifier`, …). Reasoning is not part of the API and has the type Any, so that none of its
+forms makes a request invalid.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -129,7 +130,8 @@ class ToolCall(Struct):
 
 
 class Message(Struct):
-    """One message of any role. The answer continues a message with `prefix` (DeepSeek) or `partial` (Kimi)."""
+    """One message of any role. The answer continues a message with `prefix` (DeepSeek) or `partial`
+    (Kimi)."""
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: Content | None = None
@@ -307,7 +309,8 @@ class AnswerCall(Struct, kw_only=True):
 
 
 class ReasoningDetail(Struct):
-    """The seal of a thought in OpenRouter's form. `id`: the id of the call that follows the thought."""
+    """The seal of a thought in OpenRouter's form. `id`: the id of the call that follows the
+    thought."""
 
     type: str
     data: str
@@ -317,7 +320,8 @@ class ReasoningDetail(Struct):
 
 
 class MessageDelta(Struct, kw_only=True):
-    """A piece of the assistant's message. Reasoning is in the field that the server is configured for."""
+    """A piece of the assistant's message. Reasoning is in the field that the server is configured
+    for."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET

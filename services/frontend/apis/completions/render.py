@@ -1,4 +1,5 @@
-"""Renders turns, one for each choice, as chunks of Completions, and folds the chunks to one document."""
+"""Renders turns, one for each choice, as chunks of Completions, and folds the chunks to one
+document."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +49,9 @@ class CompletionsCollector(ChunkCollector[wire.Choice]):
 
     def _open(self, choice: wire.ChunkChoice, chunk: Chunk) -> wire.Choice:
         ids: list[int] | UnsetType = UNSET if choice.prompt_token_ids is UNSET else []
-        return wire.Choice(choice.index, "", None, "stop", prompt_token_ids=choice.prompt_token_ids, token_ids=ids)
+        return wire.Choice(
+            choice.index, "", None, "stop", prompt_token_ids=choice.prompt_token_ids, token_ids=ids
+        )
 
     def _add(self, answer: wire.Choice, choice: wire.ChunkChoice) -> None:
         answer.text += choice.text
@@ -56,7 +59,13 @@ class CompletionsCollector(ChunkCollector[wire.Choice]):
     def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.Answer:
         head = self._head
         return wire.Answer(
-            head.id, "text_completion", head.created, head.model, head.system_fingerprint, choices, usage
+            head.id,
+            "text_completion",
+            head.created,
+            head.model,
+            head.system_fingerprint,
+            choices,
+            usage,
         )
 
 
@@ -69,11 +78,14 @@ class _Choice(ChoiceRenderer):
         self._echo = shape.echoes[index]
         self._continuous_usage = shape.continuous_usage
         self._length = self._base = len(self._echo)
-        """The length in characters of the choice's text, and of the text before its open block. Counted only for log
-        probabilities; with token ids, from the tokens' texts."""
+        """The length in characters of the choice's text, and of the text before its open block.
+        Counted only for log probabilities; with token ids, from the tokens' texts."""
         if not shape.logprobs:
             before, after = chunk_frame(head)
-            self.plain = (before + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + after)
+            self.plain = (
+                before + b'{"index":%d,"text":' % index,
+                b',"logprobs":null,"finish_reason":null}' + after,
+            )
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The chunk with the echoed prompt and the prompt's ids, if either is requested."""
@@ -115,12 +127,14 @@ class _Choice(ChoiceRenderer):
         return replace(self._head, choices=[wire.ChunkChoice(self._index, text, **fields)], **more)
 
     def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Adds the chosen token to `top_logprobs`, so there may be one more than requested, as in the native API."""
+        """Adds the chosen token to `top_logprobs`, so there may be one more than requested, as in
+        the native API."""
         return {
             "text_offset": [self._base + token.at for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "tokens": [token.token for token in tokens],
             "top_logprobs": [
-                {token.token: token.logprob, **{top.token: top.logprob for top in token.top}} for token in tokens
+                {token.token: token.logprob, **{top.token: top.logprob for top in token.top}}
+                for token in tokens
             ],
         }

@@ -9,12 +9,21 @@ from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, completions_stream
+from services.frontend.apis.completions.render import (
+    CompletionsCollector,
+    CompletionsShape,
+    completions_stream,
+)
 from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, unknown_parameter
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
+from services.frontend.apis.shared.sampling_fields import (
+    for_choice,
+    guided_format,
+    openai_hints,
+    openai_sampling,
+)
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 
 MAX_TOKENS = 16
@@ -58,18 +67,25 @@ class CompletionsAsk(Struct, frozen=True):
 
 
 def prompts(body: wire.Body) -> list[RawPrompt]:
-    """The prompts in the field's four forms; None is the empty text. Raises Invalid for an empty or mixed list."""
+    """The prompts in the field's four forms; None is the empty text. Raises Invalid for an empty or
+    mixed list."""
     special = body.add_special_tokens is not False
     prompt = body.prompt
     if prompt is None or isinstance(prompt, str):
         return [RawPrompt(prompt or "", add_special_tokens=special)]
     if not prompt:
-        raise Invalid("Invalid 'prompt': empty array. Expected at least one prompt.", param="prompt")
+        raise Invalid(
+            "Invalid 'prompt': empty array. Expected at least one prompt.", param="prompt"
+        )
     ids = [item for item in prompt if isinstance(item, int)]
     if len(ids) == len(prompt):
         return [_tokens(ids)]
     if ids:
-        raise Invalid("Invalid 'prompt': token ids and prompts cannot be mixed.", param="prompt", code="invalid_type")
+        raise Invalid(
+            "Invalid 'prompt': token ids and prompts cannot be mixed.",
+            param="prompt",
+            code="invalid_type",
+        )
     return [
         RawPrompt(item, add_special_tokens=special) if isinstance(item, str) else _tokens(item)
         for item in prompt
@@ -78,8 +94,8 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
 
 
 def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
-    """The text before each prompt's answer: with `echo` the prompt, else "". Raises Invalid for a prompt of token
-    ids."""
+    """The text before each prompt's answer: with `echo` the prompt, else "". Raises Invalid for a
+    prompt of token ids."""
     if not body.echo:
         return [""] * len(raw_prompts)
     texts = [prompt.text for prompt in raw_prompts if prompt.text is not None]
@@ -131,9 +147,12 @@ class Completions(Dialect):
             prompts=len(raw_prompts),
             logprobs=request.logprobs is not None and not request.return_token_ids,
             include_usage=bool(options and options.include_usage),
-            continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+            continuous_usage=bool(
+                options and options.include_usage and options.continuous_usage_stats
+            ),
             fingerprint=self._fingerprint,
         )
-        # Few models are trained to fill a gap, each in its own format, which a client can write into the prompt.
+        # Few models are trained to fill a gap, each in its own format, which a client can write
+        # into the prompt.
         notes = ["suffix"] if request.suffix else []
         return CompletionsAsk(conversation, raw_prompts, each, bool(request.stream), notes, shape)

@@ -7,7 +7,12 @@ from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
 from services.frontend.apis.shared.shared_errors import openai_format
 
 PATH = "/v1/completions"
-_PARAMS = {"stop_sequences": "stop", "format": "structured_outputs", "messages": "prompt", "top_logprobs": "logprobs"}
+_PARAMS = {
+    "stop_sequences": "stop",
+    "format": "structured_outputs",
+    "messages": "prompt",
+    "top_logprobs": "logprobs",
+}
 
 
 def _mount(mount: Mount) -> None:

@@ -11,7 +11,8 @@ TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Body(OpenAIFields, kw_only=True):
-    """The request. `prompt`: one text, one list of token ids, or a list of texts and of lists of token ids."""
+    """The request. `prompt`: one text, one list of token ids, or a list of texts and of lists of
+    token ids."""
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     suffix: str | None = None

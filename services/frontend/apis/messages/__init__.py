@@ -1,1 +1,2 @@
-"""Serves the Anthropic Messages API: converts its requests to conversations, and turns to its streams and documents."""
+"""Serves the Anthropic Messages API: converts its requests to conversations, and turns to its
+streams and documents."""

@@ -1,8 +1,9 @@
 """`compact_20260112` of `context_management`: replaces a long conversation by a summary. Pure.
 
-Where a prompt is larger than the edit's trigger, a separate turn writes a summary of the whole conversation, and the
-request is answered from the instructions and the summary. The answer begins with a `compaction` block, which stands for
-everything before it when the client sends it back. With `pause_after_compaction` the block is the whole answer.
+Where a prompt is larger than the edit's trigger, a separate turn writes a summary of the whole
+conversation, and the request is answered from the instructions and the summary. The answer begins
+with a `compaction` block, which stands for everything before it when the client sends it back. With
+`pause_after_compaction` the block is the whole answer.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +40,8 @@ class CompactEdit(Struct, frozen=True):
         return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE if window else DEFAULT_TRIGGER)
 
     def conversation_after(self, conversation: Conversation, summary: str) -> Conversation:
-        """The conversation that the client's next request will have, with the block in place of the history."""
+        """The conversation that the client's next request will have, with the block in place of the
+        history."""
         return replace(conversation, messages=[Message("user", [Text(summary)])], tools=self.tools)
 
     def request(self, conversation: Conversation) -> Conversation:
@@ -56,7 +58,9 @@ class Compaction(Struct, frozen=True):
     usage: Usage
 
 
-def read_compact_edit(management: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
+def read_compact_edit(
+    management: wire.ContextManagement, tools: list[ToolSpec]
+) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
     edit = edit_of(management, COMPACT)
     if edit is None:
@@ -65,7 +69,9 @@ def read_compact_edit(management: wire.ContextManagement, tools: list[ToolSpec])
     if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
         raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
     instructions = (edit.instructions or "").strip() or None
-    return CompactEdit(trigger.value if trigger else None, bool(edit.pause_after_compaction), instructions, tools)
+    return CompactEdit(
+        trigger.value if trigger else None, bool(edit.pause_after_compaction), instructions, tools
+    )
 
 
 def summary_of(events: Sequence[TurnEvent]) -> Compaction:

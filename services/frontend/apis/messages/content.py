@@ -1,4 +1,5 @@
-"""Converts content blocks (text, media, search results, other servers' tools) to parts of the conversation."""
+"""Converts content blocks (text, media, search results, other servers' tools) to parts of the
+conversation."""
 
 import base64
 from collections.abc import Iterable
@@ -10,7 +11,12 @@ from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
-from services.frontend.apis.shared.content import IMAGE_TYPES, base64_size, linked_media, readable_lines
+from services.frontend.apis.shared.content import (
+    IMAGE_TYPES,
+    base64_size,
+    linked_media,
+    readable_lines,
+)
 from services.frontend.turns.media.image import ImageSource, InlineImage
 from services.frontend.turns.media.pdf_document import document
 
@@ -18,11 +24,14 @@ PDF = "application/pdf"
 _UNREADABLE = "Could not process image"
 """The native error for such data has no place."""
 
-_OPAQUE = frozenset({"type", "encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
+_OPAQUE = frozenset(
+    {"type", "encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"}
+)
 
 
 def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | Media] | None:
-    """The parts of a block that may be in a message or in a tool result; None for a block of another kind.
+    """The parts of a block that may be in a message or in a tool result; None for a block of
+    another kind.
 
     Empty text, which agents send, is left out. Raises Invalid for a file reference.
     """
@@ -73,7 +82,9 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
         return linked_media("image", source.url)
     place = f"{path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
-        raise Invalid(f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type")
+        raise Invalid(
+            f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type"
+        )
     data = _base64(source, f"{path}.image")
     size = base64_size(data)
     if not size:
@@ -84,7 +95,9 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
         message = reason if reason == _UNREADABLE else f"{place}: {reason}"
         return Invalid(message, param=f"{path}.source.data")
 
-    return InlineImage("image", source.media_type, size, source=ImageSource(data, refuse, strict=True))
+    return InlineImage(
+        "image", source.media_type, size, source=ImageSource(data, refuse, strict=True)
+    )
 
 
 def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
@@ -102,7 +115,10 @@ def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
 
 
 def _inline_document(
-    source: wire.Base64Source, head: tuple[tuple[str, str | None], ...], title: str | None, path: str
+    source: wire.Base64Source,
+    head: tuple[tuple[str, str | None], ...],
+    title: str | None,
+    path: str,
 ) -> Text | Media:
     data = _base64(source, f"{path}.document")
     size = base64_size(data)
@@ -147,14 +163,17 @@ def _base64(source: wire.Base64Source, path: str) -> bytes | str:
 
 
 def _no_files(path: str) -> Invalid:
-    return Invalid(f"{path}.source: file references are not supported by this server; send the content itself")
+    return Invalid(
+        f"{path}.source: file references are not supported by this server; send the content itself"
+    )
 
 
 def hosted_text(block: wire.HostedBlock) -> str:
     """The text of a block of a tool that another server ran (web search, code execution, MCP, …).
 
-    Conversations that began elsewhere contain such blocks and refer to their results. A call becomes one line, a result
-    its readable content. Raises Invalid for content that is nested too deeply.
+    Conversations that began elsewhere contain such blocks and refer to their results. A call
+    becomes one line, a result its readable content. Raises Invalid for content that is nested too
+    deeply.
     """
     if isinstance(block, wire.HostedUse):
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"

@@ -1,8 +1,9 @@
-"""Clears thinking or tool results of earlier turns before the model sees them (`context_management`). Pure.
+"""Clears thinking or tool results of earlier turns before the model sees them
+(`context_management`). Pure.
 
-`clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts at a size of the
-prompt, and the answer reports the tokens that each edit cleared: `apply_edits` counts them, but only where an edit has
-something to clear. `compact_20260112` is in `compaction`.
+`clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts
+at a size of the prompt, and the answer reports the tokens that each edit cleared: `apply_edits`
+counts them, but only where an edit has something to clear. `compact_20260112` is in `compaction`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -45,12 +46,16 @@ def edit_of(management: wire.ContextManagement | None, type: str) -> wire.Contex
     """The edit of a type in a request, if it has one. Raises Invalid for several."""
     edits = [edit for edit in (management.edits if management else None) or () if edit.type == type]
     if len(edits) > 1:
-        raise Invalid(f"context_management.edits: '{type}' may be set only once", param="context_management.edits")
+        raise Invalid(
+            f"context_management.edits: '{type}' may be set only once",
+            param="context_management.edits",
+        )
     return edits[0] if edits else None
 
 
 def thinking_turns(management: wire.ContextManagement | None) -> int | str | None:
-    """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
+    """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises
+    Invalid."""
     edit = edit_of(management, CLEAR_THINKING)
     return _kept(edit.keep) if edit else None
 
@@ -62,13 +67,15 @@ def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
         return None
     _kept_uses(edit)
     if edit.clear_at_least is not None and edit.clear_at_least.type != "input_tokens":
-        raise invalid_edit(CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`")
+        raise invalid_edit(
+            CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`"
+        )
     return edit
 
 
 def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:
-    """Drops thinking from all but the last `kept` turns that have any. Returns the messages and the number of turns
-    changed.
+    """Drops thinking from all but the last `kept` turns that have any. Returns the messages and the
+    number of turns changed.
 
     A tool loop, from one message of the user to the next, counts as one turn.
     """
@@ -77,7 +84,9 @@ def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], 
     for message in reversed(messages):
         if message.role == "user":
             thought = False
-        if message.role != "assistant" or not any(isinstance(part, Reasoning) for part in message.parts):
+        if message.role != "assistant" or not any(
+            isinstance(part, Reasoning) for part in message.parts
+        ):
             out.append(message)
             continue
         if not thought:
@@ -91,20 +100,30 @@ def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], 
     return out[::-1], max(turns - kept, 0)
 
 
-async def apply_edits(conversation: Conversation, edits: Edits, count: Count) -> tuple[Conversation, Edits]:
-    """Returns the conversation as the model sees it, and the edits with what they cleared. Raises as `count`."""
+async def apply_edits(
+    conversation: Conversation, edits: Edits, count: Count
+) -> tuple[Conversation, Edits]:
+    """Returns the conversation as the model sees it, and the edits with what they cleared. Raises
+    as `count`."""
     tokens = None
     if edits.before is not None:
         original = await count(replace(conversation, messages=edits.before))
         tokens = await count(conversation)
-        cleared = {"cleared_thinking_turns": edits.thinking_turns, "cleared_input_tokens": max(original - tokens, 0)}
-        edits = replace(edits, applied=[{"type": CLEAR_THINKING, **cleared}], original_tokens=original)
+        cleared = {
+            "cleared_thinking_turns": edits.thinking_turns,
+            "cleared_input_tokens": max(original - tokens, 0),
+        }
+        edits = replace(
+            edits, applied=[{"type": CLEAR_THINKING, **cleared}], original_tokens=original
+        )
     edit = edits.tools
     if edit is None:
         return conversation, edits
     trigger = edit.trigger or _DEFAULT_TRIGGER
     messages, uses = _without_tools(conversation.messages, edit)
-    if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.messages) <= trigger.value):
+    if not uses or (
+        trigger.type == "tool_uses" and _tool_uses(conversation.messages) <= trigger.value
+    ):
         return conversation, edits
     if tokens is None:
         tokens = await count(conversation)
@@ -126,11 +145,17 @@ def _tool_uses(messages: list[Message]) -> int:
 def _without_tools(messages: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
     """The messages with the older results replaced, and the number of tool uses that this clears."""
     calls = [part for message in messages for part in message.parts if isinstance(part, Call)]
-    answered = {part.call_id for message in messages for part in message.parts if isinstance(part, Result)}
+    answered = {
+        part.call_id for message in messages for part in message.parts if isinstance(part, Result)
+    }
     end = max(len(calls) - _kept_uses(edit), 0)
     excluded = set(edit.exclude_tools or ())
     old = {call.call_id for call in calls[:end]} - {call.call_id for call in calls[end:]}
-    cleared = {call.call_id for call in calls if call.call_id in old & answered and call.name not in excluded}
+    cleared = {
+        call.call_id
+        for call in calls
+        if call.call_id in old & answered and call.name not in excluded
+    }
     inputs = edit.clear_tool_inputs
 
     def edit_part(part: Any) -> Any:
@@ -165,7 +190,9 @@ def _kept(keep: Any) -> int | str:
         return "all"
     turns = _number(keep, "thinking_turns")
     if not turns:
-        raise invalid_edit(CLEAR_THINKING, "keep", "Input should be 'all' or a number of `thinking_turns` from 1")
+        raise invalid_edit(
+            CLEAR_THINKING, "keep", "Input should be 'all' or a number of `thinking_turns` from 1"
+        )
     return turns
 
 

@@ -1,4 +1,5 @@
-"""Formats errors of the Messages API. Failed validations have the native API's wording, which clients parse.
+"""Formats errors of the Messages API. Failed validations have the native API's wording, which
+clients parse.
 
 msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
 native:  "messages.0.content.1.text.text: Field required"
@@ -12,7 +13,13 @@ from msgspec import UNSET, Struct, UnsetType
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.messages import wire
-from services.frontend.apis.shared.decode import MISSING, parse_validation_message, steps_of, tags_of, values_along
+from services.frontend.apis.shared.decode import (
+    MISSING,
+    parse_validation_message,
+    steps_of,
+    tags_of,
+    values_along,
+)
 from services.frontend.http.errors import ErrorFormat, ErrorReply, json_error
 
 KINDS: dict[ErrorKind, tuple[int, str]] = {
@@ -24,8 +31,8 @@ KINDS: dict[ErrorKind, tuple[int, str]] = {
     ErrorKind.TOO_LARGE: (413, "request_too_large"),
     ErrorKind.RATE_LIMITED: (429, "rate_limit_error"),
     ErrorKind.OVERLOADED: (529, "overloaded_error"),
-    # Not 529: Claude Code gives up after three of those in a row, but tries ten times on any other 5xx, which is
-    # the time that a worker needs to load its model.
+    # Not 529: Claude Code gives up after three of those in a row, but tries ten times on any other
+    # 5xx, which is the time that a worker needs to load its model.
     ErrorKind.UNAVAILABLE: (503, "overloaded_error"),
     ErrorKind.TIMED_OUT: (504, "timeout_error"),
     ErrorKind.ENGINE: (500, "api_error"),
@@ -58,7 +65,9 @@ def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
     """The error as a document, which may also be the last event of a stream."""
     details = {**({"error_code": info.code} if info.code else {}), **(info.details or {})}
     return AnthropicError(
-        "error", AnthropicErrorDetail(KINDS[info.kind][1], info.message, details or UNSET), request_id
+        "error",
+        AnthropicErrorDetail(KINDS[info.kind][1], info.message, details or UNSET),
+        request_id,
     )
 
 

@@ -1,9 +1,10 @@
-"""Converts `messages` of a request to those of the conversation, in their order; results come before the text beside
-them.
+"""Converts `messages` of a request to those of the conversation, in their order; results come
+before the text beside them.
 
-Consecutive messages of one role stay separate; the template decides whether to join them. Ids are checked only where
-the prompt would be wrong: a result without its call, and two calls with one id in one message. Everything else that the
-native API refuses (calls without results, text before results) is accepted, since interrupted agents send it.
+Consecutive messages of one role stay separate; the template decides whether to join them. Ids are
+checked only where the prompt would be wrong: a result without its call, and two calls with one id
+in one message. Everything else that the native API refuses (calls without results, text before
+results) is accepted, since interrupted agents send it.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,9 @@ class MessageReader(CallHistory):
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
-        last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+        last_user = max(
+            (i for i, message in enumerate(messages) if message.role == "user"), default=-1
+        )
         for index, message in enumerate(messages):
             if message.role == "system":
                 self._system(message, f"messages.{index}", cleared=index < last_user)
@@ -61,7 +64,9 @@ class MessageReader(CallHistory):
                 parts += self.tools.change(block, f"{path}.content.{index}")
             else:
                 tag = block.__struct_config__.tag
-                raise Invalid(f"{path}.content.{index}: `{tag}` blocks are not allowed in `system` messages")
+                raise Invalid(
+                    f"{path}.content.{index}: `{tag}` blocks are not allowed in `system` messages"
+                )
         if parts:
             self.messages.append(Message("system", parts))
 
@@ -95,11 +100,18 @@ class MessageReader(CallHistory):
             elif isinstance(block, wire.ToolResultBlock):
                 raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
             elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
-                parts.append(self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place))
-            elif isinstance(block, _WEB_RESULTS) and (name := self._name_of(own_id(block.tool_use_id))) is not None:
+                parts.append(
+                    self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place)
+                )
+            elif (
+                isinstance(block, _WEB_RESULTS)
+                and (name := self._name_of(own_id(block.tool_use_id))) is not None
+            ):
                 self.messages += [Message("assistant", parts)] if parts else []
                 parts = []
-                self._hosted.append((result_part(result_of(block, name, place)), len(self.messages)))
+                self._hosted.append(
+                    (result_part(result_of(block, name, place)), len(self.messages))
+                )
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
                 parts.clear()
@@ -111,7 +123,9 @@ class MessageReader(CallHistory):
     def _call(self, block: wire.ToolUseBlock, path: str) -> Call:
         arguments = raw_text(block.input)
         if not arguments.startswith("{"):
-            raise Invalid(f"{path}.tool_use.input: Input should be a valid dictionary", param=f"{path}.input")
+            raise Invalid(
+                f"{path}.tool_use.input: Input should be a valid dictionary", param=f"{path}.input"
+            )
         call = Call(block.id, block.name, arguments)
         self._add_call(call)
         return call
@@ -125,7 +139,10 @@ class MessageReader(CallHistory):
                 param=f"{path}.tool_use_id",
             )
         return Result(
-            block.tool_use_id, result_parts(block.content, f"{path}.tool_result"), is_error=block.is_error, name=name
+            block.tool_use_id,
+            result_parts(block.content, f"{path}.tool_result"),
+            is_error=block.is_error,
+            name=name,
         )
 
     def _compact(self, block: wire.CompactionBlock, path: str) -> None:
@@ -163,4 +180,6 @@ def _shared_parts(block: wire.Block, path: str) -> Sequence[Text | Media]:
         return []
     if isinstance(block, wire.ContainerUploadBlock):
         raise Invalid(f"{path}: container uploads are not supported by this server")
-    raise Invalid(f"{path}: `{block.__struct_config__.tag}` blocks can only be in `system` messages")
+    raise Invalid(
+        f"{path}: `{block.__struct_config__.tag}` blocks can only be in `system` messages"
+    )

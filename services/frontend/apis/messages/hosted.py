@@ -51,16 +51,23 @@ def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | 
         if kind not in served or not (tool.type or "").startswith(f"{kind}_"):
             continue
         if tool.allowed_domains and tool.blocked_domains:
-            raise Invalid(f"{path}: Only one of `allowed_domains` and `blocked_domains` may be given.", param=path)
+            raise Invalid(
+                f"{path}: Only one of `allowed_domains` and `blocked_domains` may be given.",
+                param=path,
+            )
         if tool.url_sources is not None:
-            raise Invalid(f"{path}.url_sources: not supported by this server", param=f"{path}.url_sources")
+            raise Invalid(
+                f"{path}.url_sources: not supported by this server", param=f"{path}.url_sources"
+            )
         hosted = HostedTool(
             kind,
             max_uses=tool.max_uses,
             allowed_domains=tool.allowed_domains or [],
             blocked_domains=tool.blocked_domains or [],
             location=tool.user_location or {},
-            max_chars=None if tool.max_content_tokens is None else tool.max_content_tokens * _CHARS_PER_TOKEN,
+            max_chars=None
+            if tool.max_content_tokens is None
+            else tool.max_content_tokens * _CHARS_PER_TOKEN,
             deferred=True,
         )
         return hosted_spec(hosted, tool.name)
@@ -97,19 +104,31 @@ def result_block(result: HostedResult) -> wire.WebSearchContent | wire.WebFetchC
         (page,) = result.sources
         text = {"type": "text", "media_type": "text/plain", "data": page.text}
         document = {"type": "document", "source": text, "title": page.title or None}
-        content = {"type": "web_fetch_result", "url": page.url, "content": document, "retrieved_at": None}
+        content = {
+            "type": "web_fetch_result",
+            "url": page.url,
+            "content": document,
+            "retrieved_at": None,
+        }
     kind = wire.WebSearchContent if result.kind == "web_search" else wire.WebFetchContent
     return kind(shown_id(result.call_id), DIRECT, content)
 
 
-def result_of(block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, name: str, path: str) -> HostedResult:
-    """The result in a block that a client returns, without text that another server encrypted. Raises Invalid."""
+def result_of(
+    block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, name: str, path: str
+) -> HostedResult:
+    """The result in a block that a client returns, without text that another server encrypted.
+    Raises Invalid."""
     try:
         content = _content.decode(block.content)
     except (msgspec.ValidationError, RecursionError):
-        raise Invalid(f"{path}.content: Input should be a valid result or error", param=f"{path}.content") from None
+        raise Invalid(
+            f"{path}.content: Input should be a valid result or error", param=f"{path}.content"
+        ) from None
     search = isinstance(block, wire.WebSearchResultBlock)
-    result = HostedResult(own_id(block.tool_use_id), name, "web_search" if search else "web_fetch", "")
+    result = HostedResult(
+        own_id(block.tool_use_id), name, "web_search" if search else "web_fetch", ""
+    )
     if isinstance(content, _Fetched):
         page = WebSource(content.url, content.content.title or "", content.content.source.data)
         error = content.error_code

@@ -8,8 +8,9 @@
     BlockStop complete                              content_block_stop [, tool_call_dispatch]
     Finish                                          message_delta, message_stop
 
-A text or thinking block opens with its first character, so none is ever empty; the indices that the client sees are
-counted here and have no gaps. Agents start a tool at its content_block_stop, while the stream continues.
+A text or thinking block opens with its first character, so none is ever empty; the indices that the
+client sees are counted here and have no gaps. Agents start a tool at its content_block_stop, while
+the stream continues.
 """
 
 import re
@@ -93,7 +94,9 @@ Event: TypeAlias = (
     | wire.ReasoningDispatch
     | AnthropicError
 )
-_NAMES: dict[type, bytes] = {kind: str(kind.__struct_config__.tag).encode() for kind in get_args(Event)} | {
+_NAMES: dict[type, bytes] = {
+    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(Event)
+} | {
     wire.ToolCallDispatch: b"tool_call_dispatch",
     wire.ReasoningDispatch: b"reasoning_dispatch",
     AnthropicError: b"error",
@@ -113,8 +116,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         compaction: Compaction | None = None,
         compare: str | None = None,
     ) -> None:
-        """`count_thinking`: the beta `thinking-token-count`. `applied_edits`: None where the request has no
-        `context_management`. `compaction`: the compaction at the beginning of the answer. `compare`: as in `Client`."""
+        """`count_thinking`: the beta `thinking-token-count`. `applied_edits`: None where the
+        request has no `context_management`. `compaction`: the compaction at the beginning of the
+        answer. `compare`: as in `Client`."""
         self._compare = compare
         self._reply = reply
         self._compaction = compaction
@@ -151,7 +155,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             model=self._reply.model,
             content=[],
             usage=_first_usage(prepared[0]),
-            diagnostics=UNSET if self._compare is None else diagnostics(self._compare, prepared[0].comparison),
+            diagnostics=UNSET
+            if self._compare is None
+            else diagnostics(self._compare, prepared[0].comparison),
             **self._ids.prompt(),
         )
         return [wire.MessageStart(message), *self._compaction_block()]
@@ -162,7 +168,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
 
     @override
     def encode(self, events: Sequence[Event]) -> bytes:
-        return b"".join([b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events])
+        return b"".join(
+            [b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events]
+        )
 
     def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
         out.append(error_document(info, self._reply.request_id))
@@ -200,7 +208,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if kind == "text":
             return wire.ContentBlockDelta(self._index, wire.TextDelta(text))
         if kind == "reasoning":
-            return wire.ContentBlockDelta(self._index, wire.ThinkingDelta(text, None if self._counts else UNSET))
+            return wire.ContentBlockDelta(
+                self._index, wire.ThinkingDelta(text, None if self._counts else UNSET)
+            )
         return wire.ContentBlockDelta(self._index, wire.InputJsonDelta(text))
 
     def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Event]) -> None:
@@ -209,7 +219,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             return
         if not self._open:
             thinking = block.kind == "reasoning"
-            self._announce(block, wire.ThinkingContent("", "") if thinking else wire.TextContent(""), out)
+            self._announce(
+                block, wire.ThinkingContent("", "") if thinking else wire.TextContent(""), out
+            )
         if block.kind == "reasoning" and self._omit_thinking:
             self._uncounted += 1  # a delta has a token or more
             if self._uncounted == COUNT_EVERY:
@@ -232,9 +244,12 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if block.kind == "reasoning":
             if self._omit_thinking:
                 self._count(event.tokens - self._counted, out)
-            out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
+            out.append(
+                wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED))
+            )
         if block.kind == "tool_use" and not event.complete and not self._started:
-            # Clients read empty arguments as {} and run the call; they never run the beginning of an object.
+            # Clients read empty arguments as {} and run the call; they never run the beginning of
+            # an object.
             out.append(self._piece("{"))
         out.append(wire.ContentBlockStop(self._index))
         self._block = None
@@ -267,11 +282,16 @@ class MessagesStream(TurnRenderer[Event], Renderer):
     def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[Event]) -> None:
         """Sends the whole block in an event of its own, which a client or an operator requested."""
         if block.kind == "reasoning":
-            out.append(wire.ReasoningDispatch(self._with_index(wire.ThinkingContent(text, seal or UNSEALED))))
+            out.append(
+                wire.ReasoningDispatch(
+                    self._with_index(wire.ThinkingContent(text, seal or UNSEALED))
+                )
+            )
         elif is_json(text, dict[str, Raw]):
             arguments = text.encode()
             if b"\n" in arguments or b"\r" in arguments:
-                # An event is one line; the model may have put line breaks between the tokens of its JSON.
+                # An event is one line; the model may have put line breaks between the tokens of its
+                # JSON.
                 arguments = msgspec.json.format(arguments, indent=-1)
             call = replace(_tool_use(block, self._reply), input=Raw(arguments))
             out.append(wire.ToolCallDispatch(self._with_index(call)))
@@ -284,7 +304,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             self._stop(BlockStop(self._block.block, complete=False), out)
         usage = _last_usage(event.usage)
         if self._hosted_uses:
-            uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
+            uses = {
+                f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")
+            }
             usage.server_tool_use = uses
         if self._compaction is not None:
             usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)
@@ -298,7 +320,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
 
 
 class CompactionStream(MessagesStream):
-    """Renders a turn that writes a summary as a message with only the compaction, for `pause_after_compaction`."""
+    """Renders a turn that writes a summary as a message with only the compaction, for
+    `pause_after_compaction`."""
 
     def __init__(self, reply: Reply, **options: Any) -> None:
         super().__init__(reply, **options)
@@ -316,13 +339,17 @@ class CompactionStream(MessagesStream):
         self._compaction = summary_of(self._events)
         usage = _last_usage(Usage())
         usage.iterations = _iterations(compaction=last.usage)
-        return [*self._compaction_block(), *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage))]
+        return [
+            *self._compaction_block(),
+            *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage)),
+        ]
 
 
 class MessageCollector(Collector):
     """Collects one turn into a Message: folds the events of its stream.
 
-    The input of a call that was cut off has the members that are complete, as in the SDKs; `stop_reason` shows the cut.
+    The input of a call that was cut off has the members that are complete, as in the SDKs;
+    `stop_reason` shows the cut.
     """
 
     def __init__(self, stream: MessagesStream) -> None:
@@ -384,14 +411,23 @@ class MessageCollector(Collector):
 
     def _end(self, end: wire.MessageDelta) -> None:
         first = self._message.usage
-        usage = asdict(end.usage) | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
-        members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": wire.AnswerUsage(**usage)}
+        usage = asdict(end.usage) | {
+            "cache_creation": first.cache_creation,
+            "service_tier": first.service_tier,
+        }
+        members = (
+            asdict(self._message)
+            | asdict(end.delta)
+            | asdict(end)
+            | {"usage": wire.AnswerUsage(**usage)}
+        )
         del members["delta"]
         self._message = wire.Answer(**members)
 
 
 def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
-    """The stop reason. A turn that was cut off after a complete call has `max_tokens`, as in the native API."""
+    """The stop reason. A turn that was cut off after a complete call has `max_tokens`, as in the
+    native API."""
     reason = _REASONS.get(finish.reason, "end_turn")
     if reason == "end_turn" and complete_calls:
         reason = "tool_use"
@@ -399,20 +435,23 @@ def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
 
 
 def diagnostics(compare: str, comparison: PromptComparison | None) -> dict[str, Any] | None:
-    """The answer's `diagnostics`, for a request that has them. None where nothing was missed, or nothing was to be
-    compared. `compare`: as in `Client`."""
+    """The answer's `diagnostics`, for a request that has them. None where nothing was missed, or
+    nothing was to be compared. `compare`: as in `Client`."""
     if not compare or (comparison is not None and comparison.earlier and not comparison.missed):
         return None
     reason: dict[str, Any] = {"type": "unavailable"}
     if comparison is not None and not comparison.earlier:
         reason = {"type": "previous_message_not_found"}
-    elif comparison is not None and (known := [part for part in comparison.changed if part in _MISS_REASONS]):
+    elif comparison is not None and (
+        known := [part for part in comparison.changed if part in _MISS_REASONS]
+    ):
         reason = {"type": _MISS_REASONS[known[0]], "cache_missed_input_tokens": comparison.missed}
     return {"cache_miss_reason": reason}
 
 
 def _first_usage(prepared: Prepared) -> wire.Usage:
-    """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the stream is exact."""
+    """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the
+    stream is exact."""
     return wire.Usage(
         input_tokens=prepared.prompt_tokens - prepared.cached,
         cache_read_input_tokens=prepared.cached,
@@ -424,7 +463,9 @@ def _first_usage(prepared: Prepared) -> wire.Usage:
 
 def _usage(usage: Usage) -> wire.Usage:
     return wire.Usage(
-        input_tokens=usage.prompt - usage.cached, cache_read_input_tokens=usage.cached, output_tokens=usage.output
+        input_tokens=usage.prompt - usage.cached,
+        cache_read_input_tokens=usage.cached,
+        output_tokens=usage.output,
     )
 
 
@@ -439,7 +480,8 @@ def _iterations(**usages: Usage) -> list[dict[str, Any]]:
 
 
 def _input(text: str) -> str:
-    """The arguments of a call as a JSON object: unchanged if they are one, else without the member that was cut off."""
+    """The arguments of a call as a JSON object: unchanged if they are one, else without the member
+    that was cut off."""
     depth, end = 0, 1
     for token in _JSON_TOKEN.finditer(text):
         depth += _DEPTHS.get(token[0], 0)
@@ -448,7 +490,12 @@ def _input(text: str) -> str:
     # A value at the end is complete if it has a closing character; a number may be cut.
     closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
     return next(
-        (candidate for candidate in (text, *closed, text[:end] + "}") if is_json(candidate, dict[str, Raw])), "{}"
+        (
+            candidate
+            for candidate in (text, *closed, text[:end] + "}")
+            if is_json(candidate, dict[str, Raw])
+        ),
+        "{}",
     )
 
 

@@ -1,7 +1,7 @@
 """Parses a Messages request into a `Conversation`; the `Dialect` of the API.
 
-`docs/messages.md` lists what each field does. Fields that would silently change the meaning of the answer are refused
-(threads, containers, MCP servers, files); unknown fields are ignored.
+`docs/messages.md` lists what each field does. Fields that would silently change the meaning of the
+answer are refused (threads, containers, MCP servers, files); unknown fields are ignored.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,10 +15,21 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
-from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
+from services.frontend.apis.messages.compaction import (
+    CompactEdit,
+    Compaction,
+    Write,
+    read_compact_edit,
+    summary_of,
+)
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessageReader
-from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
+from services.frontend.apis.messages.render import (
+    PING,
+    CompactionStream,
+    MessageCollector,
+    MessagesStream,
+)
 from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
@@ -59,7 +70,9 @@ class MessagesAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """Returns the collector of an answer in one document."""
-        return MessageCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
+        return MessageCollector(
+            self._stream(replace(reply, dispatch=False, dispatch_reasoning=False))
+        )
 
     def _stream(self, reply: Reply) -> MessagesStream:
         make = CompactionStream if self.pausing else MessagesStream
@@ -82,8 +95,9 @@ def parse(
 ) -> MessagesAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: for count_tokens. Its requests have no `max_tokens`, may have unmatched calls and results, and may use
-    features that this server lacks. `decoder`: by default one without a memo of tools.
+    `counting`: for count_tokens. Its requests have no `max_tokens`, may have unmatched calls and
+    results, and may use features that this server lacks. `decoder`: by default one without a memo
+    of tools.
     """
     request, declared = decoder.decode(body)
     if not request.messages:
@@ -96,7 +110,9 @@ def parse(
     all_messages = reader.messages
     kept = context_edits.thinking_turns(request.context_management)
     messages, cleared = (
-        context_edits.forget_thinking(all_messages, kept) if isinstance(kept, int) else (all_messages, 0)
+        context_edits.forget_thinking(all_messages, kept)
+        if isinstance(kept, int)
+        else (all_messages, 0)
     )
     conversation = Conversation(
         request.model,
@@ -117,12 +133,21 @@ def parse(
         ),
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},
-        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt, ttl=_ttl(request)),
+        hints=hints(
+            request.nvext,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            ttl=_ttl(request),
+        ),
     )
-    conversation = with_client(conversation, headers, _session(request), compare=_compared(request.diagnostics))
+    conversation = with_client(
+        conversation, headers, _session(request), compare=_compared(request.diagnostics)
+    )
     edits, compact_edit = None, None
     if (management := request.context_management) is not None:
-        edits = context_edits.Edits(all_messages if cleared else None, cleared, context_edits.tool_edit(management))
+        edits = context_edits.Edits(
+            all_messages if cleared else None, cleared, context_edits.tool_edit(management)
+        )
         compact_edit = read_compact_edit(management, declared.specs)
     return MessagesAsk(conversation, bool(request.stream), declared.dropped, edits, compact_edit)
 
@@ -135,9 +160,11 @@ async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> M
     return replace(ask, conversation=conversation, edits=edits)
 
 
-async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, write: Write) -> MessagesAsk:
-    """The request after compaction, if it needs one. `window`: the model's context window; `write`: runs the summary's
-    turn.
+async def compact(
+    ask: MessagesAsk, count: context_edits.Count, window: int, write: Write
+) -> MessagesAsk:
+    """The request after compaction, if it needs one. `window`: the model's context window; `write`:
+    runs the summary's turn.
 
     Raises as `count` and `write`.
     """
@@ -158,7 +185,9 @@ async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, wri
 def _refuse(request: wire.Body) -> None:
     if is_set(request.thread):
         raise Invalid(
-            "thread: message threads are not supported by this server", code=THREADS, details={"unsupported": []}
+            "thread: message threads are not supported by this server",
+            code=THREADS,
+            details={"unsupported": []},
         )
     if request.mcp_servers:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
@@ -169,8 +198,9 @@ def _refuse(request: wire.Body) -> None:
 
 
 def _needs_container(request: wire.Body) -> bool:
-    # A container is where the code_execution tool runs. Without that tool an object that describes one changes nothing
-    # (the SDK's own tests send it); a bare id refers to the state of an earlier request.
+    # A container is where the code_execution tool runs. Without that tool an object that describes
+    # one changes nothing (the SDK's own tests send it); a bare id refers to the state of an earlier
+    # request.
     if isinstance(request.container, str):
         return True
     coding = any((tool.type or "").startswith("code_execution_") for tool in request.tools or [])
@@ -181,12 +211,17 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
     if request.max_tokens is None:
         raise Invalid("max_tokens: Field required", param="max_tokens")
     if any(not stop for stop in request.stop_sequences or []):
-        raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
+        raise Invalid(
+            "stop_sequences: each stop sequence must be non-empty", param="stop_sequences"
+        )
     budget = request.thinking.budget_tokens if request.thinking else None
     # In the native API an interleaved budget holds for all thoughts of a tool loop.
     interleaved = _INTERLEAVED in headers.get("anthropic-beta", "")
     if budget is not None and budget >= request.max_tokens > 0 and not interleaved:
-        raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.", param="thinking.budget_tokens")
+        raise Invalid(
+            "`max_tokens` must be greater than `thinking.budget_tokens`.",
+            param="thinking.budget_tokens",
+        )
     last = request.messages[-1]
     if last.role == "assistant" and last.content:
         final = last.content if isinstance(last.content, str) else last.content[-1]
@@ -196,7 +231,8 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
 
 
 def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> None:
-    """Checks that a last message that ends in `text`, and begins with the block `first`, can be continued."""
+    """Checks that a last message that ends in `text`, and begins with the block `first`, can be
+    continued."""
     if text != text.rstrip():
         raise Invalid("messages: final assistant content cannot end with trailing whitespace")
     if request.thinking is None or request.thinking.type != "enabled":
@@ -239,7 +275,10 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    format, older = request.output_config.format if request.output_config else None, request.output_format
+    format, older = (
+        request.output_config.format if request.output_config else None,
+        request.output_format,
+    )
     if format is not None and older is not None:
         message = "output_format: only one of `output_format` and `output_config.format` may be set"
         raise Invalid(message, param="output_format")
@@ -250,10 +289,16 @@ def _format(request: wire.Body) -> OutputFormat | None:
 def _ttl(request: wire.Body) -> str | None:
     """The longest `ttl` of the request. It holds for the whole prompt."""
     marks = [request.cache_control]
-    for items in (request.system, request.tools, *(message.content for message in request.messages)):
+    for items in (
+        request.system,
+        request.tools,
+        *(message.content for message in request.messages),
+    ):
         if type(items) is list:
             marks += [getattr(item, "cache_control", None) for item in items]
-    return max((mark.ttl for mark in marks if mark is not None), key=CACHE_TTLS.__getitem__, default=None)
+    return max(
+        (mark.ttl for mark in marks if mark is not None), key=CACHE_TTLS.__getitem__, default=None
+    )
 
 
 def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
@@ -270,7 +315,8 @@ def _session(request: wire.Body) -> str | None:
     try:
         return msgspec.json.decode(user, type=_UserId).session_id
     except (msgspec.DecodeError, msgspec.ValidationError):
-        # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>; kimi-code: session_<uuid>
+        # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>; kimi-code:
+        # session_<uuid>
         _, found, session = f"_{user}".rpartition("_session_")
         return session if found and session else None
 
@@ -280,7 +326,8 @@ class _UserId(Struct):
 
 
 class Messages(Dialect):
-    """The dialect of the Messages API. Pure, except for its memo of tools. One instance serves every request."""
+    """The dialect of the Messages API. Pure, except for its memo of tools. One instance serves
+    every request."""
 
     name = "messages"
     keepalive = PING
@@ -289,7 +336,9 @@ class Messages(Dialect):
         """`served`: the kinds of hosted tools that this server runs."""
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, extra_input, self._memo)
+        self._decoder: Decoder = BodyDecoder(
+            wire.Body, read_tools, explain, extra_input, self._memo
+        )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""

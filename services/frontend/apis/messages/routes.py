@@ -4,7 +4,12 @@ from functools import partial
 
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
-from services.frontend.apis.messages.request import Messages, MessagesAsk, apply_context_edits, compact
+from services.frontend.apis.messages.request import (
+    Messages,
+    MessagesAsk,
+    apply_context_edits,
+    compact,
+)
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.http.middleware import RequestContext
 
@@ -24,20 +29,25 @@ _EXAMPLE = {
             "role": "assistant",
             "content": [
                 {"type": "thinking", "thinking": "I should look.", "signature": ""},
-                {"type": "tool_use", "id": "toolu_01", "name": "get_weather", "input": {"city": "Paris"}},
+                {
+                    "type": "tool_use",
+                    "id": "toolu_01",
+                    "name": "get_weather",
+                    "input": {"city": "Paris"},
+                },
             ],
         },
         {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "toolu_01", "content": "18 degrees, sunny"}],
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_01", "content": "18 degrees, sunny"}
+            ],
         },
     ],
     "tools": [{"name": "get_weather", "description": "Current weather.", "input_schema": _SCHEMA}],
     "thinking": {"type": "adaptive"},
 }
-_EVENTS = (
-    "^(message_(start|delta|stop)|content_block_(start|delta|stop)|ping|error|tool_call_dispatch|reasoning_dispatch)$"
-)
+_EVENTS = "^(message_(start|delta|stop)|content_block_(start|delta|stop)|ping|error|tool_call_dispatch|reasoning_dispatch)$"
 
 
 def _mount(mount: Mount) -> None:

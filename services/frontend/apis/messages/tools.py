@@ -1,9 +1,11 @@
-"""Converts the tools of a Messages request to those of the conversation, and applies the changes in its messages.
+"""Converts the tools of a Messages request to those of the conversation, and applies the changes in
+its messages.
 
-Custom tools pass through. Requests send bash, text editor and memory without a schema because Anthropic's models know
-it; they get one here, and the client runs them. Tools that Anthropic's servers run become functions if the operator has
-a provider for them (`hosted.py`). The others are left out, and named in the notes and to the model: Claude Code's
-WebSearch sends no other tool and accepts a plain answer, while a 400 fails its call.
+Custom tools pass through. Requests send bash, text editor and memory without a schema because
+Anthropic's models know it; they get one here, and the client runs them. Tools that Anthropic's
+servers run become functions if the operator has a provider for them (`hosted.py`). The others are
+left out, and named in the notes and to the model: Claude Code's WebSearch sends no other tool and
+accepts a plain answer, while a 400 fails its call.
 """
 
 import json
@@ -24,7 +26,14 @@ from services.frontend.turns.hosted.tools import missing_tools
 
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 CUSTOM = "custom"
-HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "advisor_", "mcp_toolset")
+HOSTED = (
+    "web_search_",
+    "web_fetch_",
+    "code_execution_",
+    "tool_search_tool_",
+    "advisor_",
+    "mcp_toolset",
+)
 _SEARCH = "tool_search_tool_"
 _NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
 _NEEDLESS = ("tool_search_tool", "mcp_toolset")
@@ -35,9 +44,15 @@ _EDITS: dict[str, Any] = {
     "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
     "path": {**_STRING, "description": "Absolute path of the file or directory."},
     "file_text": {**_STRING, "description": "For create: the content of the file."},
-    "old_str": {**_STRING, "description": "For str_replace: the text to replace; it must occur exactly once."},
+    "old_str": {
+        **_STRING,
+        "description": "For str_replace: the text to replace; it must occur exactly once.",
+    },
     "new_str": {**_STRING, "description": "For str_replace: the text to put in its place."},
-    "insert_line": {"type": "integer", "description": "For insert: the line after which to insert; 0: at the top."},
+    "insert_line": {
+        "type": "integer",
+        "description": "For insert: the line after which to insert; 0: at the top.",
+    },
     "insert_text": {**_STRING, "description": "For insert: the text to insert."},
     "view_range": {
         "type": "array",
@@ -64,7 +79,10 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any], list[str]], ...] = (
         "Keeps notes in files under /memories between conversations.",
         {
             **_EDITS,
-            "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
+            "command": {
+                "type": "string",
+                "enum": ["view", "create", "str_replace", "insert", "delete", "rename"],
+            },
             "old_path": {**_STRING, "description": "For rename."},
             "new_path": _STRING,
         },
@@ -91,14 +109,21 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
     """
     tools = _tools.decode(data)
     shown, dropped = specs(tools or [], served)
-    kinds = (next(prefix.rstrip("_") for prefix in HOSTED if kind.startswith(prefix)) for kind in dropped)
-    return Tools(tools, shown, dropped, missing_tools(kind for kind in kinds if kind not in _NEEDLESS))
+    kinds = (
+        next(prefix.rstrip("_") for prefix in HOSTED if kind.startswith(prefix)) for kind in dropped
+    )
+    return Tools(
+        tools, shown, dropped, missing_tools(kind for kind in kinds if kind not in _NEEDLESS)
+    )
 
 
-def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple[list[ToolSpec], list[str]]:
+def specs(
+    tools: list[wire.Tool], served: frozenset[str] = frozenset()
+) -> tuple[list[ToolSpec], list[str]]:
     """The tools that the model sees, and the types of the others.
 
-    Raises Invalid for a type that neither the client nor this server can run, and for two tools with one name.
+    Raises Invalid for a type that neither the client nor this server can run, and for two tools
+    with one name.
     """
     shown: list[ToolSpec] = []
     dropped: list[str] = []
@@ -114,7 +139,8 @@ def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
     if any(kind.startswith(_SEARCH) for kind in dropped) or all(tool.deferred for tool in shown):
-        # Without a search nothing could load a deferred tool, so all tools are listed from the start.
+        # Without a search nothing could load a deferred tool, so all tools are listed from the
+        # start.
         shown = [replace(tool, deferred=False) for tool in shown]
     return shown, dropped
 
@@ -129,12 +155,18 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
             pattern = f"String should match pattern '^{_NAME.pattern}$'"
             raise Invalid(f"{path}.custom.name: {pattern}", param=f"{path}.name")
         if tool.input_schema is None:
-            raise Invalid(f"{path}.custom.input_schema: Field required", param=f"{path}.input_schema")
+            raise Invalid(
+                f"{path}.custom.input_schema: Field required", param=f"{path}.input_schema"
+            )
         name, description, schema = tool.name, _description(tool), tool.input_schema
     else:
         name, description, schema = _built_in(kind, path)
     return ToolSpec(
-        tool.name or name, description=description, schema=schema, deferred=bool(tool.defer_loading), strict=tool.strict
+        tool.name or name,
+        description=description,
+        schema=schema,
+        deferred=bool(tool.defer_loading),
+        strict=tool.strict,
     )
 
 
@@ -144,13 +176,17 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     if choice is None:
         return ToolChoice()
     if not body.tools and not tools:
-        raise Invalid("tool_choice: may only be specified while providing tools.", param="tool_choice")
+        raise Invalid(
+            "tool_choice: may only be specified while providing tools.", param="tool_choice"
+        )
     if choice.type == "tool" and not choice.name:
         raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
     parallel = not choice.disable_parallel_tool_use
     forced = choice.type in ("any", "tool")
     if forced and body.thinking is not None and body.thinking.type == "enabled":
-        raise Invalid("Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice")
+        raise Invalid(
+            "Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice"
+        )
     hosted = [tool for tool in body.tools or [] if (tool.type or CUSTOM).startswith(HOSTED)]
     if forced and not tools:
         raise _not_run(", ".join(tool.name or tool.type or "" for tool in hosted))
@@ -162,11 +198,17 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         return ToolChoice("tool", name=choice.name, parallel=parallel)
     if any(tool.name == choice.name for tool in hosted):
         raise _not_run(choice.name or "")
-    raise Invalid(f"tool_choice.tool.name: Tool '{choice.name}' not found in provided tools", param="tool_choice")
+    raise Invalid(
+        f"tool_choice.tool.name: Tool '{choice.name}' not found in provided tools",
+        param="tool_choice",
+    )
 
 
 def _not_run(names: str) -> Invalid:
-    return Invalid(f"tool_choice: this server does not run '{names}', which the choice requires", param="tool_choice")
+    return Invalid(
+        f"tool_choice: this server does not run '{names}', which the choice requires",
+        param="tool_choice",
+    )
 
 
 def _description(tool: wire.Tool) -> str:
@@ -180,7 +222,11 @@ def _description(tool: wire.Tool) -> str:
 def _built_in(kind: str, path: str) -> tuple[str, str, dict[str, Any]]:
     for prefix, name, description, properties, required in _BUILT_IN:
         if kind.startswith(prefix):
-            return name, description, {"type": "object", "properties": properties, "required": required}
+            return (
+                name,
+                description,
+                {"type": "object", "properties": properties, "required": required},
+            )
     raise Invalid(
         f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags: "
         "'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', 'text_editor_20250429', "
@@ -192,8 +238,8 @@ def _built_in(kind: str, path: str) -> tuple[str, str, dict[str, Any]]:
 class ToolSet:
     """The tools of one request, as its messages add and withdraw them.
 
-    A change is described where it happens. The list in the prompt's head stays the same, so the cached prompt stays
-    valid.
+    A change is described where it happens. The list in the prompt's head stays the same, so the
+    cached prompt stays valid.
     """
 
     def __init__(self, specs: list[ToolSpec]) -> None:
@@ -221,9 +267,11 @@ class ToolSet:
         return [spec for spec in self.specs if spec.name not in self._withdrawn]
 
     def change(self, block: Change, path: str) -> list[Text]:
-        """Applies a change, and returns the text that describes it. Raises Invalid for an invalid definition.
+        """Applies a change, and returns the text that describes it. Raises Invalid for an invalid
+        definition.
 
-        The text is empty for an unknown tool, which may be one of an MCP server, or of an earlier request.
+        The text is empty for an unknown tool, which may be one of an MCP server, or of an earlier
+        request.
         """
         spec = self._find_change(block, path)
         if spec is None:
@@ -237,11 +285,15 @@ class ToolSet:
             return []
         available = not spec.deferred and spec.name not in self._withdrawn
         self._withdrawn.discard(spec.name)
-        return [] if available else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
+        return (
+            []
+            if available
+            else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
+        )
 
     def compact(self, changes: Sequence[Change], path: str) -> None:
-        """Makes the list again from the request's tools and the changes in a compaction, which replaces all text before
-        it. Raises Invalid."""
+        """Makes the list again from the request's tools and the changes in a compaction, which
+        replaces all text before it. Raises Invalid."""
         self._reset()
         for index, block in enumerate(changes):
             spec = self._find_change(block, f"{path}.tool_changes.{index}")

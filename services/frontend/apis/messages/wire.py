@@ -1,7 +1,8 @@
 """The JSON of the Messages API as typed Structs: requests, answers, and the events of a stream.
 
-Fields that decide neither prompt nor answer are left out and skipped (`citations`, `speed`, `service_tier`, future
-betas). Values that are large or must keep their spelling (tool input, base64 data) stay raw.
+Fields that decide neither prompt nor answer are left out and skipped (`citations`, `speed`,
+`service_tier`, future betas). Values that are large or must keep their spelling (tool input, base64
+data) stay raw.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -18,7 +19,8 @@ UNSEALED = "unsealed"
 
 
 class CacheControl(Struct, tag="ephemeral"):
-    """Marks the end of a prefix that the client will send again. Every prefix is cached; the time is a hint."""
+    """Marks the end of a prefix that the client will send again. Every prefix is cached; the time
+    is a hint."""
 
     ttl: Literal["5m", "1h"] | None = None
 
@@ -122,7 +124,12 @@ class BrowserStateBlock(Struct, tag="browser_state"):
 
 
 ResultBlock: TypeAlias = (
-    TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock | BrowserStateBlock
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ToolReferenceBlock
+    | BrowserStateBlock
 )
 
 
@@ -136,7 +143,8 @@ class ToolResultBlock(Struct, tag="tool_result"):
 
 
 class HostedUse(Struct):
-    """A call of a tool that this server ran, or that another server ran earlier in the conversation."""
+    """A call of a tool that this server ran, or that another server ran earlier in the
+    conversation."""
 
     id: str = ""
     name: str = ""
@@ -290,7 +298,11 @@ class Message(Struct):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
         str | list[Block] | None,
-        Meta(extra_json_schema={"description": "Only a system message with `output_config` may have none."}),
+        Meta(
+            extra_json_schema={
+                "description": "Only a system message with `output_config` may have none."
+            }
+        ),
     ] = None
     clear_at: Literal["next_user_message", "never"] | None = None
     output_config: MessageOutput | None = None
@@ -383,7 +395,8 @@ class ContextManagement(Struct):
 
 
 class Diagnostics(Struct):
-    """The earlier answer that the prompt is compared with; null: only later ones are compared with this one."""
+    """The earlier answer that the prompt is compared with; null: only later ones are compared with
+    this one."""
 
     previous_message_id: str | None = None
 
@@ -393,10 +406,14 @@ class Body(SamplingFields, kw_only=True):
 
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     model: str = ""
-    max_tokens: Annotated[Limit | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})] = None
+    max_tokens: Annotated[
+        Limit | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})
+    ] = None
     system: str | list[TextBlock] | None = None
     stream: bool | None = None
-    stop_sequences: Annotated[list[str] | None, Meta(extra_json_schema={"items": {"minLength": 1}})] = None
+    stop_sequences: Annotated[
+        list[str] | None, Meta(extra_json_schema={"items": {"minLength": 1}})
+    ] = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -582,8 +599,8 @@ class TextDelta(Struct, tag="text_delta"):
 
 
 class ThinkingDelta(Struct, tag="thinking_delta"):
-    """A piece of a thought. With the beta `thinking-token-count`: also a piece of the number of its tokens, where the
-    text is omitted, else null."""
+    """A piece of a thought. With the beta `thinking-token-count`: also a piece of the number of its
+    tokens, where the text is omitted, else null."""
 
     thinking: str
     estimated_tokens: int | UnsetType | None = UNSET
@@ -608,7 +625,9 @@ class CompactionDelta(Struct, tag="compaction_delta"):
     encrypted_content: str | None = None
 
 
-BlockDelta: TypeAlias = TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | CompactionDelta
+BlockDelta: TypeAlias = (
+    TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | CompactionDelta
+)
 
 
 class ContentBlockDelta(Struct, tag="content_block_delta"):
@@ -653,7 +672,8 @@ class Ping(Struct, tag="ping"):
 class ToolCallDispatch(Struct, tag="ping"):
     """A complete call once more, on request.
 
-    A `ping` by its type, since the AI SDK fails on unknown types; other clients use the event's name.
+    A `ping` by its type, since the AI SDK fails on unknown types; other clients use the event's
+    name.
     """
 
     tool_call_dispatch: dict[str, Any]

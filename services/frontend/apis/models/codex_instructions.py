@@ -1,8 +1,8 @@
 """The default `base_instructions` of Codex' catalogue, for models other than OpenAI's.
 
-Codex sends them as the first developer message of every request. A model that was not trained on Codex needs them: they
-explain how to write patches, how the shell behaves, and when to stop. They name only tools that Codex offers with the
-profile in `codex_profile.py`.
+Codex sends them as the first developer message of every request. A model that was not trained on
+Codex needs them: they explain how to write patches, how the shell behaves, and when to stop. They
+name only tools that Codex offers with the profile in `codex_profile.py`.
 """
 
 INSTRUCTIONS = """\

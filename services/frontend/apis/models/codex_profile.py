@@ -1,11 +1,12 @@
 """Describes a served model as an entry of Codex' model catalogue.
 
-The entry decides Codex' behaviour: prompt, tools, how much of a tool's output the model sees, when it compacts. For a
-model without an entry Codex uses a poor profile: no apply_patch, no tool_search, 10,000 bytes of tool output instead of
-10,000 tokens, and a context window of 272,000 tokens.
+The entry decides Codex' behaviour: prompt, tools, how much of a tool's output the model sees, when
+it compacts. For a model without an entry Codex uses a poor profile: no apply_patch, no tool_search,
+10,000 bytes of tool output instead of 10,000 tokens, and a context window of 272,000 tokens.
 
-One bad entry fails the whole catalogue, and in old versions so does a missing field. So entries have every field that
-any version requires, and no effort that only newer versions accept, unless the model has it.
+One bad entry fails the whole catalogue, and in old versions so does a missing field. So entries
+have every field that any version requires, and no effort that only newer versions accept, unless
+the model has it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,8 @@ Profile: TypeAlias = Mapping[str, Any]
 """A catalogue entry of Codex itself, as `codex debug models --bundled` prints it."""
 
 OUTPUT_RESERVE = 20_000
-"""Tokens of the window that are kept free for an answer, at most a quarter: Codex does not limit an answer's size."""
+"""Tokens of the window that are kept free for an answer, at most a quarter: Codex does not limit an
+answer's size."""
 _LEVELS = {
     "minimal": "Answers at once, with hardly a thought",
     "low": "Thinks little; for plain tasks",
@@ -60,7 +62,12 @@ _OWN: Profile = {
     "reasoning_summary_format": "none",
     "prefer_websockets": False,
 }
-_HOSTED: Profile = {"upgrade": None, "availability_nux": None, "additional_speed_tiers": [], "service_tiers": []}
+_HOSTED: Profile = {
+    "upgrade": None,
+    "availability_nux": None,
+    "additional_speed_tiers": [],
+    "service_tiers": [],
+}
 """Fields of Codex' own entries that describe OpenAI's service."""
 _SERVED = (
     "slug",
@@ -81,23 +88,33 @@ _SERVED = (
 def catalogue(
     entries: Iterable[tuple[ModelCard, str]], profiles: Mapping[str, Profile] | None = None
 ) -> dict[str, Any]:
-    """The document for `model_catalog_url` and `model_catalog_json`: an entry for each name, in order.
+    """The document for `model_catalog_url` and `model_catalog_json`: an entry for each name, in
+    order.
 
     `profiles`: entries of Codex itself to use instead of ours, by name.
     """
     own = profiles or {}
-    return {"models": [entry(card, name, place, own.get(name)) for place, (card, name) in enumerate(entries)]}
+    return {
+        "models": [
+            entry(card, name, place, own.get(name)) for place, (card, name) in enumerate(entries)
+        ]
+    }
 
 
-def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None = None) -> dict[str, Any]:
-    """The entry for one name of a model. The model's windows and efforts replace those of `profile`."""
+def entry(
+    card: ModelCard, name: str, priority: int = 0, profile: Profile | None = None
+) -> dict[str, Any]:
+    """The entry for one name of a model. The model's windows and efforts replace those of
+    `profile`."""
     efforts, window = levels(card), card.max_model_len or None
     served = {
         "slug": name,
         "display_name": name,
         "description": f"{card.name}, served by Turnwire",
         "priority": priority,
-        "supported_reasoning_levels": [{"effort": level, "description": _LEVELS[level]} for level in efforts],
+        "supported_reasoning_levels": [
+            {"effort": level, "description": _LEVELS[level]} for level in efforts
+        ],
         "default_reasoning_level": default_level(efforts),
         "supports_reasoning_summaries": card.reasoning,
         "input_modalities": ["text", "image"] if VISION in card.features else ["text"],
@@ -111,8 +128,14 @@ def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None
 def with_profile(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
     model_fields = {name: served[name] for name in _SERVED if name in served}
-    own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
-    summary = own["default_reasoning_summary"] if model_fields.get("supports_reasoning_summaries") else "none"
+    own: Profile = (
+        _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
+    )
+    summary = (
+        own["default_reasoning_summary"]
+        if model_fields.get("supports_reasoning_summaries")
+        else "none"
+    )
     return {**own, **model_fields, "default_reasoning_summary": summary}
 
 
@@ -122,21 +145,23 @@ def levels(card: ModelCard) -> list[str]:
         return []
     chosen = [level for level in card.efforts if level in _LEVELS]
     if "max" in chosen and "xhigh" not in chosen:
-        # Every version of Codex accepts `xhigh`, and the preprocessor maps it to the nearest level: `max`.
+        # Every version of Codex accepts `xhigh`, and the preprocessor maps it to the nearest level:
+        # `max`.
         chosen[chosen.index("max")] = "xhigh"
     return chosen or ["medium"]
 
 
 def default_level(efforts: list[str]) -> str:
-    """`medium` if the model has it, else the middle one. Old versions require a level even for models without
-    levels."""
+    """`medium` if the model has it, else the middle one. Old versions require a level even for
+    models without levels."""
     if not efforts:
         return "none"
     return "medium" if "medium" in efforts else efforts[len(efforts) // 2]
 
 
 def compact_at(window: int) -> int:
-    """The tokens at which Codex compacts: 90 % of the window as in Codex, or less to leave room for one answer."""
+    """The tokens at which Codex compacts: 90 % of the window as in Codex, or less to leave room for
+    one answer."""
     return min(window * 9 // 10, window - min(OUTPUT_RESERVE, window // 4))
 
 
@@ -144,7 +169,9 @@ def profiles_of(document: object) -> dict[str, Profile]:
     """The entries of a catalogue by slug. Raises ValueError for a document that is not a catalogue."""
     models = document.get("models") if isinstance(document, dict) else None
     if not isinstance(models, list) or not models:
-        raise ValueError('not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it')
+        raise ValueError(
+            'not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it'
+        )
     profiles: dict[str, Profile] = {}
     for model in models:
         if not isinstance(model, dict) or not isinstance(model.get("slug"), str):
@@ -156,11 +183,16 @@ def profiles_of(document: object) -> dict[str, Profile]:
 def assign_profiles(
     profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: Iterable[str]
 ) -> dict[str, Profile]:
-    """The entries of Codex itself for these names: the entry configured for the name, else the entry with the name,
-    else the entry configured for `*`. Raises ValueError for a configured slug without an entry."""
+    """The entries of Codex itself for these names: the entry configured for the name, else the
+    entry with the name, else the entry configured for `*`. Raises ValueError for a configured slug
+    without an entry."""
     for slug in slugs.values():
         if slug not in profiles:
             listed = f"in the Codex catalogue, which has: {', '.join(profiles)}"
-            raise ValueError(f"there is no profile {slug} {listed if profiles else 'without codex_models_file'}")
-    chosen = {name: slugs.get(name) or (name if name in profiles else slugs.get("*")) for name in names}
+            raise ValueError(
+                f"there is no profile {slug} {listed if profiles else 'without codex_models_file'}"
+            )
+    chosen = {
+        name: slugs.get(name) or (name if name in profiles else slugs.get("*")) for name in names
+    }
     return {name: profiles[slug] for name, slug in chosen.items() if slug is not None}

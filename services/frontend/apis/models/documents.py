@@ -1,4 +1,5 @@
-"""Describes the served models in one document for Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's clients."""
+"""Describes the served models in one document for Anthropic's SDKs, OpenAI's SDKs, Codex and vLLM's
+clients."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,13 +24,15 @@ _BUDGET_FIELDS = {
     ],
     "responses": ["reasoning.max_tokens", "reasoning.effort"],
 }
-"""The fields that limit reasoning tokens; the last one where the operator has budgets for levels of effort."""
+"""The fields that limit reasoning tokens; the last one where the operator has budgets for levels of
+effort."""
 Named: TypeAlias = tuple[ModelCard, str]
 """A model under one of its names."""
 
 
 def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str, Any]:
-    """A model under one of its names, with the fields of all families. `hosted`: the kinds of hosted tools served."""
+    """A model under one of its names, with the fields of all families. `hosted`: the kinds of
+    hosted tools served."""
     window = card.max_model_len or None
     longest = card.max_output_tokens or window
     return {
@@ -58,8 +61,8 @@ def entry(card: ModelCard, name: str, hosted: Collection[str] = ()) -> dict[str,
 
 
 def names(cards: Sequence[ModelCard]) -> list[Named]:
-    """Every model under each of its names, the model's own first. An alias of several models is listed once, with the
-    model that gets most new sessions."""
+    """Every model under each of its names, the model's own first. An alias of several models is
+    listed once, with the model that gets most new sessions."""
     models = {card.name: card for card in cards}
     for card in sorted(cards, key=lambda card: -card.weight):
         for name in card.aliases:
@@ -77,8 +80,8 @@ def listing(
 ) -> dict[str, Any]:
     """The list, one entry for each name, cut to the requested page. Raises Invalid for a bad query.
 
-    Without `limit` the list is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`,
-    `hosted`: see `entry`.
+    Without `limit` the list is complete: OpenAI's clients use no pages. `profiles`: see
+    `codex_profile.catalogue`, `hosted`: see `entry`.
     """
     if lifecycles and "active" not in lifecycles:
         named = []
@@ -110,7 +113,9 @@ def _limit(text: str | None) -> int:
     if text is None:
         return MAX_LIMIT
     if not text.isdecimal() or not 1 <= int(text) <= MAX_LIMIT:
-        raise Invalid(f"limit: Input should be a valid integer from 1 to {MAX_LIMIT}", param="limit")
+        raise Invalid(
+            f"limit: Input should be a valid integer from 1 to {MAX_LIMIT}", param="limit"
+        )
     return int(text)
 
 
@@ -146,7 +151,9 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
         "pdf_input": no,
         "structured_outputs": {"supported": "guided" in card.features},
         "context_management": yes
-        | dict.fromkeys(("clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"), yes),
+        | dict.fromkeys(
+            ("clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"), yes
+        ),
         "effort": {"supported": bool(card.efforts)}
         | {level: {"supported": level in card.efforts} for level in _EFFORTS},
         "server_tools": {**search, "web_search": search, "code_execution": no},

@@ -10,7 +10,12 @@ from aiohttp import web
 from cachetools import LRUCache
 from msgspec import Struct
 
-from services.frontend.apis.models.codex_profile import Profile, assign_profiles, catalogue, profiles_of
+from services.frontend.apis.models.codex_profile import (
+    Profile,
+    assign_profiles,
+    catalogue,
+    profiles_of,
+)
 from services.frontend.apis.models.documents import Named, entry, listing, names
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
 from services.frontend.apis.shared.shared_errors import SHARED
@@ -63,7 +68,11 @@ class Catalogue(Struct):
 
 
 _PAGING = (
-    Query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "Most entries to return; default: all."),
+    Query(
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": 1000},
+        "Most entries to return; default: all.",
+    ),
     Query("after_id", {"type": "string"}, "Return the entries that follow this one."),
     Query("before_id", {"type": "string"}, "Return the entries that precede this one."),
     Query("lifecycle", {"enum": ["active", "deprecated", "retired"]}, "Only models in this state."),
@@ -84,7 +93,9 @@ class ModelRoutes:
         """Slugs of Codex' own entries by the names that use them."""
         self._etags: LRUCache[tuple[str, ...], tuple[Sequence[Named], str]] = LRUCache(MAX_ETAGS)
         try:
-            self._profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+            self._profiles = (
+                profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+            )
             """Codex' own entries by slug."""
             assign_profiles(self._profiles, self._slugs, [])
         except ValueError as error:
@@ -92,13 +103,19 @@ class ModelRoutes:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Every model under each of its names."""
-        lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
+        lifecycles = [
+            *request.query.getall("lifecycle[]", []),
+            *request.query.getall("lifecycle", []),
+        ]
         named = self._models_of(request)
         document = listing(named, request.query, lifecycles, self._own(named), self._hosted)
-        return _answer(request, document, None if _PAGED & request.query.keys() else self._etag(named))
+        return _answer(
+            request, document, None if _PAGED & request.query.keys() else self._etag(named)
+        )
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
-        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound, Forbidden."""
+        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound,
+        Forbidden."""
         name = request.match_info["id"]
         card = self._admission.resolve(name, request[REQUEST_CONTEXT].caller)
         return _answer(request, entry(card, name, self._hosted))
@@ -120,16 +137,23 @@ class ModelRoutes:
         return assign_profiles(self._profiles, self._slugs, [name for _, name in named])
 
     def _etag(self, named: Sequence[Named]) -> str:
-        """The ETag of the whole list and of its catalogue; computed again only when a model has changed."""
+        """The ETag of the whole list and of its catalogue; computed again only when a model has
+        changed."""
         key = tuple(name for _, name in named)
         held, etag = self._etags.get(key, ((), ""))
         if not etag or held != named:
-            etag = _etag_of(msgspec.json.encode(listing(named, {}, profiles=self._own(named), hosted=self._hosted)))
+            etag = _etag_of(
+                msgspec.json.encode(
+                    listing(named, {}, profiles=self._own(named), hosted=self._hosted)
+                )
+            )
             self._etags[key] = (named, etag)
         return etag
 
 
-def _answer(request: web.Request, document: Mapping[str, Any], etag: str | None = None) -> web.Response:
+def _answer(
+    request: web.Request, document: Mapping[str, Any], etag: str | None = None
+) -> web.Response:
     """The document, or 304 if the client has it."""
     body = msgspec.json.encode(document)
     etag = etag or _etag_of(body)
@@ -156,7 +180,9 @@ API = Api(
     title="Models",
     errors=SHARED,
     operations=(
-        Operation("/v1/models", "List the models", method="get", answer=Page, query=_PAGING, cached=True),
+        Operation(
+            "/v1/models", "List the models", method="get", answer=Page, query=_PAGING, cached=True
+        ),
         Operation(
             "/v1/models/{id}",
             "Describe a model",
@@ -165,7 +191,13 @@ API = Api(
             answer=Model,
             cached=True,
         ),
-        Operation(CODEX_PATH, "The models as Codex' catalogue", method="get", answer=Catalogue, cached=True),
+        Operation(
+            CODEX_PATH,
+            "The models as Codex' catalogue",
+            method="get",
+            answer=Catalogue,
+            cached=True,
+        ),
     ),
     mount=_mount,
 )

@@ -1,5 +1,5 @@
-"""Converts a request of the Responses API to a conversation and the renderer of its answer. Pure, except for a memo of
-tools."""
+"""Converts a request of the Responses API to a conversation and the renderer of its answer. Pure,
+except for a memo of tools."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -12,9 +12,19 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
-from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.render.stream import (
+    CompactionStream,
+    ResponsesCollector,
+    ResponsesStream,
+)
 from services.frontend.apis.responses.request import conversation
-from services.frontend.apis.responses.request.body import REASONING_SEALED, SOURCES, TRIGGER, ResponsesRequest, decode
+from services.frontend.apis.responses.request.body import (
+    REASONING_SEALED,
+    SOURCES,
+    TRIGGER,
+    ResponsesRequest,
+    decode,
+)
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
@@ -83,12 +93,12 @@ class Responses(Dialect):
         counting: bool = False,
         compacting: bool = False,
     ) -> ResponsesAsk:
-        """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a reference that was
-        not resolved.
+        """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a
+        reference that was not resolved.
 
         Args:
-            sealer: opens compaction items, and seals a new one where the input ends in a `compaction_trigger` or
-                `compacting` is set.
+            sealer: opens compaction items, and seals a new one where the input ends in a
+                `compaction_trigger` or `compacting` is set.
             counting: only the size of the prompt is needed.
         """
         body = request.body
@@ -97,7 +107,11 @@ class Responses(Dialect):
             raise not_found("Item", request.references[0], "input")
         compacting = conversation.ends_in_trigger(request) or compacting
         if compacting and sealer is None and not counting:
-            raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
+            raise Invalid(
+                "This server cannot compact: it has no key to seal with.",
+                param="input",
+                code=TRIGGER,
+            )
         items = ItemReader(tools, sealer, pairing=not counting)
         items.read(request)
         items.close()
@@ -118,10 +132,13 @@ class Responses(Dialect):
             compacted=any(kind.type == "compaction" for kind in request.kinds),
         )
         notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
-        return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
+        return ResponsesAsk(
+            request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer
+        )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
-        """Converts a request without a store, as tests and benchmarks do; the server's requests go through `Intake`.
+        """Converts a request without a store, as tests and benchmarks do; the server's requests go
+        through `Intake`.
 
         Raises Invalid.
         """

@@ -1,4 +1,5 @@
-"""Formats errors of the Responses API: failed validations in OpenAI's wording, and the `error` of a failed response."""
+"""Formats errors of the Responses API: failed validations in OpenAI's wording, and the `error` of a
+failed response."""
 
 import math
 from types import UnionType
@@ -24,7 +25,8 @@ _FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.TIMED_OUT: "server_error",
     ErrorKind.ENGINE: "server_error",
 }
-"""Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise `invalid_prompt`."""
+"""Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise
+`invalid_prompt`."""
 FORMAT = openai_format(
     {
         "messages": "input",
@@ -40,7 +42,11 @@ FORMAT = openai_format(
 def failure(info: ErrorInfo) -> dict[str, str]:
     """The `error` member of a failed response."""
     message = openai_error(info)["message"]
-    if info.kind is ErrorKind.RATE_LIMITED and info.retry_after_s is not None and "try again in" not in message:
+    if (
+        info.kind is ErrorKind.RATE_LIMITED
+        and info.retry_after_s is not None
+        and "try again in" not in message
+    ):
         # Codex reads the time to wait from the text.
         message = f"{message} Please try again in {math.ceil(info.retry_after_s)}s."
     return {"code": _FAILURE_CODES.get(info.kind, "invalid_prompt"), "message": message}
@@ -52,7 +58,8 @@ def not_found(what: str, id: str, param: str) -> NotFound:
 
 
 def previous_not_found(name: str) -> Invalid:
-    """The error for a `previous_response_id` that is not stored; on its code Codex sends the whole conversation."""
+    """The error for a `previous_response_id` that is not stored; on its code Codex sends the whole
+    conversation."""
     return Invalid(
         f"Previous response with id '{name}' not found.",
         param="previous_response_id",
@@ -62,7 +69,13 @@ def previous_not_found(name: str) -> Invalid:
 
 _PARTS = tags_of(wire.Part)
 _CHOICES = choices_of(
-    wire.Reasoning, wire.TextConfig, wire.CacheOptions, wire.Body, wire.Message, wire.Tool, wire.ToolChoice
+    wire.Reasoning,
+    wire.TextConfig,
+    wire.CacheOptions,
+    wire.Body,
+    wire.Message,
+    wire.Tool,
+    wire.ToolChoice,
 )
 _FORMATS = choices_of(wire.Format)["type"]
 _TYPES = {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS}

@@ -14,13 +14,21 @@ _WEATHER = {"type": "function", "name": "get_weather", "parameters": _SCHEMA, "s
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
 _TURN = {**_EXAMPLE, "tools": [_WEATHER], "reasoning": {"effort": "medium"}}
 _PAGE = (
-    Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most items to return; default: 20."),
+    Query(
+        "limit",
+        {"type": "integer", "minimum": 0, "maximum": 100},
+        "Most items to return; default: 20.",
+    ),
     Query("after", {"type": "string"}, "Return the items that follow this one."),
     Query("order", {"enum": ["asc", "desc"]}, "Oldest or newest first; default: newest."),
 )
 _FOLLOW = (
     Query("stream", {"type": "boolean"}, "Send the events of the response again."),
-    Query("starting_after", {"type": "integer", "minimum": 0}, "Leave out the events up to this sequence number."),
+    Query(
+        "starting_after",
+        {"type": "integer", "minimum": 0},
+        "Leave out the events up to this sequence number.",
+    ),
 )
 _ONE, _INPUT = f"{PATH}/{{id}}", f"{PATH}/{{id}}/input_items"
 
@@ -38,10 +46,21 @@ API = Api(
     errors=FORMAT,
     paths=(PATH,),
     operations=(
-        Operation(PATH, "Create a response", body=wire.Body, example=_TURN, answer=wire.Answer, events=_EVENTS),
+        Operation(
+            PATH,
+            "Create a response",
+            body=wire.Body,
+            example=_TURN,
+            answer=wire.Answer,
+            events=_EVENTS,
+        ),
         Operation(PATH, "Open a WebSocket for responses", "get", upgrade=True),
         Operation(
-            f"{PATH}/compact", "Compact a conversation", body=wire.Body, example=_EXAMPLE, answer=wire.Compaction
+            f"{PATH}/compact",
+            "Compact a conversation",
+            body=wire.Body,
+            example=_EXAMPLE,
+            answer=wire.Compaction,
         ),
         Operation(
             f"{PATH}/input_tokens",
@@ -50,7 +69,14 @@ API = Api(
             example=_EXAMPLE,
             answer=wire.Tokens,
         ),
-        _response(_ONE, "Retrieve a stored response", "get", answer=wire.Answer, events=_EVENTS, query=_FOLLOW),
+        _response(
+            _ONE,
+            "Retrieve a stored response",
+            "get",
+            answer=wire.Answer,
+            events=_EVENTS,
+            query=_FOLLOW,
+        ),
         _response(_ONE, "Delete a stored response", "delete", answer=wire.Deleted),
         _response(f"{_ONE}/cancel", "Cancel a background response", answer=wire.Answer),
         _response(_INPUT, "List the input of a response", "get", answer=wire.Items, query=_PAGE),

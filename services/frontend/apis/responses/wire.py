@@ -1,8 +1,8 @@
 """The JSON of the Responses API as typed Structs: requests, and the documents of answers.
 
-Input items and all members that the answer echoes stay raw (`Raw`): they are stored, listed and sent back as the client
-spelled them, and decoded where they affect the prompt. Other fields are skipped (`access_programs`, `image`,
-`stream_options`, `client_metadata`, future fields).
+Input items and all members that the answer echoes stay raw (`Raw`): they are stored, listed and
+sent back as the client spelled them, and decoded where they affect the prompt. Other fields are
+skipped (`access_programs`, `image`, `stream_options`, `client_metadata`, future fields).
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -25,7 +25,8 @@ Includable: TypeAlias = Literal[
 
 
 Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
 ]
 """The client's data of a response."""
 
@@ -235,7 +236,14 @@ class SummaryText(PlainText, tag="summary_text"):
 
 
 Part: TypeAlias = (
-    InputText | PlainText | OutputText | Refusal | InputImage | InputFile | InputAudio | ComputerScreenshot
+    InputText
+    | PlainText
+    | OutputText
+    | Refusal
+    | InputImage
+    | InputFile
+    | InputAudio
+    | ComputerScreenshot
 )
 
 
@@ -312,8 +320,8 @@ class SearchCall(Struct):
 
 
 class CallOutput(Struct):
-    """The result of a function, a freeform tool or `local_shell`. A result of `local_shell` has the call's id as its
-    `id`; older Codex sends `call_id`."""
+    """The result of a function, a freeform tool or `local_shell`. A result of `local_shell` has the
+    call's id as its `id`; older Codex sends `call_id`."""
 
     output: str | list[Part]
     call_id: str | None = None
@@ -375,12 +383,17 @@ class CompactionItem(Struct):
 # Answers.
 
 _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-_Objects: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "object"}})]
-Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+_Objects: TypeAlias = Annotated[
+    Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "object"}})
+]
+Status: TypeAlias = Literal[
+    "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
+]
 
 
 class Usage(Struct):
-    """Token counts; `input_tokens` includes those that were read from the cache, `output_tokens` reasoning."""
+    """Token counts; `input_tokens` includes those that were read from the cache, `output_tokens`
+    reasoning."""
 
     input_tokens: int
     input_tokens_details: dict[str, int]
@@ -390,7 +403,8 @@ class Usage(Struct):
 
 
 class Answer(Struct, kw_only=True):
-    """A response in any state: all members that the SDKs' strict types and the Open Responses schema require."""
+    """A response in any state: all members that the SDKs' strict types and the Open Responses
+    schema require."""
 
     id: str
     object: Literal["response"] = "response"

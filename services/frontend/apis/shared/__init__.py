@@ -1,2 +1,2 @@
-"""Code that several APIs share: decoding of requests, their tools and content, answers, errors, the OpenAPI
-document."""
+"""Code that several APIs share: decoding of requests, their tools and content, answers, errors, the
+OpenAPI document."""

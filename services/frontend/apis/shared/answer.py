@@ -1,6 +1,7 @@
 """The API-independent part of rendering a turn's events as events of an API's stream. Pure.
 
-A renderer makes event Structs. The stream encodes them and a document folds them, so both have the same content.
+A renderer makes event Structs. The stream encodes them and a document folds them, so both have the
+same content.
 """
 
 from abc import abstractmethod
@@ -30,15 +31,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TurnRenderer(Generic[E]):
-    """Renders one turn. A subclass appends its own events to `out`. Events without an overridden method are skipped."""
+    """Renders one turn. A subclass appends its own events to `out`. Events without an overridden
+    method are skipped."""
 
     plain: tuple[bytes, bytes] | None = None
-    """The bytes before and after the next text delta; None if the delta needs more than encoding its text."""
+    """The bytes before and after the next text delta; None if the delta needs more than encoding
+    its text."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of the turn. Consecutive deltas are rendered as one."""
         if self.plain is not None:
-            if len(events) == 1 and type(first := events[0]) is Delta:  # most calls: a token at a time
+            if (
+                len(events) == 1 and type(first := events[0]) is Delta
+            ):  # most calls: a token at a time
                 text = first.text
             else:
                 texts = [event.text for event in events if type(event) is Delta]
@@ -111,7 +116,8 @@ class TurnRenderer(Generic[E]):
 
 
 class TokenReport:
-    """The token ids of one turn, and log probabilities if requested; empty unless the request asked for ids.
+    """The token ids of one turn, and log probabilities if requested; empty unless the request asked
+    for ids.
 
     For APIs without fields of their own for these.
     """
@@ -136,8 +142,8 @@ class TokenReport:
         return {"prompt_token_ids": unpack_ids(self._prompt)} if self._prompt else {}
 
     def output(self) -> dict[str, Any]:
-        """The answer's members `token_ids` and `token_logprobs`, one entry per token, null where the engine reported
-        none."""
+        """The answer's members `token_ids` and `token_logprobs`, one entry per token, null where
+        the engine reported none."""
         if not self._prompt:
             return {}
         logprobs = {"token_logprobs": self._logprobs} if self._logprobs else {}

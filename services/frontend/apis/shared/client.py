@@ -1,8 +1,8 @@
-"""Reads a client's headers: which agent sends a request, its session, the session of the agent that started it, and
-whether anybody waits; and switches.
+"""Reads a client's headers: which agent sends a request, its session, the session of the agent that
+started it, and whether anybody waits; and switches.
 
-`docs/clients.md` has a table of them. Everything here is what a client claims: it selects among the caller's own turns
-and orders queues, and gives no rights.
+`docs/clients.md` has a table of them. Everything here is what a client claims: it selects among the
+caller's own turns and orders queues, and gives no rights.
 """
 
 import re
@@ -36,7 +36,11 @@ _TITLE = re.compile(r".{0,100}\btitle generator\b", re.IGNORECASE)
 
 
 def with_client(
-    conversation: Conversation, headers: Mapping[str, str], session: str | None = None, *, compare: str | None = None
+    conversation: Conversation,
+    headers: Mapping[str, str],
+    session: str | None = None,
+    *,
+    compare: str | None = None,
 ) -> Conversation:
     """Returns the conversation of a request with its client.
 
@@ -46,7 +50,10 @@ def with_client(
     """
     sent = _first_values(headers)
     first = next((sent[header] for header in _SESSION if header in sent), session)
-    name, parent = _bounded(first), _bounded(next((sent[header] for header in _PARENT if header in sent), None))
+    name, parent = (
+        _bounded(first),
+        _bounded(next((sent[header] for header in _PARENT if header in sent), None)),
+    )
     if name and (agent := _bounded(sent.get(_AGENT))):
         # Claude Code's sub-agents send the id of the session, and an id of their own.
         caller = _bounded(sent.get(_PARENT_AGENT))
@@ -54,7 +61,9 @@ def with_client(
     if name is None or parent == name:
         parent = None
     kind: Literal["main", "helper", "background"] = "main" if parent is None else "helper"
-    if any(sent.get(header) in _BACKGROUND for header in _CLASSES) or (name and _wants_title(conversation)):
+    if any(sent.get(header) in _BACKGROUND for header in _CLASSES) or (
+        name and _wants_title(conversation)
+    ):
         kind = "background"
     client = Client(name, sent.get("user-agent"), parent=parent, kind=kind, compare=compare)
     return replace(conversation, client=client)
@@ -75,16 +84,23 @@ def _first_values(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _wants_title(conversation: Conversation) -> bool:
-    """Whether the request is for a title of the session: opencode, and Claude Code unless it is set otherwise, send
-    one beside each first turn and do not say so in a header."""
+    """Whether the request is for a title of the session: opencode, and Claude Code unless it is set
+    otherwise, send one beside each first turn and do not say so in a header."""
     if conversation.tools or any(message.role == "assistant" for message in conversation.messages):
         return False
     schema = conversation.format.schema if conversation.format is not None else None
     if schema is not None:
         members = schema.get("properties")
         return isinstance(members, dict) and list(members) == ["title"]
-    first = [part for message in conversation.messages[:1] if message.role != "user" for part in message.parts]
-    return any(_TITLE.match(part.text) for part in [*conversation.system, *first] if isinstance(part, Text))
+    first = [
+        part
+        for message in conversation.messages[:1]
+        if message.role != "user"
+        for part in message.parts
+    ]
+    return any(
+        _TITLE.match(part.text) for part in [*conversation.system, *first] if isinstance(part, Text)
+    )
 
 
 def _bounded(value: str | None) -> str | None:

@@ -1,4 +1,5 @@
-"""Matches tool results with their calls, and reads media and other servers' results, for several APIs. Pure.
+"""Matches tool results with their calls, and reads media and other servers' results, for several
+APIs. Pure.
 
 Checks do not decode the data, which would take ten times as long.
 """
@@ -14,10 +15,10 @@ from services.frontend.turns.media.image import ImageSource, InlineImage
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""
-_AN_IMAGE = (
-    "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
+_AN_IMAGE = "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
+_A_FILE = (
+    "Expected a base64-encoded data URL (e.g. 'data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ==')"
 )
-_A_FILE = "Expected a base64-encoded data URL (e.g. 'data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ==')"
 _MAX_TYPE_CHARS = 128
 _ALPHABET = (string.ascii_letters + string.digits + "+/").encode()
 
@@ -30,7 +31,8 @@ class CallHistory:
         self.messages: list[Message] = []
         self._pairing = pairing
         self._calls: dict[str, tuple[str, int]] = {}
-        """Name, and position among all calls of the conversation, by call id; the last call with an id counts."""
+        """Name, and position among all calls of the conversation, by call id; the last call with an
+        id counts."""
         self._made = 0
 
     def _add_call(self, call: Call, rendered: str | None = None) -> None:
@@ -43,8 +45,11 @@ class CallHistory:
         return self._calls[call_id][0] if call_id in self._calls else None
 
     def _add_results(self, results: Iterable[Result]) -> None:
-        """Adds results in the order of their calls, since many templates match them only by position."""
-        ordered = sorted(results, key=lambda result: self._calls.get(result.call_id, ("", self._made))[1])
+        """Adds results in the order of their calls, since many templates match them only by
+        position."""
+        ordered = sorted(
+            results, key=lambda result: self._calls.get(result.call_id, ("", self._made))[1]
+        )
         self.messages.append(Message("tool", [*ordered]))
 
 
@@ -85,14 +90,22 @@ def linked_image(url: str, place: str) -> Media:
 
 
 def linked_media(
-    kind: Literal["image", "document", "audio"], url: str, media_type: str = "", title: str | None = None
+    kind: Literal["image", "document", "audio"],
+    url: str,
+    media_type: str = "",
+    title: str | None = None,
 ) -> Media:
-    """Media by URL; only type and size of a data URL are kept. `media_type`: where the URL has none."""
+    """Media by URL; only type and size of a data URL are kept. `media_type`: where the URL has
+    none."""
     inline = data_url(url)
     if inline is None:
         return Media(kind, media_type=media_type, url=url, title=title)
     found, data = inline[0][:_MAX_TYPE_CHARS] or media_type, inline[1]
-    size = base64_size(data) if ";base64," in url[: len(url) - len(data)] else len(unquote_to_bytes(data))
+    size = (
+        base64_size(data)
+        if ";base64," in url[: len(url) - len(data)]
+        else len(unquote_to_bytes(data))
+    )
     return Media(kind, media_type=found, size_bytes=size, title=title)
 
 
@@ -105,13 +118,16 @@ def _size(data: str, expected: str, place: str, problem: str = "") -> int:
     size = base64_size(data)
     if size and not problem:
         return size
-    got = problem or ("empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value")
+    got = problem or (
+        "empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value"
+    )
     raise Invalid(f"Invalid {expected}, but got {got}.", param=place, code="invalid_value")
 
 
 def readable_lines(value: Any, opaque: Collection[str]) -> list[str]:
-    """The texts and numbers in JSON of a tool that another server ran: a line for each object and each item of a list.
-    Left out are data URLs, and members with an `opaque` name, which only that server can use. Raises RecursionError."""
+    """The texts and numbers in JSON of a tool that another server ran: a line for each object and
+    each item of a list. Left out are data URLs, and members with an `opaque` name, which only that
+    server can use. Raises RecursionError."""
     if isinstance(value, list):
         return [line for item in value for line in readable_lines(item, opaque)]
     if isinstance(value, dict):
@@ -119,7 +135,9 @@ def readable_lines(value: Any, opaque: Collection[str]) -> list[str]:
         nested: list[str] = []
         for key, item in value.items():
             if key not in opaque:
-                (nested if isinstance(item, dict | list) else flat).extend(readable_lines(item, opaque))
+                (nested if isinstance(item, dict | list) else flat).extend(
+                    readable_lines(item, opaque)
+                )
         return [*([" ".join(flat)] if flat else []), *nested]
     if value in (None, "") or (isinstance(value, str) and value.startswith("data:")):
         return []

@@ -1,5 +1,5 @@
-"""Decodes request bodies into typed Structs, and shares parts that requests repeat. All defects of the JSON are
-reported as `Invalid`."""
+"""Decodes request bodies into typed Structs, and shares parts that requests repeat. All defects of
+the JSON are reported as `Invalid`."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -20,17 +20,43 @@ Limit = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
 """A tool's name in OpenAI's APIs."""
-Refused = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]
+Refused = Annotated[
+    Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})
+]
 """A field that this server lacks: ignored, it would change the answer silently."""
 FORMS = (
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema"),
+    *(
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+        "json_schema",
+    ),
     *("regex", "ebnf", "structural_tag", "chat_template"),
 )
 """Fields of vLLM and SGLang for the form of the output, and for the chat template."""
 _DECISIVE = (
-    *("messages", "input", "prompt", "system", "instructions", "previous_response_id", "tools", "functions"),
+    *(
+        "messages",
+        "input",
+        "prompt",
+        "system",
+        "instructions",
+        "previous_response_id",
+        "tools",
+        "functions",
+    ),
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "stop_sequences", "n"),
-    *("response_format", "text", "output_config", "output_format", "reasoning", "reasoning_effort", "thinking"),
+    *(
+        "response_format",
+        "text",
+        "output_config",
+        "output_format",
+        "reasoning",
+        "reasoning_effort",
+        "thinking",
+    ),
     *("enable_thinking", "thinking_budget", "thinking_token_budget"),
     *FORMS,
 )
@@ -50,11 +76,13 @@ B = TypeVar("B", bound=Struct)
 L = TypeVar("L", bound=ToolList)
 
 NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
-"""Default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw` default."""
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw`
+default."""
 
 MAX_OBJECTS, MAX_VALUES = 250_000, 4_000_000
-"""Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock while it decodes. A
-request with more does not fit into a message on the bus, or has more tokens than any model reads."""
+"""Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock
+while it decodes. A request with more does not fit into a message on the bus, or has more tokens
+than any model reads."""
 MISSING = re.compile(r"Object missing required field `(.*)`")
 """msgspec's message for a missing field."""
 MIN_SHARED_CHARS = 4096
@@ -82,7 +110,9 @@ def is_json(text: str, shape: Any) -> bool:
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:
     """The objects in a list; empty if the value is not a list."""
-    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+    return (
+        (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+    )
 
 
 def tags_of(union: Any) -> tuple[str, ...]:
@@ -91,9 +121,12 @@ def tags_of(union: Any) -> tuple[str, ...]:
 
 
 def body_decoder(body: type[B], refuse: Callable[[str], Invalid]) -> Callable[[bytes], B]:
-    """Returns a function that decodes a body. It raises `refuse(name)` for a field of another API, and as msgspec."""
+    """Returns a function that decodes a body. It raises `refuse(name)` for a field of another API,
+    and as msgspec."""
     foreign = [name for name in _DECISIVE if name not in body.__struct_fields__]
-    whole = msgspec.defstruct(body.__name__, [(name, Any, None) for name in foreign], bases=(body,), kw_only=True)
+    whole = msgspec.defstruct(
+        body.__name__, [(name, Any, None) for name in foreign], bases=(body,), kw_only=True
+    )
     decoder: Any = msgspec.json.Decoder(whole)
 
     def decode(data: bytes) -> B:
@@ -106,14 +139,22 @@ def body_decoder(body: type[B], refuse: Callable[[str], Invalid]) -> Callable[[b
     return decode
 
 
-def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
-    """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed validation."""
+def decode_body(
+    decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]
+) -> T:
+    """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed
+    validation."""
     too_long = len(body) > MAX_OBJECTS  # else there is nothing to count
-    if too_long and (body.count(b"{") + body.count(b"[") > MAX_OBJECTS or body.count(b",") > MAX_VALUES):
-        raise Invalid(f"The request body has more than {MAX_OBJECTS} objects, or {MAX_VALUES} values.")
+    if too_long and (
+        body.count(b"{") + body.count(b"[") > MAX_OBJECTS or body.count(b",") > MAX_VALUES
+    ):
+        raise Invalid(
+            f"The request body has more than {MAX_OBJECTS} objects, or {MAX_VALUES} values."
+        )
     try:
         if not body.isascii():
-            body.decode()  # raw parts of the body are decoded later, where this error is not expected
+            # raw parts of the body are decoded later, where this error is not expected
+            body.decode()
         return decode_mended(decode, body)
     except msgspec.ValidationError as error:
         raise explain(mend_surrogates(body), str(error)) from None
@@ -130,7 +171,8 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        # Only after a failure: searching 240 KB takes 290 us, more than decoding, and msgspec refuses every lone half.
+        # Only after a failure: searching 240 KB takes 290 us, more than decoding, and msgspec
+        # refuses every lone half.
         whole = mend_surrogates(body)
         if whole is body:
             raise
@@ -148,8 +190,11 @@ class BodyDecoder(Generic[B, L]):
         refuse: Callable[[str], Invalid],
         tools: Memo[L] | None = None,
     ) -> None:
-        """`explain`, `refuse`: see `decode_body`, `body_decoder`. `tools`: the memo of tools; None: no memo."""
-        with_raw_tools: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
+        """`explain`, `refuse`: see `decode_body`, `body_decoder`. `tools`: the memo of tools; None:
+        no memo."""
+        with_raw_tools: Any = msgspec.defstruct(
+            body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True
+        )
         self._body = msgspec.json.Decoder(body)
         self._decode_with_raw_tools = body_decoder(with_raw_tools, refuse)
         self._read_tools = read_tools
@@ -172,8 +217,8 @@ class BodyDecoder(Generic[B, L]):
 
 
 def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
-    """Replaces long instructions by equal ones of the memo: a thousand streams of an agent take 2 MB with one copy of
-    them, 179 MB without. Nothing else may read the conversation yet."""
+    """Replaces long instructions by equal ones of the memo: a thousand streams of an agent take 2
+    MB with one copy of them, 179 MB without. Nothing else may read the conversation yet."""
     messages = conversation.messages[:_SHARED_MESSAGES]
     lists: list[list[Any]] = [conversation.system, *(message.parts for message in messages)]
     for parts in lists:
@@ -185,8 +230,8 @@ def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
 def mend_surrogates(body: bytes) -> bytes:
     r"""Replaces every lone half of a surrogate pair such as `\ud83d\ude00` by U+FFFD.
 
-    Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then keeps half a pair, and a
-    server that refuses it ends the conversation.
+    Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then
+    keeps half a pair, and a server that refuses it ends the conversation.
     """
     return _ESCAPE.sub(_mend_pair, body) if b"\\ud" in body or b"\\uD" in body else body
 
@@ -214,7 +259,8 @@ def steps_of(path: str) -> list[str]:
 
 
 def values_along(body: bytes, steps: Iterable[str]) -> list[Any]:
-    """The body's value, and the value after each step; None where there is none, or the body is cut off or too deep."""
+    """The body's value, and the value after each step; None where there is none, or the body is cut
+    off or too deep."""
     try:
         values: list[Any] = [msgspec.json.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

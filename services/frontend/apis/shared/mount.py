@@ -1,5 +1,5 @@
-"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes and answers
-requests."""
+"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its
+routes and answers requests."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -50,7 +50,8 @@ class Operation(Struct, frozen=True):
     example: object = None
     """A request body to start with."""
     events: str = ""
-    """The answer may also be a stream of events: a pattern of their names ("message" for events without one)."""
+    """The answer may also be a stream of events: a pattern of their names ("message" for events
+    without one)."""
     text: bool = False
     """The answer is text instead of JSON."""
     query: tuple[Query, ...] = ()
@@ -75,7 +76,8 @@ class Api(Struct, frozen=True, kw_only=True):
     """Its group in the OpenAPI document."""
     errors: ErrorFormat
     paths: tuple[str, ...] = ()
-    """Errors under these paths have its format, even on unknown paths; errors elsewhere have the shared format."""
+    """Errors under these paths have its format, even on unknown paths; errors elsewhere have the
+    shared format."""
     operations: tuple[Operation, ...]
     mount: "Callable[[Mount], None]"
     """Adds the handlers of its operations."""
@@ -109,12 +111,15 @@ class Mount:
     """All mounted APIs."""
 
     def add_turns(self, path: str, dialect: Dialect, prepare: Prepare | None = None) -> None:
-        """Adds a POST route that creates turns. `prepare` changes a parsed request with the help of the pipeline."""
+        """Adds a POST route that creates turns. `prepare` changes a parsed request with the help of
+        the pipeline."""
 
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Any:
                 body = await read_body(request, self.config.max_body_bytes)
-                ask = await run_in_thread_if(is_large(body), lambda: dialect.parse(body, request.headers))
+                ask = await run_in_thread_if(
+                    is_large(body), lambda: dialect.parse(body, request.headers)
+                )
                 return ask if prepare is None else await prepare(ask, request[REQUEST_CONTEXT])
 
             return await self.serve(request, dialect, read)
@@ -153,12 +158,15 @@ class Mount:
         shorten: Shorten | None = None,
         wrap: Callable[[Any], Renderer] | None = None,
     ) -> web.StreamResponse:
-        """Answers one HTTP request with turns. Raises TurnwireError before the first byte of the response is sent.
+        """Answers one HTTP request with turns. Raises TurnwireError before the first byte of the
+        response is sent.
 
         `wrap`: makes the renderer of a stream from the request's own.
         """
         context, runner = request[REQUEST_CONTEXT], self.runner
-        answer = runner.answer(context, dialect.name, started=context.started, on_end=on_end, shorten=shorten)
+        answer = runner.answer(
+            context, dialect.name, started=context.started, on_end=on_end, shorten=shorten
+        )
         with ExitStack() as stack:
 
             async def begin() -> tuple[Sequence[Admitted], StreamSink[SseWriter] | DocumentSink]:
@@ -193,14 +201,18 @@ class Mount:
             return runner.reply(
                 answer.context,
                 ask.conversations[0],
-                dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+                dispatch=header_flag(
+                    headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch
+                ),
                 dispatch_reasoning=header_flag(
                     headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
                 ),
             )
 
         def stream() -> tuple[Renderer, SseWriter]:
-            writer = SseWriter(request, EventStream(request), self.config, dialect.keepalive, on_slow=on_slow)
+            writer = SseWriter(
+                request, EventStream(request), self.config, dialect.keepalive, on_slow=on_slow
+            )
             renderer = ask.renderer(reply())
             return renderer if wrap is None else wrap(renderer), writer
 

@@ -1,5 +1,5 @@
-"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas come from msgspec; this module adds paths, answers,
-errors."""
+"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas come from msgspec; this module adds
+paths, answers, errors."""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -44,11 +44,21 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
         bodies = _schemas([one.body for one in api.operations], api.name, components)
-        contents = _schemas([one.answer for one in api.operations], api.name, components, answers=True)
-        errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components, answers=True)[api.errors.schema]}}
+        contents = _schemas(
+            [one.answer for one in api.operations], api.name, components, answers=True
+        )
+        errors = {
+            _JSON: {
+                "schema": _schemas([api.errors.schema], "", components, answers=True)[
+                    api.errors.schema
+                ]
+            }
+        }
         for one in api.operations:
             answers = _answers(one, contents.get(one.answer), api.errors, errors)
-            paths.setdefault(one.path, {})[one.method] = _operation(one, api, bodies.get(one.body), answers)
+            paths.setdefault(one.path, {})[one.method] = _operation(
+                one, api, bodies.get(one.body), answers
+            )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -70,7 +80,8 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
 def _schemas(
     types: Iterable[Any], prefix: str, components: dict[str, Any], *, answers: bool = False
 ) -> dict[Any, dict[str, Any]]:
-    """Returns the schema of each type, and adds those of Structs to `components`, under `prefix` and the type's name.
+    """Returns the schema of each type, and adds those of Structs to `components`, under `prefix`
+    and the type's name.
 
     `answers`: the types are of answers, in which members with a default are always present.
     """
@@ -81,7 +92,9 @@ def _schemas(
         if answers and "properties" in schema:
             required = schema["required"]
             schema["required"] = [
-                key for key, one in schema["properties"].items() if key in required or "default" in one
+                key
+                for key, one in schema["properties"].items()
+                if key in required or "default" in one
             ]
         components[prefix + name] = schema
     return dict(zip(kinds, schemas, strict=True))
@@ -99,12 +112,19 @@ def _operation(
         "responses": {str(status): answer for status, answer in sorted(answers.items())},
     }
     parameters: list[dict[str, Any]] = [
-        {"name": query.name, "in": "query", "description": query.description, "schema": query.schema}
+        {
+            "name": query.name,
+            "in": "query",
+            "description": query.description,
+            "schema": query.schema,
+        }
         for query in one.query
     ]
     if one.id:
         schema = {"type": "string", "minLength": 1}
-        parameters.append({"name": "id", "in": "path", "required": True, "description": one.id, "schema": schema})
+        parameters.append(
+            {"name": "id", "in": "path", "required": True, "description": one.id, "schema": schema}
+        )
     if parameters:
         described["parameters"] = parameters
     if body is not None:
@@ -121,14 +141,20 @@ def _answers(
 ) -> dict[int, dict[str, Any]]:
     content: dict[str, Any] = {}
     if one.text:
-        content = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
+        content = {
+            kind: {"schema": {"type": "string"}}
+            for kind in ("text/plain", "application/openmetrics-text")
+        }
     elif answer is not None:
         content = {_JSON: {"schema": answer}}
     if one.events:
         content["text/event-stream"] = {"schema": _event(one.events)}
     answers = {200: _answer("Success", content)}
     if one.upgrade:
-        answers = {101: _answer("The events of responses follow, one a frame"), 426: _answer(REASONS[426], errors)}
+        answers = {
+            101: _answer("The events of responses follow, one a frame"),
+            426: _answer(REASONS[426], errors),
+        }
     if one.cached:
         answers[304] = _answer(REASONS[304])
     if one.unavailable:
@@ -149,5 +175,8 @@ def _event(names: str) -> dict[str, Any]:
 
 
 def _answer(description: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
-    answer = {"description": description, "headers": {"request-id": {"$ref": "#/components/headers/request-id"}}}
+    answer = {
+        "description": description,
+        "headers": {"request-id": {"$ref": "#/components/headers/request-id"}},
+    }
     return {**answer, "content": content} if content else answer

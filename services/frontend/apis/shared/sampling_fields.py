@@ -1,9 +1,9 @@
 """Reads the request fields that control how tokens are chosen.
 
-`SamplingFields` is the table of all APIs: each field is copied to the field of `Sampling` with its name. To add a
-sampling parameter, add it to both, to the worker's admission and to its engines. `OpenAIFields` are further fields of
-Chat Completions and Completions, from OpenAI, vLLM and SGLang. `Nvext` are the scheduling hints of Dynamo's clients,
-which every API takes.
+`SamplingFields` is the table of all APIs: each field is copied to the field of `Sampling` with its
+name. To add a sampling parameter, add it to both, to the worker's admission and to its engines.
+`OpenAIFields` are further fields of Chat Completions and Completions, from OpenAI, vLLM and SGLang.
+`Nvext` are the scheduling hints of Dynamo's clients, which every API takes.
 """
 
 from typing import Annotated, Any
@@ -50,8 +50,11 @@ CACHE_TTLS = {None: 0, "5m": 300, "30m": 1800, "1h": 3600, "12h": 43_200}
 """Seconds of each `ttl` of the APIs."""
 
 
-def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None, ttl: str | None = None) -> Hints:
-    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling). `ttl`: a key of `CACHE_TTLS`."""
+def hints(
+    nvext: Nvext | None, *, priority: int | None, cache_salt: str | None, ttl: str | None = None
+) -> Hints:
+    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling). `ttl`: a key of
+    `CACHE_TTLS`."""
     agent = (nvext.agent_hints if nvext is not None else None) or AgentHints()
     return Hints(
         latency_sensitivity=agent.latency_sensitivity,
@@ -80,7 +83,8 @@ class SamplingFields(Struct, kw_only=True):
 
 
 def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:
-    """The sampling of a request: its fields by name, then `computed`. None means the default of a field."""
+    """The sampling of a request: its fields by name, then `computed`. None means the default of a
+    field."""
     named = {name: getattr(body, name) for name in SamplingFields.__struct_fields__} | computed
     if body.seed is not None:
         named["seed"] = _int64(body.seed)
@@ -97,7 +101,8 @@ class StreamOptions(Struct):
 class OpenAIFields(SamplingFields, kw_only=True):
     """Fields of both requests. `stop` also takes token ids, as in Dynamo.
 
-    Structured output is also taken in vLLM's (`guided_*`, `structured_outputs`) and SGLang's spelling (`json_schema`).
+    Structured output is also taken in vLLM's (`guided_*`, `structured_outputs`) and SGLang's
+    spelling (`json_schema`).
     """
 
     model: str = ""
@@ -127,21 +132,30 @@ def openai_hints(body: OpenAIFields) -> Hints:
     return hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=ttl)
 
 
-def openai_sampling(body: OpenAIFields, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
-    """The sampling of a Chat Completions or Completions request. Raises Invalid for an empty stop string.
+def openai_sampling(
+    body: OpenAIFields, *, max_tokens: int | None, logprobs: int | None
+) -> Sampling:
+    """The sampling of a Chat Completions or Completions request. Raises Invalid for an empty stop
+    string.
 
-    Biases of keys other than token ids are dropped (the SDK's own tests send one), biases beyond ±100 are clamped.
+    Biases of keys other than token ids are dropped (the SDK's own tests send one), biases beyond
+    ±100 are clamped.
     """
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     strings = [stop for stop in stops if isinstance(stop, str)]
     if "" in strings:
-        raise Invalid("Invalid 'stop': a stop sequence may not be empty.", param="stop", code="invalid_value")
+        raise Invalid(
+            "Invalid 'stop': a stop sequence may not be empty.", param="stop", code="invalid_value"
+        )
     return sampling_of(
         body,
         max_tokens=max_tokens,
         logprobs=logprobs,
         stop=strings,
-        stop_token_ids=[*(body.stop_token_ids or []), *(stop for stop in stops if isinstance(stop, int))],
+        stop_token_ids=[
+            *(body.stop_token_ids or []),
+            *(stop for stop in stops if isinstance(stop, int)),
+        ],
         include_stop=body.include_stop_str_in_output,
         logit_bias={
             int(token): min(max(bias, -_MAX_BIAS), _MAX_BIAS)
@@ -167,7 +181,8 @@ def _int64(seed: int) -> int:
 def guided_format(body: OpenAIFields) -> OutputFormat | None:
     """The output format in vLLM's or SGLang's fields; None if there is none.
 
-    Raises Invalid for an invalid schema, and for formats other than JSON, which this server cannot guarantee.
+    Raises Invalid for an invalid schema, and for formats other than JSON, which this server cannot
+    guarantee.
     """
     outputs = body.structured_outputs or {}
     for name in _KINDS:
@@ -188,7 +203,11 @@ def _schema(schema: Any, place: str) -> dict[str, Any]:
         try:
             schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise Invalid(f"Invalid schema for '{place}': {error}", param=place, code="invalid_value") from None
+            raise Invalid(
+                f"Invalid schema for '{place}': {error}", param=place, code="invalid_value"
+            ) from None
     if not isinstance(schema, dict):
-        raise Invalid(f"Invalid schema for '{place}': expected an object.", param=place, code="invalid_value")
+        raise Invalid(
+            f"Invalid schema for '{place}': expected an object.", param=place, code="invalid_value"
+        )
     return schema

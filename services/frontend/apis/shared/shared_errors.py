@@ -1,4 +1,5 @@
-"""Formats errors for several APIs: in OpenAI's format, and in a format that clients of every API can read."""
+"""Formats errors for several APIs: in OpenAI's format, and in a format that clients of every API
+can read."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -75,21 +76,29 @@ def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> d
 
 
 def openai_format(params: Mapping[str, str]) -> ErrorFormat:
-    """The format of one of the OpenAI APIs. `params`: its fields, by the names that the pipeline uses for them."""
+    """The format of one of the OpenAI APIs. `params`: its fields, by the names that the pipeline
+    uses for them."""
 
     def reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-        return json_error(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info, params)})
+        return json_error(
+            info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info, params)}
+        )
 
     return ErrorFormat("openai", OpenAIError, STATUSES, reply)
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """The reply for clients of any API: Anthropic's format with the members that OpenAI's clients read."""
+    """The reply for clients of any API: Anthropic's format with the members that OpenAI's clients
+    read."""
     own_status, kind = messages.KINDS[info.kind]
     code = info.code or OPENAI_KINDS[info.kind][2]
-    param = None if info.param == "format" else info.param  # `/v1/tokenize` takes the bodies of two APIs
+    param = (
+        None if info.param == "format" else info.param
+    )  # `/v1/tokenize` takes the bodies of two APIs
     error = {"type": kind, "message": info.message, "param": param, "code": code}
-    return json_error(info, status or own_status, {"type": "error", "error": error, "request_id": request_id})
+    return json_error(
+        info, status or own_status, {"type": "error", "error": error, "request_id": request_id}
+    )
 
 
 def _openai_wording(info: ErrorInfo) -> ErrorInfo:
@@ -102,7 +111,9 @@ def _openai_wording(info: ErrorInfo) -> ErrorInfo:
         return ErrorInfo(info.kind, message, "model", "model_not_found")
     if info.kind is ErrorKind.INVALID and info.message.endswith(_REQUIRED):
         name = info.message.removesuffix(_REQUIRED)
-        return ErrorInfo(info.kind, f"Missing required parameter: '{name}'.", name, "missing_required_parameter")
+        return ErrorInfo(
+            info.kind, f"Missing required parameter: '{name}'.", name, "missing_required_parameter"
+        )
     return info
 
 

@@ -1,7 +1,9 @@
-"""Checks the grammars of freeform tools, and extracts a tool's input from the JSON that the model writes.
+"""Checks the grammars of freeform tools, and extracts a tool's input from the JSON that the model
+writes.
 
-Grammars are checked as by OpenAI: with llguidance where it is installed, else roughly. The model sees a freeform tool
-as a function with one string, `input`; the client receives that string, streamed.
+Grammars are checked as by OpenAI: with llguidance where it is installed, else roughly. The model
+sees a freeform tool as a function with one string, `input`; the client receives that string,
+streamed.
 
     {"input": "*** Begin Patch\\n…"}      →      *** Begin Patch
                                                 …
@@ -23,8 +25,8 @@ MAX_GRAMMARS = 32
 """Limit of freeform tools with a grammar in a request. Checking one takes a millisecond."""
 MAX_GRAMMAR_CHARS = 10_000
 MAX_COLONS = 512
-"""Limits of a grammar. llguidance holds the interpreter's lock while it reads one, and overflows the stack, which ends
-the process, at a chain of some 3,000 rules. Each rule has a colon."""
+"""Limits of a grammar. llguidance holds the interpreter's lock while it reads one, and overflows
+the stack, which ends the process, at a chain of some 3,000 rules. Each rule has a colon."""
 _KEPT = 256
 _START = re.compile(r"^[ \t]*[?!]{0,2}start[ \t]*(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
@@ -44,12 +46,16 @@ _LONE_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) -> Grammar:
-    """Checks a grammar. `place`: the field of its definition; `earlier`: the number of grammars before it in the
-    request. Raises Invalid, and LongWork for a new grammar on the event loop."""
+    """Checks a grammar. `place`: the field of its definition; `earlier`: the number of grammars
+    before it in the request. Raises Invalid, and LongWork for a new grammar on the event loop."""
     if earlier >= MAX_GRAMMARS:
         problem = f"a request may have at most {MAX_GRAMMARS} tools with a grammar"
-    elif len(definition) > MAX_GRAMMAR_CHARS or (syntax == "lark" and definition.count(":") > MAX_COLONS):
-        problem = f"a grammar may have at most {MAX_GRAMMAR_CHARS} characters and {MAX_COLONS} rules"
+    elif len(definition) > MAX_GRAMMAR_CHARS or (
+        syntax == "lark" and definition.count(":") > MAX_COLONS
+    ):
+        problem = (
+            f"a grammar may have at most {MAX_GRAMMAR_CHARS} characters and {MAX_COLONS} rules"
+        )
     else:
         problem = _problem(syntax, definition)
     if problem:
@@ -59,7 +65,8 @@ def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) 
 
 @lru_cache(_KEPT)
 def _problem(syntax: str, definition: str) -> str:
-    """The defect of a grammar; "" for a valid one. Cached, since agents send the same grammar with every request."""
+    """The defect of a grammar; "" for a valid one. Cached, since agents send the same grammar with
+    every request."""
     long_work()
     if find_spec("llguidance") is None:
         return _rough_problem(syntax, definition)
@@ -87,8 +94,8 @@ class _Wrapped(Struct):
 class FreeformInput:
     """Reads the arguments of one call piece by piece.
 
-    The concatenation of the results of `feed` and `end` does not depend on how the text is split. `end` returns text in
-    another form unchanged.
+    The concatenation of the results of `feed` and `end` does not depend on how the text is split.
+    `end` returns text in another form unchanged.
     """
 
     def __init__(self) -> None:

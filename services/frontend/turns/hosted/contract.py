@@ -36,7 +36,8 @@ class Provider(Protocol):
     """Runs calls of hosted tools."""
 
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
-        """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and OSError."""
+        """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and
+        OSError."""
 
     async def close(self) -> None:
         """Closes its connections."""

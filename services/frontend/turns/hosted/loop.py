@@ -1,11 +1,12 @@
-"""Runs hosted tools between two turns of the model: a loop over turns that make one answer for the client.
+"""Runs hosted tools between two turns of the model: a loop over turns that make one answer for the
+client.
 
     client ← sink ← HostedAnswer ← turn 1: text, call of web_search, Finish
                          │         provider: results
                          └──────── turn 2, with the call and its results in its prompt: text, Finish
 
-The sink gets one answer: the numbers of blocks continue, the calls are blocks of kind `hosted`, `HostedResults` comes
-between the turns, and one Finish has the usage of all turns.
+The sink gets one answer: the numbers of blocks continue, the calls are blocks of kind `hosted`,
+`HostedResults` comes between the turns, and one Finish has the usage of all turns.
 """
 
 import asyncio
@@ -21,7 +22,16 @@ from prometheus_client import Counter as MetricCounter
 from typing_extensions import override
 
 from schemas.control import ModelCard
-from schemas.conversation import Call, HostedTool, Message, Part, Reasoning, Result, Text, ToolChoice
+from schemas.conversation import (
+    Call,
+    HostedTool,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolChoice,
+)
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     BlockStart,
@@ -41,7 +51,13 @@ from schemas.events import (
 from services.frontend.turns.hosted.contract import Provider, ProviderError
 from services.frontend.turns.hosted.policy import permitted_sources, refusal
 from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
-from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import (
+    Admitted,
+    CancelReason,
+    OpenTurn,
+    TurnGateway,
+    TurnSink,
+)
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -65,7 +81,10 @@ class HostedTools:
         self.log = log
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls = MetricCounter(
-            "turnwire_hosted_calls", "Calls of hosted tools, by how they ended.", ["tool", "outcome"], registry=registry
+            "turnwire_hosted_calls",
+            "Calls of hosted tools, by how they ended.",
+            ["tool", "outcome"],
+            registry=registry,
         )
         self._seconds = Histogram(
             "turnwire_hosted_call_seconds",
@@ -76,14 +95,19 @@ class HostedTools:
         )
 
     def count_call(self, tool: str, outcome: str, seconds: float | None) -> None:
-        """Counts a call. `outcome`: `ok`, `cancelled` or an error code; `seconds`: None if no provider was called."""
+        """Counts a call. `outcome`: `ok`, `cancelled` or an error code; `seconds`: None if no
+        provider was called."""
         self._calls.labels(tool, outcome).inc()
         if seconds is not None:
             self._seconds.labels(tool).observe(seconds)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Opens a turn as `TurnGateway.open`; with hosted tools, an answer of several turns."""
-        hosted = {tool.name: tool.hosted for tool in admitted.conversation.tools if tool.hosted is not None}
+        hosted = {
+            tool.name: tool.hosted
+            for tool in admitted.conversation.tools
+            if tool.hosted is not None
+        }
         if not hosted:
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
         if admitted.conversation.sampling.return_token_ids:
@@ -101,7 +125,8 @@ class HostedTools:
         return task
 
     async def drain(self, drain_turns: Callable[[], Awaitable[None]]) -> None:
-        """Returns when no answer is open. If cancelled, ends the answers between two turns, each with an error.
+        """Returns when no answer is open. If cancelled, ends the answers between two turns, each
+        with an error.
 
         `drain_turns`: returns when no turn of the model is open.
         """
@@ -127,7 +152,12 @@ class HostedAnswer(OpenTurn, TurnSink):
     prepared: Prepared
 
     def __init__(
-        self, tools: HostedTools, admitted: Admitted, hosted: dict[str, HostedTool], sink: TurnSink, id: str
+        self,
+        tools: HostedTools,
+        admitted: Admitted,
+        hosted: dict[str, HostedTool],
+        sink: TurnSink,
+        id: str,
     ) -> None:
         self.id = id
         self._tools = tools
@@ -150,12 +180,15 @@ class HostedAnswer(OpenTurn, TurnSink):
         """Events of the current turn."""
 
     async def open(self) -> None:
-        """Runs calls that the previous answer left open, then opens the first turn. Raises TurnwireError."""
+        """Runs calls that the previous answer left open, then opens the first turn. Raises
+        TurnwireError."""
         messages = self._admitted.conversation.messages
         calls = unanswered_calls(messages, self._hosted)
         if calls:
             self._early_results = await self._run(calls)
-            self._admitted = self._admitted.with_messages(add_results(messages, map(result_part, self._early_results)))
+            self._admitted = self._admitted.with_messages(
+                add_results(messages, map(result_part, self._early_results))
+            )
         self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
         self.card, self.prepared = self._turn.card, self._turn.prepared
 
@@ -179,7 +212,12 @@ class HostedAnswer(OpenTurn, TurnSink):
             return
         self._events += events
         tokens += self._usage.output  # `tokens` counts the current turn only
-        if len(events) == 1 and type(events[0]) is Delta and not self._blocks and not self._early_results:
+        if (
+            len(events) == 1
+            and type(events[0]) is Delta
+            and not self._blocks
+            and not self._early_results
+        ):
             self._sink.push(events, tokens)
             return
         out: list[TurnEvent] = []
@@ -198,7 +236,11 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     def _renumber(self, event: TurnEvent) -> TurnEvent:
         """Returns an event of the current turn as an event of the answer."""
-        if isinstance(event, BlockStart) and event.kind == "tool_use" and event.name in self._hosted:
+        if (
+            isinstance(event, BlockStart)
+            and event.kind == "tool_use"
+            and event.name in self._hosted
+        ):
             event = replace(event, kind="hosted")
         if self._blocks and isinstance(event, BlockStart | Delta | Dispatch | BlockStop):
             event = replace(event, block=event.block + self._blocks)
@@ -210,7 +252,9 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._events = []
         self._usage += finish.usage
         self._blocks += finish.blocks
-        is_deferred = turn.client_calls and any(self._hosted[call.name].deferred for call in turn.calls)
+        is_deferred = turn.client_calls and any(
+            self._hosted[call.name].deferred for call in turn.calls
+        )
         if finish.reason is not FinishReason.STOP or not turn.calls or is_deferred:
             return [self._end(finish)]
         self._task = self._tools.spawn(self._continue(finish, turn))
@@ -228,17 +272,21 @@ class HostedAnswer(OpenTurn, TurnSink):
             elif start.name not in self._hosted:
                 turn.client_calls = turn.client_calls or stop.complete
             elif stop.complete:
-                call = Call(start.call_id or f"{self.id}.{start.block}", start.name or "", text or "{}")
+                call = Call(
+                    start.call_id or f"{self.id}.{start.block}", start.name or "", text or "{}"
+                )
                 turn.parts.append(call)
                 turn.calls.append(call)
         return turn
 
     def _end(self, finish: Finish, reason: FinishReason | None = None) -> Finish:
-        return replace(finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage)
+        return replace(
+            finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage
+        )
 
     async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
-        """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets a terminal event in
-        every case, from here or from the next turn."""
+        """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets
+        a terminal event in every case, from here or from the next turn."""
         try:
             last = await self._next(finish, turn)
         except ContextOverflow:
@@ -282,7 +330,9 @@ class HostedAnswer(OpenTurn, TurnSink):
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # the first turn has made the required call
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        messages = add_results([*conversation.messages, Message("assistant", turn.parts)], map(result_part, results))
+        messages = add_results(
+            [*conversation.messages, Message("assistant", turn.parts)], map(result_part, results)
+        )
         self._admitted = self._admitted.next_turn(messages, max_tokens, choice)
         self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
         return None
@@ -299,7 +349,9 @@ class HostedAnswer(OpenTurn, TurnSink):
         if self._uses[call.name] > allowed or self._uses.total() > config.web_max_calls:
             code: str | None = "max_uses_exceeded"
         else:
-            code = refusal(tool, argument, self._admitted.conversation, allow_private=config.web_allow_private)
+            code = refusal(
+                tool, argument, self._admitted.conversation, allow_private=config.web_allow_private
+            )
         if code is not None:
             self._tools.count_call(tool.kind, code, None)
             return replace(result, error=code)
@@ -312,15 +364,24 @@ class HostedAnswer(OpenTurn, TurnSink):
             self._tools.count_call(tool.kind, outcome, loop.time() - started)
         return result
 
-    async def _call_provider(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
+    async def _call_provider(
+        self, result: HostedResult, tool: HostedTool, argument: str
+    ) -> HostedResult:
         """Returns the result with the provider's sources, or with an error code."""
         config, log = self._tools.config, self._tools.log
         try:
             async with asyncio.timeout(config.web_timeout_s):
                 sources = await self._tools.provider.run(tool, argument)
         except (ProviderError, TimeoutError, OSError, ValueError) as error:
-            log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
-            return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")
+            log.warning(
+                "hosted.call_failed",
+                turn=self.id,
+                tool=tool.kind,
+                error=str(error) or type(error).__name__,
+            )
+            return replace(
+                result, error=error.code if isinstance(error, ProviderError) else "unavailable"
+            )
         sources = permitted_sources(tool, sources, config.web_max_chars)
         if tool.kind == "web_fetch":
             sources = [replace(source, url=argument, age=None) for source in sources[:1]]
@@ -347,7 +408,10 @@ def unanswered_calls(messages: Sequence[Message], hosted: dict[str, HostedTool])
     None, if a message other than a tool's follows it.
     """
     count = len(messages)
-    at = max((index for index, message in enumerate(messages) if message.role == "assistant"), default=count)
+    at = max(
+        (index for index, message in enumerate(messages) if message.role == "assistant"),
+        default=count,
+    )
     results = messages[at + 1].parts if at + 1 < count and messages[at + 1].role == "tool" else []
     if at == count or (not results and at + 1 < count):
         return []
@@ -357,5 +421,6 @@ def unanswered_calls(messages: Sequence[Message], hosted: dict[str, HostedTool])
 
 
 def next_turn_id(id: str, number: int) -> str:
-    """Makes the id of a further turn of an answer: 24 hexadecimal digits, like the id of a first turn."""
+    """Makes the id of a further turn of an answer: 24 hexadecimal digits, like the id of a first
+    turn."""
     return hashlib.blake2b(f"{id}/{number}".encode(), digest_size=12).hexdigest()

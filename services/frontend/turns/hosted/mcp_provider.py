@@ -1,6 +1,8 @@
-"""Calls an MCP server over streamable HTTP as the provider: one of its tools searches, another one may fetch.
+"""Calls an MCP server over streamable HTTP as the provider: one of its tools searches, another one
+may fetch.
 
-Needs `turnwire[mcp]`. Each call is a session of its own, so that a server may restart between two calls.
+Needs `turnwire[mcp]`. Each call is a session of its own, so that a server may restart between two
+calls.
 """
 
 import re
@@ -59,7 +61,9 @@ class McpProvider(Provider):
         if sources or not texts:
             return sources
         if tool.allowed_domains or tool.blocked_domains:
-            raise ProviderError("unavailable", "its results are plain text, which cannot be limited to domains")
+            raise ProviderError(
+                "unavailable", "its results are plain text, which cannot be limited to domains"
+            )
         return sources_of_text("\n".join(texts))
 
     @override
@@ -85,21 +89,28 @@ def decode_json(text: str) -> Any:
 
 
 def sources_in(value: Any) -> list[WebSource]:
-    """Returns the results in a JSON value: a list of objects with URLs, an object with such a list as a member, or one
-    object with a URL."""
+    """Returns the results in a JSON value: a list of objects with URLs, an object with such a list
+    as a member, or one object with a URL."""
     if isinstance(value, dict):
         if isinstance(value.get("url"), str):
             return [_source(value)]
         value = next((inner for inner in value.values() if isinstance(inner, list)), [])
     if not isinstance(value, list):
         return []
-    return [_source(item) for item in value if isinstance(item, dict) and isinstance(item.get("url"), str)]
+    return [
+        _source(item)
+        for item in value
+        if isinstance(item, dict) and isinstance(item.get("url"), str)
+    ]
 
 
 def sources_of_text(text: str) -> list[WebSource]:
     """Returns plain text as the first result. Further results name the other links in it."""
     links = list(dict.fromkeys(_URL.findall(text)))[:_MAX_LINKS] or [""]
-    return [WebSource(links[0], title_of([text]), text), *(WebSource(link, link) for link in links[1:])]
+    return [
+        WebSource(links[0], title_of([text]), text),
+        *(WebSource(link, link) for link in links[1:]),
+    ]
 
 
 def title_of(texts: list[str]) -> str:

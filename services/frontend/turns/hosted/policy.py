@@ -15,11 +15,14 @@ MAX_URL_CHARS = 2048
 _LOCAL_NAMES = ("localhost", "local", "internal", "home.arpa")
 
 
-def refusal(tool: HostedTool, argument: str, conversation: Conversation, *, allow_private: bool) -> str | None:
+def refusal(
+    tool: HostedTool, argument: str, conversation: Conversation, *, allow_private: bool
+) -> str | None:
     """Returns the error code of a call that may not run; None if it may.
 
-    A page can be fetched only if its URL was in the conversation, so that one page cannot make the model send data to
-    another. Literal private addresses and local names are refused. The provider must check what names resolve to.
+    A page can be fetched only if its URL was in the conversation, so that one page cannot make the
+    model send data to another. Literal private addresses and local names are refused. The provider
+    must check what names resolve to.
     """
     if not argument:
         return "invalid_tool_input"
@@ -38,14 +41,18 @@ def refusal(tool: HostedTool, argument: str, conversation: Conversation, *, allo
 
 
 def is_permitted(tool: HostedTool, url: str) -> bool:
-    """Returns whether the client's lists of domains allow a URL. An entry covers subdomains and may end in a path."""
+    """Returns whether the client's lists of domains allow a URL. An entry covers subdomains and may
+    end in a path."""
     if tool.allowed_domains and not _is_in(url, tool.allowed_domains):
         return False
     return not _is_in(url, tool.blocked_domains)
 
 
-def permitted_sources(tool: HostedTool, sources: Iterable[WebSource], max_chars: int) -> list[WebSource]:
-    """Returns the sources that the client's lists of domains allow, with at most `max_chars` characters in all."""
+def permitted_sources(
+    tool: HostedTool, sources: Iterable[WebSource], max_chars: int
+) -> list[WebSource]:
+    """Returns the sources that the client's lists of domains allow, with at most `max_chars`
+    characters in all."""
     kept: list[WebSource] = []
     left = max_chars if tool.max_chars is None else min(max_chars, tool.max_chars)
     for page in sources:
@@ -63,7 +70,9 @@ def permitted_sources(tool: HostedTool, sources: Iterable[WebSource], max_chars:
 def _is_in(url: str, domains: Sequence[str]) -> bool:
     host, path = _host(url) or "", urlsplit(url).path or "/"
     for entry in domains:
-        domain, slash, rest = entry.lower().removeprefix("https://").removeprefix("http://").partition("/")
+        domain, slash, rest = (
+            entry.lower().removeprefix("https://").removeprefix("http://").partition("/")
+        )
         inside = host == domain or host.endswith("." + domain)
         if inside and (not slash or path.lower().startswith("/" + rest)):
             return True
@@ -73,7 +82,11 @@ def _is_in(url: str, domains: Sequence[str]) -> bool:
 def _host(url: str) -> str | None:
     try:
         parts = urlsplit(url)
-        return parts.hostname.rstrip(".") if parts.scheme in ("http", "https") and parts.hostname else None
+        return (
+            parts.hostname.rstrip(".")
+            if parts.scheme in ("http", "https") and parts.hostname
+            else None
+        )
     except ValueError:
         return None
 

@@ -1,4 +1,5 @@
-"""Calls the operator's provider of web search and fetch over a small HTTP contract (`docs/hosted-tools.md`)."""
+"""Calls the operator's provider of web search and fetch over a small HTTP contract
+(`docs/hosted-tools.md`)."""
 
 from typing import Any
 
@@ -45,7 +46,9 @@ class HttpProvider(Provider):
             headers["authorization"] = f"Bearer {read_secret(self._key_file)}"
         data = msgspec.json.encode(call_members(tool, argument))
         try:
-            async with self._client.post(self._url, data=data, headers=headers, allow_redirects=False) as response:
+            async with self._client.post(
+                self._url, data=data, headers=headers, allow_redirects=False
+            ) as response:
                 body = await self._read(response)
                 status = response.status
         except aiohttp.ClientError as error:
@@ -54,7 +57,9 @@ class HttpProvider(Provider):
             answer = _answer.decode(body)
         except (msgspec.DecodeError, RecursionError) as error:
             if status == _OK:
-                raise ProviderError("unavailable", f"not an answer of the contract: {error}") from error
+                raise ProviderError(
+                    "unavailable", f"not an answer of the contract: {error}"
+                ) from error
             answer = _Answer()
         if answer.error is None and status == _OK and answer.results is not None:
             return answer.results
@@ -84,13 +89,20 @@ def provider_of(config: FrontendConfig) -> Provider:
     try:
         from services.frontend.turns.hosted.mcp_provider import McpProvider
     except ImportError as error:
-        raise ValueError(f"web_provider_protocol mcp needs the packages of turnwire[mcp]: {error}") from error
-    return McpProvider(url, key_file, {"web_search": config.web_search_tool, "web_fetch": config.web_fetch_tool})
+        raise ValueError(
+            f"web_provider_protocol mcp needs the packages of turnwire[mcp]: {error}"
+        ) from error
+    return McpProvider(
+        url, key_file, {"web_search": config.web_search_tool, "web_fetch": config.web_fetch_tool}
+    )
 
 
 def call_members(tool: HostedTool, argument: str) -> dict[str, Any]:
     """Returns a call in the contract's form."""
-    members: dict[str, Any] = {"tool": tool.kind, "query" if tool.kind == "web_search" else "url": argument}
+    members: dict[str, Any] = {
+        "tool": tool.kind,
+        "query" if tool.kind == "web_search" else "url": argument,
+    }
     if tool.allowed_domains:
         members["allowed_domains"] = tool.allowed_domains
     if tool.blocked_domains:

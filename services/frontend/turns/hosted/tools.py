@@ -1,6 +1,8 @@
-"""Describes the tools that the frontend runs for the client (web search and fetch) and their results to the model.
+"""Describes the tools that the frontend runs for the client (web search and fetch) and their
+results to the model.
 
-A new result and one that a client sends back are rendered as the same text, so that prompts keep their prefix.
+A new result and one that a client sends back are rendered as the same text, so that prompts keep
+their prefix.
 """
 
 import base64
@@ -20,7 +22,11 @@ _PACKED = "turnwire.1."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAMED = 16
 _FUNCTIONS: dict[str, tuple[str, str, str]] = {
-    "web_search": ("Searches the web. Returns pages with title, URL and text.", "query", "What to search for."),
+    "web_search": (
+        "Searches the web. Returns pages with title, URL and text.",
+        "query",
+        "What to search for.",
+    ),
     "web_fetch": (
         "Reads a web page. Its URL must have occurred in the conversation.",
         "url",
@@ -50,18 +56,23 @@ def hosted_argument(kind: str, arguments: str) -> str:
 def result_part(result: HostedResult) -> Result:
     """Returns a result as the model reads it."""
     if result.error is not None:
-        return Result(result.call_id, [Text(f"Error: {result.error}")], is_error=True, name=result.name)
+        return Result(
+            result.call_id, [Text(f"Error: {result.error}")], is_error=True, name=result.name
+        )
     pages = []
     for number, source in enumerate(result.sources, 1):
         url = f"{source.url} ({source.age})" if source.age else source.url
-        pages.append("\n".join(line for line in (f"[{number}] {source.title}", url, source.text) if line))
+        pages.append(
+            "\n".join(line for line in (f"[{number}] {source.title}", url, source.text) if line)
+        )
     return Result(result.call_id, [Text("\n\n".join(pages) or "No results.")], name=result.name)
 
 
 def add_results(
     messages: Sequence[Message], results: Iterable[Result], ends: Iterable[int] | None = None
 ) -> list[Message]:
-    """Returns the messages with further results: after the last message with their calls, in the order of the calls.
+    """Returns the messages with further results: after the last message with their calls, in the
+    order of the calls.
 
     `ends`: for each result, the number of messages that came before it; None: all.
     """
@@ -94,7 +105,8 @@ def add_results(
 
 
 def missing_tools(kinds: Iterable[str]) -> list[Text]:
-    """Returns the instruction that makes the model report that it lacks these tools; empty if there are none."""
+    """Returns the instruction that makes the model report that it lacks these tools; empty if there
+    are none."""
     names = ", ".join(dict.fromkeys(_UNSAFE.sub("", kind)[:64] for kind in [*kinds][:_MAX_NAMED]))
     if not names:
         return []

@@ -1,1 +1,2 @@
-"""Handles images and documents in requests: reads PDFs, and notes in the answer what the model does not receive."""
+"""Handles images and documents in requests: reads PDFs, and notes in the answer what the model does
+not receive."""

@@ -12,7 +12,8 @@ from services.images.parts import replace_media
 
 @dataclass(slots=True, eq=False)
 class ImageSource:
-    """The data of an image until the request's turns are open, so that a long stream does not keep it in memory.
+    """The data of an image until the request's turns are open, so that a long stream does not keep
+    it in memory.
 
     The bus cannot encode this type, so the data cannot be sent by mistake.
     """
@@ -45,6 +46,10 @@ def without_images(conversation: Conversation) -> Conversation:
     """Returns the conversation for a model without vision."""
 
     def note(item: Media) -> Media:
-        return item.note() if isinstance(item, InlineImage) else replace(item, hash="", width=0, height=0)
+        return (
+            item.note()
+            if isinstance(item, InlineImage)
+            else replace(item, hash="", width=0, height=0)
+        )
 
     return replace_media(conversation, Media, lambda item: [note(item)])

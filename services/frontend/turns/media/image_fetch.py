@@ -1,7 +1,7 @@
 """Fetches images by URL, from the hosts that the operator allows.
 
-Private addresses are never reached: each address of a name is checked, and the connection goes to a checked address. A
-redirect is an error, because it would lead past the list of hosts.
+Private addresses are never reached: each address of a name is checked, and the connection goes to a
+checked address. A redirect is an error, because it would lead past the list of hosts.
 """
 
 import asyncio
@@ -58,14 +58,19 @@ class ImageFetcher:
     """Fetches images, with a cache."""
 
     def __init__(
-        self, hosts: Sequence[str], log: FilteringBoundLogger, connector: Callable[[], aiohttp.BaseConnector]
+        self,
+        hosts: Sequence[str],
+        log: FilteringBoundLogger,
+        connector: Callable[[], aiohttp.BaseConnector],
     ) -> None:
         """`hosts`: host names; `*.example.org`: all below `example.org`."""
         self._hosts = hosts
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._images: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES)
+        self._images: LRUCache[str, bytes] = LRUCache(
+            CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES
+        )
 
     def allows(self, url: str) -> bool:
         """Returns whether an image may be fetched."""
@@ -76,7 +81,9 @@ class ImageFetcher:
             return False
         if parts.scheme != "https" or len(url) > MAX_URL_CHARS or not is_public(host):
             return False
-        return any(host == name or (name[:2] == "*." and host.endswith(name[1:])) for name in self._hosts)
+        return any(
+            host == name or (name[:2] == "*." and host.endswith(name[1:])) for name in self._hosts
+        )
 
     async def fetch(self, url: str) -> bytes | None:
         """Returns the data; None if it cannot be fetched within the limits."""
@@ -87,7 +94,9 @@ class ImageFetcher:
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 # not the URL, which may be signed
                 host = urlsplit(url).hostname
-                self._log.warning("image.fetch_failed", host=host, error=str(error) or type(error).__name__)
+                self._log.warning(
+                    "image.fetch_failed", host=host, error=str(error) or type(error).__name__
+                )
         return self._images.get(url)
 
     async def _get(self, url: str) -> bytes:
@@ -97,7 +106,8 @@ class ImageFetcher:
                 connector=self._connector(),
                 headers=headers,
                 auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),  # a cookie for one tenant's URL must not open another's
+                # a cookie for one tenant's URL must not open another's
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         data = bytearray()
         async with self._client.get(url, allow_redirects=False) as response:

@@ -1,7 +1,7 @@
 """Reads the images of requests, and stores them for the workers.
 
-Agents send every image again with every request. It is decoded once, and stored again only when it has been in the
-bucket for half of the time after which the bucket deletes it.
+Agents send every image again with every request. It is decoded once, and stored again only when it
+has been in the bucket for half of the time after which the bucket deletes it.
 """
 
 import asyncio
@@ -49,18 +49,26 @@ class ImageReader:
         self._put = put
         self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
         self._decoder = ThreadPoolExecutor(1, "image")
-        """Decodes one image at a time, also if clients hang up: it takes up to 550 MB and a second, and token streams
-        need the CPUs."""
+        """Decodes one image at a time, also if clients hang up: it takes up to 550 MB and a second,
+        and token streams need the CPUs."""
         self._turn = asyncio.Lock()
         """Requests that wait for the decoder find what the ones before them have decoded."""
 
     async def read(
-        self, conversation: Conversation, media: Sequence[Media], tenant: str | None, *, vision: bool, store: bool
+        self,
+        conversation: Conversation,
+        media: Sequence[Media],
+        tenant: str | None,
+        *,
+        vision: bool,
+        store: bool,
     ) -> "tuple[Conversation, RequestImages | None]":
-        """Returns the conversation with each image as the model gets it, and the images of models with vision.
+        """Returns the conversation with each image as the model gets it, and the images of models
+        with vision.
 
         Args:
-            media: the media that the client sent, which are limited: without the pages of documents.
+            media: the media that the client sent, which are limited: without the pages of
+                documents.
             vision: whether the model gets images. If not, they are only dropped.
             store: store the images for the workers.
 
@@ -69,8 +77,13 @@ class ImageReader:
         vision = vision and self._put is not None
         if vision:
             linked = [item.url or "" for item in media if self._is_fetched(item)]
-            if (count := len(linked) + sum(isinstance(item, InlineImage) for item in media)) > self._max:
-                raise Invalid(f"Too much media: 0 document pages + {count} images > {self._max}", param="messages")
+            if (
+                count := len(linked) + sum(isinstance(item, InlineImage) for item in media)
+            ) > self._max:
+                raise Invalid(
+                    f"Too much media: 0 document pages + {count} images > {self._max}",
+                    param="messages",
+                )
             if linked:
                 conversation = await self._fetch(conversation, linked)
         items = [item for item in media_of(conversation) if isinstance(item, InlineImage)]
@@ -86,7 +99,9 @@ class ImageReader:
                 except Invalid:
                     if item.url is None:  # another image at the URL must not end a session
                         raise
-        return replace_media(conversation, InlineImage, lambda item: [item.read()]), images if vision else None
+        return replace_media(
+            conversation, InlineImage, lambda item: [item.read()]
+        ), images if vision else None
 
     async def store(self, source: ImageSource) -> None:
         """Stores an image that was read. Raises as `Bucket.put`."""
@@ -94,7 +109,12 @@ class ImageReader:
             await self._put(source.image.hash, await asyncio.to_thread(_decode, source.data))
 
     def _is_fetched(self, item: Media) -> bool:
-        return item.kind == "image" and not item.hash and item.url is not None and self._fetcher.allows(item.url)
+        return (
+            item.kind == "image"
+            and not item.hash
+            and item.url is not None
+            and self._fetcher.allows(item.url)
+        )
 
     async def _fetch(self, conversation: Conversation, urls: Iterable[str]) -> Conversation:
         """Returns the conversation with the images that could be fetched."""
@@ -115,9 +135,15 @@ class ImageReader:
         facts = known.facts
         if source.strict and facts.media_type != item.media_type:
             specified = f"The image was specified using the {item.media_type} media type"
-            raise source.refuse(f"{specified}, but the image appears to be a {facts.media_type} image")
+            raise source.refuse(
+                f"{specified}, but the image appears to be a {facts.media_type} image"
+            )
         source.image = replace(
-            item.note(), media_type=facts.media_type, hash=known.hash, width=facts.width, height=facts.height
+            item.note(),
+            media_type=facts.media_type,
+            hash=known.hash,
+            width=facts.width,
+            height=facts.height,
         )
         if store and known.fresh_until <= loop.time():
             await self.store(source)
@@ -130,14 +156,18 @@ class ImageReader:
             async with self._turn:
                 if (known := self._known.get(key)) is None:
                     loop = asyncio.get_running_loop()
-                    known = self._known[key] = await loop.run_in_executor(self._decoder, _examine, source, tenant)
+                    known = self._known[key] = await loop.run_in_executor(
+                        self._decoder, _examine, source, tenant
+                    )
         return known
 
 
 class RequestImages:
     """The images of one request, with their data until its turns are open."""
 
-    def __init__(self, sources: Sequence[ImageSource], store: Callable[[ImageSource], Awaitable[None]]) -> None:
+    def __init__(
+        self, sources: Sequence[ImageSource], store: Callable[[ImageSource], Awaitable[None]]
+    ) -> None:
         self._sources = sources
         self._store = store
 

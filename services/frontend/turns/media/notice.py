@@ -1,9 +1,11 @@
-"""Adds a note to the answer for the user: the model does not receive the conversation's images. Pure.
+"""Adds a note to the answer for the user: the model does not receive the conversation's images.
+Pure.
 
-Without the note, an answer about a screenshot would not show that it was made without the screenshot. The note is text,
-because every client of every API shows text. It follows the text of the first turn that ends without a call, because
-some clients show only that. The model did not write it: a note that a client sends back is removed before the prompt is
-made, so that the next prompt extends this one. It also shows that the user already has the note.
+Without the note, an answer about a screenshot would not show that it was made without the
+screenshot. The note is text, because every client of every API shows text. It follows the text of
+the first turn that ends without a call, because some clients show only that. The model did not
+write it: a note that a client sends back is removed before the prompt is made, so that the next
+prompt extends this one. It also shows that the user already has the note.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,11 @@ from services.frontend.turns.interfaces import TurnSink
 
 MediaKind: TypeAlias = Literal["image", "document", "audio"]
 
-_NOUNS: dict[MediaKind, str] = {"image": "images", "document": "documents without readable text", "audio": "audio"}
+_NOUNS: dict[MediaKind, str] = {
+    "image": "images",
+    "document": "documents without readable text",
+    "audio": "audio",
+}
 _END = " are not shown to this model. It gets only a line with type and size instead.]"
 
 
@@ -31,13 +37,16 @@ def notice(kinds: Iterable[MediaKind]) -> str:
 
 
 _KINDS: dict[str, frozenset[MediaKind]] = {
-    notice(kinds): frozenset(kinds) for size in range(1, len(_NOUNS) + 1) for kinds in combinations(_NOUNS, size)
+    notice(kinds): frozenset(kinds)
+    for size in range(1, len(_NOUNS) + 1)
+    for kinds in combinations(_NOUNS, size)
 }
 """The kinds of media of every possible note."""
 
 
 def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset[MediaKind]]:
-    """Removes notes from the model's messages. Returns the conversation, and the kinds of media of these notes."""
+    """Removes notes from the model's messages. Returns the conversation, and the kinds of media of
+    these notes."""
     noted: set[MediaKind] = set()
     messages = [
         _without_notices(message, noted) if message.role == "assistant" else message
@@ -48,13 +57,16 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
 
 def wants_notice(conversation: Conversation) -> bool:
     """Returns whether text may be added to the answer. False for answers that programs read."""
-    sampling, is_for_users = conversation.sampling, conversation.format is None and not conversation.summary
+    sampling, is_for_users = (
+        conversation.sampling,
+        conversation.format is None and not conversation.summary,
+    )
     return is_for_users and sampling.logprobs is None and not sampling.return_token_ids
 
 
 class NoticeSink(TurnSink):
-    """Adds a note to the events for another sink: to the text that ends the turn, if the model stopped by itself and
-    made no call."""
+    """Adds a note to the events for another sink: to the text that ends the turn, if the model
+    stopped by itself and made no call."""
 
     def __init__(self, sink: TurnSink, text: str) -> None:
         self._sink = sink
@@ -63,7 +75,8 @@ class NoticeSink(TurnSink):
         """The kind of the last block."""
         self._called = False
         self._stop: BlockStop | None = None
-        """The end of a text block, held until the next event shows whether the note belongs before it."""
+        """The end of a text block, held until the next event shows whether the note belongs before
+        it."""
 
     @override
     def opened(self, prepared: Prepared) -> None:
@@ -99,7 +112,9 @@ def _without_notices(message: Message, noted: set[MediaKind]) -> Message:
         return message
     parts: list[Part] = []
     for part in message.parts:
-        note = next((note for note in _KINDS if isinstance(part, Text) and part.text.endswith(note)), "")
+        note = next(
+            (note for note in _KINDS if isinstance(part, Text) and part.text.endswith(note)), ""
+        )
         noted |= _KINDS.get(note, frozenset())
         if not (note and isinstance(part, Text)):
             parts.append(part)

@@ -15,7 +15,8 @@ class PdfContent(Struct, frozen=True):
     """The content of a PDF, or the reason why it has none."""
 
     pages: list[tuple[str, str]] = []
-    """Text and image (JPEG in base64) of the first pages, if the model sees images. "" for a damaged page."""
+    """Text and image (JPEG in base64) of the first pages, if the model sees images. "" for a
+    damaged page."""
     text: str = ""
     """Text of the other pages."""
     problem: str = ""
@@ -23,7 +24,8 @@ class PdfContent(Struct, frozen=True):
 
 @dataclass(slots=True)
 class PdfSource:
-    """The data of a PDF until it is read, then its content, so that a long stream does not keep the data in memory.
+    """The data of a PDF until it is read, then its content, so that a long stream does not keep the
+    data in memory.
 
     Admission does that before anything is sent on the bus.
     """
@@ -42,8 +44,8 @@ class PdfDocument(Media, frozen=True, kw_only=True, tag="media"):
 
 
 def document(media_type: str, data: str, size_bytes: int, title: str | None, head: str) -> Media:
-    """Returns a document that was sent as base64: a `PdfDocument` if it has the media type of a PDF, or no media type
-    and the first bytes of a PDF."""
+    """Returns a document that was sent as base64: a `PdfDocument` if it has the media type of a
+    PDF, or no media type and the first bytes of a PDF."""
     if media_type == PDF or (not media_type and data.startswith(_PDF_IN_BASE64)):
         return PdfDocument("document", PDF, size_bytes, title=title, source=PdfSource(data, head))
     return Media("document", media_type=media_type, size_bytes=size_bytes, title=title)

@@ -1,10 +1,12 @@
-"""Reads the text of one PDF: a program with base64 on standard input and a JSON object on standard output.
+"""Reads the text of one PDF: a program with base64 on standard input and a JSON object on standard
+output.
 
-It is a process of its own because PDFs come from anyone and PDFium is a large C++ library: a document that takes too
-much time or memory, or crashes the library, ends only this process. `pdf_reader` starts it. It imports nothing of this
-project, so that it starts quickly.
+It is a process of its own because PDFs come from anyone and PDFium is a large C++ library: a
+document that takes too much time or memory, or crashes the library, ends only this process.
+`pdf_reader` starts it. It imports nothing of this project, so that it starts quickly.
 
-Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory, maximum images. Output: a `PdfContent`.
+Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory, maximum images. Output:
+a `PdfContent`.
 """
 
 import base64
@@ -21,14 +23,17 @@ from pypdfium2 import PdfiumError, raw
 _NICENESS = 10
 """Token streams have priority over documents."""
 _NON_TEXT = str.maketrans("", "", "\x00\x02\ufffe\uffff")
-"""Removes code points that PDFium inserts for hyphens at line ends, and code points that are not characters."""
+"""Removes code points that PDFium inserts for hyphens at line ends, and code points that are not
+characters."""
 _LONG_SIDE = 1568
 """Pixels of a page's image. Vision models reduce larger ones."""
 _MAX_SCALE = 3.0
 """Pixels per point of small pages."""
 
 
-def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_images: int) -> dict[str, Any]:
+def main(
+    max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_images: int
+) -> dict[str, Any]:
     """Reads the PDF on standard input; returns the output."""
     try:
         data = binascii.a2b_base64(sys.stdin.buffer.read(), strict_mode=True)
@@ -99,7 +104,11 @@ def _limit(cpu_s: int, memory_bytes: int) -> None:
     import resource
 
     os.nice(_NICENESS)
-    for kind, limit in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
+    for kind, limit in (
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
         try:
             resource.setrlimit(kind, (limit, limit))
         except (ValueError, OSError):  # a lower limit is set already, or the system lacks this one

@@ -1,8 +1,8 @@
-"""Replaces the PDFs of a conversation by their text and the images of their pages, which a separate process makes
-(`pdf_process`).
+"""Replaces the PDFs of a conversation by their text and the images of their pages, which a separate
+process makes (`pdf_process`).
 
-Agents send every document again with every request, so contents are cached by a hash of the data. The same data always
-has the same content, so the prefix of a session stays.
+Agents send every document again with every request, so contents are cached by a hash of the data.
+The same data always has the same content, so the prefix of a session stays.
 """
 
 import asyncio
@@ -54,8 +54,8 @@ class PdfReader:
         wall_s: float = WALL_S,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        """`max_pages`: pages of a document that are read; `page_images`: those of them that are also images, for
-        models that see them. The other limits apply to one process."""
+        """`max_pages`: pages of a document that are read; `page_images`: those of them that are
+        also images, for models that see them. The other limits apply to one process."""
         self._log = log
         self._arguments = tuple(map(str, (max_pages, MAX_CHARS, cpu_s, memory_bytes)))
         self._page_images = page_images
@@ -64,8 +64,8 @@ class PdfReader:
         self._slots = asyncio.Semaphore(PROCESSES)
 
     async def read(self, conversation: Conversation, *, vision: bool = False) -> Conversation:
-        """Returns the conversation with each PDF replaced by its text, and by the images of its pages for models with
-        `vision`; without either, by `Media` with a `problem`.
+        """Returns the conversation with each PDF replaced by its text, and by the images of its
+        pages for models with `vision`; without either, by `Media` with a `problem`.
 
         The first documents get the images, so that the prompt's prefix stays: up to `PAGE_IMAGES`.
         """
@@ -113,7 +113,9 @@ class PdfReader:
                 await process.wait()
         if process.returncode:
             error = err.decode(errors="replace")[-_ERROR_CHARS:]
-            self._log.warning("pdf.process_failed", status=process.returncode, base64_bytes=len(data), error=error)
+            self._log.warning(
+                "pdf.process_failed", status=process.returncode, base64_bytes=len(data), error=error
+            )
             return _OVER_LIMIT
         return msgspec.json.decode(out, type=PdfContent)
 
@@ -122,7 +124,9 @@ def _parts(document: PdfDocument) -> list[Text | Media]:
     content = document.source.content or _OVER_LIMIT
     if content.problem:
         kind, size = document.kind, document.size_bytes
-        return [Media(kind, document.media_type, size, title=document.title, problem=content.problem)]
+        return [
+            Media(kind, document.media_type, size, title=document.title, problem=content.problem)
+        ]
     parts: list[Text | Media] = []
     before = document.source.head
     for text, image in content.pages:
@@ -136,7 +140,11 @@ def _parts(document: PdfDocument) -> list[Text | Media]:
 
 
 def _size(content: PdfContent) -> int:
-    return _ENTRY_BYTES + len(content.text) + sum(len(text) + len(image) for text, image in content.pages)
+    return (
+        _ENTRY_BYTES
+        + len(content.text)
+        + sum(len(text) + len(image) for text, image in content.pages)
+    )
 
 
 async def data_key(data: str | bytes) -> bytes:

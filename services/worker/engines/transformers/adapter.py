@@ -1,4 +1,5 @@
-"""Translates between the engine contract and transformers' continuous batching. Pure: no torch, no transformers.
+"""Translates between the engine contract and transformers' continuous batching. Pure: no torch, no
+transformers.
 
 Facts about the library were observed with 5.17 and 5.23; where the two differ, fields are probed.
 """
@@ -18,25 +19,35 @@ from services.worker.engine import LOWEST_LOGPROB, Delta, EngineRequest
 
 HOST_FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
 """Features that are computed between two steps (`rows.py`)."""
-ALL_FEATURES = HOST_FEATURES | {"sampling", "seed", "min_p", "guided", "grammar", "prefix_cache", VISION}
+ALL_FEATURES = HOST_FEATURES | {
+    "sampling",
+    "seed",
+    "min_p",
+    "guided",
+    "grammar",
+    "prefix_cache",
+    VISION,
+}
 """All features of the engine; a configuration may lack some (`lacking`)."""
 _GUIDED = ("guided", "grammar")
 GRAPHS = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
 _RECURRENT = ("conv", "linear", "mamba", "recurrent")
 PAGE_TOKENS = 32
-"""Tokens of a page. With the library's default of 256, prompts of fewer than 257 tokens share nothing."""
+"""Tokens of a page. With the library's default of 256, prompts of fewer than 257 tokens share
+nothing."""
 CPU_BATCH_TOKENS = 512
 MAX_SEED = 2**31 - 1
 COLDEST = 1e-4
-"""Least temperature that is not greedy. Less overflows float32, and one row of NaN ends the library's thread."""
+"""Least temperature that is not greedy. Less overflows float32, and one row of NaN ends the
+library's thread."""
 
 
 class EngineArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """The `engine_args` of this engine."""
 
     mode: Literal["sampling", "greedy"] = "sampling"
-    """`greedy`: no sampling; the library computes log probabilities, also with CUDA graphs. `sampling`: log
-    probabilities have alternatives, and need steps without graphs."""
+    """`greedy`: no sampling; the library computes log probabilities, also with CUDA graphs.
+    `sampling`: log probabilities have alternatives, and need steps without graphs."""
     load_format: Literal["auto", "dummy"] = "auto"
     """`dummy`: random weights, for a directory that has none."""
     seed: int | None = None
@@ -55,17 +66,22 @@ def parse_args(engine_args: Mapping[str, Any] | None) -> EngineArgs:
     try:
         return msgspec.convert(engine_args or {}, EngineArgs)
     except msgspec.ValidationError as error:
-        raise Invalid(f"engine_args of the transformers engine: {error}", param="engine_args") from None
+        raise Invalid(
+            f"engine_args of the transformers engine: {error}", param="engine_args"
+        ) from None
 
 
 def batching_options(
     args: EngineArgs, *, slots: int, kv_tokens: int | None, on_cpu: bool, fields: Collection[str]
 ) -> dict[str, Any]:
-    """Returns the arguments for ContinuousBatchingConfig. `fields`: the fields of the installed class.
+    """Returns the arguments for ContinuousBatchingConfig. `fields`: the fields of the installed
+    class.
 
     Raises Invalid for an option in `batching` that it lacks, or that would break the engine.
     """
-    page = "page_size" if "page_size" in fields else "block_size"  # 5.17 has only the latter, 5.23 warns about it
+    page = (
+        "page_size" if "page_size" in fields else "block_size"
+    )  # 5.17 has only the latter, 5.23 warns about it
     page_tokens = int(args.batching.get(page, PAGE_TOKENS))
     options: dict[str, Any] = {
         page: page_tokens,
@@ -81,25 +97,34 @@ def batching_options(
         if "auto_switch_to_flash" in fields:
             options["auto_switch_to_flash"] = False  # it would request kernels from the hub
     elif args.mode == "sampling":
-        options["max_memory_percent"] = 0.8  # what the library takes when it has logits processors of its own
+        options["max_memory_percent"] = (
+            0.8  # what the library takes when it has logits processors of its own
+        )
     if args.seed is not None:
         options["seed"] = args.seed
     if unknown := sorted(set(args.batching) - set(fields)):
-        raise Invalid(f"engine_args.batching: transformers has no {', '.join(unknown)}", param="engine_args")
+        raise Invalid(
+            f"engine_args.batching: transformers has no {', '.join(unknown)}", param="engine_args"
+        )
     if args.batching.get("max_queue_size"):
-        raise Invalid("engine_args.batching.max_queue_size would block the event loop", param="engine_args")
+        raise Invalid(
+            "engine_args.batching.max_queue_size would block the event loop", param="engine_args"
+        )
     return options | args.batching
 
 
 def has_graphs(batching: Mapping[str, Any]) -> bool:
     """Returns whether steps on a GPU may run as CUDA graphs with these options."""
-    return not (batching.get("use_cuda_graph") is False and batching.get("use_async_batching") is False)
+    return not (
+        batching.get("use_cuda_graph") is False and batching.get("use_async_batching") is False
+    )
 
 
 def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]:
     """Returns a request's arguments for the sampler; a greedy request has only `pick`.
 
-    `seed`: used if the request has none; needed for log probabilities, since the sampler must then choose the token.
+    `seed`: used if the request has none; needed for log probabilities, since the sampler must then
+    choose the token.
     """
     temperature = sampling.temperature or 0.0
     if temperature < COLDEST or sampling.top_k == 1:
@@ -117,12 +142,17 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
 
 
 def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) -> dict[str, str]:
-    """Returns the features that the engine lacks, and why. `graphs`: steps may run as CUDA graphs; `guided`: llguidance
-    is installed and can read the tokenizer; `blind`: why the model gets no images."""
-    lacks = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
+    """Returns the features that the engine lacks, and why. `graphs`: steps may run as CUDA graphs;
+    `guided`: llguidance is installed and can read the tokenizer; `blind`: why the model gets no
+    images."""
+    lacks = dict.fromkeys(
+        ("kv_events", "priority", "salt"), "continuous batching of transformers has none"
+    )
     if args.mode == "greedy":
         lacks |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
-        lacks |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy")
+        lacks |= dict.fromkeys(
+            (*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy"
+        )
     elif graphs:
         lacks |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), GRAPHS)
     elif not guided:
@@ -134,7 +164,8 @@ def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) 
 
 
 def recurrent_layers(config: Mapping[str, Any]) -> str | None:
-    """Returns the kind of layers without a KV cache, from a model's config.json: continuous batching refuses them."""
+    """Returns the kind of layers without a KV cache, from a model's config.json: continuous
+    batching refuses them."""
     text = config.get("text_config") or config
     kinds = [*(text.get("layer_types") or ()), *(text.get("layers_block_type") or ())]
     if "M" in str(text.get("hybrid_override_pattern") or ""):
@@ -156,8 +187,11 @@ class Progress:
         self.host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
         """Output index → log probabilities with alternatives, which replace the library's."""
 
-    def take(self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None) -> Delta:
-        """Returns the new tokens. The library reports no reason for an end: a stop token at the end, else the limit."""
+    def take(
+        self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None
+    ) -> Delta:
+        """Returns the new tokens. The library reports no reason for an end: a stop token at the
+        end, else the limit."""
         if self._limit == 0:
             return Delta(cached=cached, finish=FinishReason.LENGTH if self.finished else None)
         fresh = generated[self.taken :]
@@ -169,7 +203,10 @@ class Progress:
                 delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
         if self._wants_logprobs:
             if (host := self.host_logprobs) is not None:
-                rows = [host.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(fresh)]
+                rows = [
+                    host.get(self.taken + n, [(token, LOWEST_LOGPROB)])
+                    for n, token in enumerate(fresh)
+                ]
             else:
                 rows = [[pair] for pair in zip(fresh, logprobs[self.taken :], strict=False)]
             delta.logprobs = rows[: len(ids)]

@@ -1,7 +1,8 @@
 """Attention on a CPU that costs each request of a step its own keys.
 
-The library passes all queries of a step, all keys that its requests read, and a mask, and `sdpa` multiplies all by all.
-Of eight prompts in a step each would cost as much as eight, and the tails of siblings more than what they share.
+The library passes all queries of a step, all keys that its requests read, and a mask, and `sdpa`
+multiplies all by all. Of eight prompts in a step each would cost as much as eight, and the tails of
+siblings more than what they share.
 """
 
 from typing import Any
@@ -12,7 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
 def install() -> None:
-    """Replaces `sdpa` in this process. Older releases (5.17) have another name for it in steps, and stay slow."""
+    """Replaces `sdpa` in this process. Older releases (5.17) have another name for it in steps, and
+    stay slow."""
     AttentionInterface.register("sdpa", attend)
 
 
@@ -25,6 +27,16 @@ def attend(
     unpadded = attention_mask is not None and attention_mask.shape[2:] == (sum(queries), sum(keys))
     if not unpadded or arguments.get("position_bias") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **arguments)
-    masks = [rows.split(keys, dim=3)[at] for at, rows in enumerate(attention_mask.split(queries, dim=2))]
-    requests = zip(query.split(queries, dim=2), key.split(keys, dim=2), value.split(keys, dim=2), masks, strict=True)
-    return torch.cat([sdpa_attention_forward(module, *one, **arguments)[0] for one in requests], dim=1), None
+    masks = [
+        rows.split(keys, dim=3)[at] for at, rows in enumerate(attention_mask.split(queries, dim=2))
+    ]
+    requests = zip(
+        query.split(queries, dim=2),
+        key.split(keys, dim=2),
+        value.split(keys, dim=2),
+        masks,
+        strict=True,
+    )
+    return torch.cat(
+        [sdpa_attention_forward(module, *one, **arguments)[0] for one in requests], dim=1
+    ), None

@@ -1,12 +1,14 @@
-"""The transformers engine: continuous batching with prefix sharing for causal LMs with full attention, on CPU or GPU.
+"""The transformers engine: continuous batching with prefix sharing for causal LMs with full
+attention, on CPU or GPU.
 
-The library runs the model on its own thread and calls back on the event loop, once per token and turn. It was built for
-batches and lacks much that a server needs; comments name what would happen without the code here. Two limits remain:
-each callback carries a copy of all tokens so far (at 4,000 tokens a stream's speed has dropped by a third), and the
-library refuses hybrid models (Qwen3-Next, Nemotron-H) at the start.
+The library runs the model on its own thread and calls back on the event loop, once per token and
+turn. It was built for batches and lacks much that a server needs; comments name what would happen
+without the code here. Two limits remain: each callback carries a copy of all tokens so far (at
+4,000 tokens a stream's speed has dropped by a third), and the library refuses hybrid models
+(Qwen3-Next, Nemotron-H) at the start.
 
-On a shared CPU, OpenMP threads that spin while they wait make decoding 10 to 30 times slower. They sleep here, unless
-the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
+On a shared CPU, OpenMP threads that spin while they wait make decoding 10 to 30 times slower. They
+sleep here, unless the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 """
 
 import asyncio
@@ -27,8 +29,19 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Sink
-from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, in_daemon_thread, run_for
-from services.worker.engines.transformers.adapter import MAX_SEED, Progress, parse_args, row_arguments
+from services.worker.engines.support import (
+    OpenTurn,
+    OpenTurns,
+    decode_one,
+    in_daemon_thread,
+    run_for,
+)
+from services.worker.engines.transformers.adapter import (
+    MAX_SEED,
+    Progress,
+    parse_args,
+    row_arguments,
+)
 from services.worker.engines.transformers.loader import Loaded, explain, load_model
 
 THREAD_ENDED = "the generation thread has ended"
@@ -47,8 +60,9 @@ class TransformersEngine(Engine):
         self._turns = OpenTurns("transformers")
         self._keys = count()
         self._cached: dict[str, tuple[int, float]] = {}
-        """The library's request id → the prompt tokens that were found in the cache, and the time of the search, at the
-        start of the prefill. Kept until the first output. Written on the library's thread."""
+        """The library's request id → the prompt tokens that were found in the cache, and the time
+        of the search, at the start of the prefill. Kept until the first output. Written on the
+        library's thread."""
         self._held = 0
         self._stopping = False
         self._batches = -1
@@ -67,14 +81,16 @@ class TransformersEngine(Engine):
 
         Raises EngineFailed, with the library's message, if any of it fails.
         """
-        # The library's thread would not be a daemon, and would keep a process with an exception running forever.
-        # Threads inherit this from the thread that starts them.
+        # The library's thread would not be a daemon, and would keep a process with an exception
+        # running forever. Threads inherit this from the thread that starts them.
         try:
             loaded = await in_daemon_thread(self._load, "transformers-load")
         except Invalid:
             raise
         except Exception as error:
-            raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+            raise EngineFailed(
+                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
+            ) from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
         self._rows, self._images = loaded.rows, loaded.images
         self._turns.watch(self._config.watchdog_s, self._check)
@@ -88,10 +104,13 @@ class TransformersEngine(Engine):
     @override
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         progress = Progress(request)
-        # A new id for each request: the library hangs on a duplicate, and a late cancellation would hit the successor.
+        # A new id for each request: the library hangs on a duplicate, and a late cancellation would
+        # hit the successor.
         key = f"{request.id}#{next(self._keys)}"
         prompt_tokens = len(request.token_ids)
-        turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
+        turn = self._turns.open(
+            request.id, sink, lambda: self._release(key, prompt_tokens, progress)
+        )
         self._held += prompt_tokens
         deliver = self._callback(key, turn, progress)
         if request.images:
@@ -117,7 +136,9 @@ class TransformersEngine(Engine):
     @override
     def healthy(self) -> bool:
         # Not `fatal_error`: it stays None after some of the library's deaths.
-        return self._turns.death is None and (self._stopping or self._manager is None or self._manager.is_running())
+        return self._turns.death is None and (
+            self._stopping or self._manager is None or self._manager.is_running()
+        )
 
     @override
     async def stop(self, grace_s: float) -> None:
@@ -130,9 +151,15 @@ class TransformersEngine(Engine):
             await run_for(grace_s, stop, "transformers-stop")
 
     async def _submit_with_images(
-        self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress, deliver: Callable[[Any], None]
+        self,
+        key: str,
+        turn: OpenTurn,
+        request: EngineRequest,
+        progress: Progress,
+        deliver: Callable[[Any], None],
     ) -> None:
-        """Submits the request when the features of its images are computed, on a thread of their own."""
+        """Submits the request when the features of its images are computed, on a thread of their
+        own."""
         from services.worker.engines.transformers.images import ImageKey
 
         run = partial(asyncio.get_running_loop().run_in_executor, self._image_thread)
@@ -159,8 +186,8 @@ class TransformersEngine(Engine):
         deliver: Callable[[Any], None],
         ids: list[int] | None = None,
     ) -> bool:
-        """Submits the request. Returns False if the library no longer accepts requests. `ids`: in place of the
-        request's own."""
+        """Submits the request. Returns False if the library no longer accepts requests. `ids`: in
+        place of the request's own."""
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._own)
@@ -168,12 +195,15 @@ class TransformersEngine(Engine):
             arguments = row_arguments(sampling, seed)
             if self._rows is not None:
                 progress.host_logprobs = self._rows.open(key, request, sampling)
-        # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
+        # The handler first: outputs that come before it land in a shared queue, and the turn would
+        # hang.
         self._manager.register_result_handler(key, deliver)
         added = self._manager.add_request(
             list(request.token_ids) if ids is None else ids,
             request_id=key,
-            max_new_tokens=max(1, request.sampling.max_tokens or 0),  # with 0 it would decode a token and log a warning
+            max_new_tokens=max(
+                1, request.sampling.max_tokens or 0
+            ),  # with 0 it would decode a token and log a warning
             streaming=True,
             # -1 is not a token; an empty list would mean the model's own end tokens.
             eos_token_id=sorted(set(request.stop_ids)) or [-1],
@@ -185,14 +215,17 @@ class TransformersEngine(Engine):
         opened = time.monotonic()
 
         def deliver(output: Any) -> None:
-            # An exception here would lose the other outputs of the step, which are delivered in the same call.
+            # An exception here would lose the other outputs of the step, which are delivered in the
+            # same call.
             try:
                 progress.finished = output.is_finished()
                 if output.error is not None:
                     self._failed(turn, output.error)
                 elif not turn.ended:
                     before = progress.taken
-                    cached, searched_at = (None, None) if before else self._cached.pop(key, (0, None))
+                    cached, searched_at = (
+                        (None, None) if before else self._cached.pop(key, (0, None))
+                    )
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
                     delta.waited_s = None if searched_at is None else searched_at - opened
                     self._held += progress.taken - before
@@ -203,29 +236,37 @@ class TransformersEngine(Engine):
         return deliver
 
     def _failed(self, turn: OpenTurn, error: str) -> None:
-        """Handles the error of a request: a refusal, or the end of the thread, which first fails each of its
-        requests."""
+        """Handles the error of a request: a refusal, or the end of the thread, which first fails
+        each of its requests."""
         status = getattr(self._manager, "background_thread_status", None)
         stopping = status is not None and status.local_status >= status.HARD_STOP
-        if stopping or not self._manager.is_running() or getattr(self._manager, "fatal_error", None) is not None:
+        if (
+            stopping
+            or not self._manager.is_running()
+            or getattr(self._manager, "fatal_error", None) is not None
+        ):
             self._turns.die(error)
         else:
             turn.fail(EngineFailed(f"transformers: {error}"))
 
     def _release(self, key: str, prompt_tokens: int, progress: Progress) -> None:
-        """Releases an ended turn. A cancelled request gets no last output, so that its handler would stay forever."""
+        """Releases an ended turn. A cancelled request gets no last output, so that its handler
+        would stay forever."""
         self._held -= prompt_tokens + progress.taken
         self._cached.pop(key, None)
         if self._rows is not None:
             self._rows.close(key)
         router = self._manager.output_router
-        if not progress.finished and key in router.result_handlers:  # a turn may end before its images are read
+        if (
+            not progress.finished and key in router.result_handlers
+        ):  # a turn may end before its images are read
             self._manager.cancel_request(key)
             with router._lock:
                 router.result_handlers.pop(key, None)
 
     def _check(self) -> str | None:
-        """Notes steps, which the library does not report. Returns a reason if its thread has ended without a report."""
+        """Notes steps, which the library does not report. Returns a reason if its thread has ended
+        without a report."""
         if self._batches != self._manager.current_batch:
             self._batches = self._manager.current_batch
             self._turns.stepped()
@@ -242,7 +283,9 @@ class TransformersEngine(Engine):
             self._cached[request_id] = tokens, time.monotonic()
             return tokens
 
-        cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache
+        cache.search_prefix_match = (
+            observed  # only the search reports how much of a prompt is in the cache
+        )
         _share_last_blocks(manager.batch_processor)
         manager.current_batch = 0
         manager.start()
@@ -252,16 +295,22 @@ class TransformersEngine(Engine):
 def _share_last_blocks(processor: Any) -> None:
     """Lets later prompts share the blocks that a request's last step fills.
 
-    The library shares the blocks of a step only of requests that go on. A turn that ends with its first token, as each
-    prefill without output does, would leave the last chunk of its prompt to be computed again.
+    The library shares the blocks of a step only of requests that go on. A turn that ends with its
+    first token, as each prefill without output does, would leave the last chunk of its prompt to be
+    computed again.
     """
     cache, scheduler = processor.cache, processor.scheduler
     name = next(name for name in _SHARE_BLOCKS if hasattr(cache, name))
     share = getattr(cache, name)
 
     def share_last(state: Any, filled: Any) -> None:
-        if filled and scheduler.active_requests.get(state.request_id) is state:  # else its blocks are already freed
-            tokens = {name: getattr(state, name) for name in ("request_id", "initial_tokens", "generated_tokens")}
+        if (
+            filled and scheduler.active_requests.get(state.request_id) is state
+        ):  # else its blocks are already freed
+            tokens = {
+                name: getattr(state, name)
+                for name in ("request_id", "initial_tokens", "generated_tokens")
+            }
             share(SimpleNamespace(status=None, **tokens), filled)
 
     setattr(cache, name, share_last)

@@ -1,8 +1,9 @@
 """Images in prompts of transformers' continuous batching, which takes token ids and nothing else.
 
-In the ids for the library, each placeholder of an image is a number above the vocabulary that belongs to this image
-alone, so that the library's prefix cache tells images apart. A hook before the model's forward pass puts the features
-of the vision tower in their places, and sets the positions of models that count in three dimensions (M-RoPE).
+In the ids for the library, each placeholder of an image is a number above the vocabulary that
+belongs to this image alone, so that the library's prefix cache tells images apart. A hook before
+the model's forward pass puts the features of the vision tower in their places, and sets the
+positions of models that count in three dimensions (M-RoPE).
 
 Steps must run without CUDA graphs.
 """
@@ -28,7 +29,8 @@ from services.worker.engine import EngineImage, EngineRequest
 _FEATURE_BYTES = 512 * 1024 * 1024
 """Features that are kept: those of some hundred screenshots of a small model."""
 _NUMBERS = 65_536
-"""Images with a number that is kept. An image without one gets a new one, and finds no blocks in the cache."""
+"""Images with a number that is kept. An image without one gets a new one, and finds no blocks in
+the cache."""
 
 
 class ImageFeatures(Struct, frozen=True):
@@ -53,8 +55,8 @@ class ImagePrompt(Struct, frozen=True):
 
 
 class ImageKey(str):
-    """A request id for the library that carries the prompt. So a prompt lives as long as the library's own request,
-    which goes on for a while after it was cancelled."""
+    """A request id for the library that carries the prompt. So a prompt lives as long as the
+    library's own request, which goes on for a while after it was cancelled."""
 
     prompt: ImagePrompt
 
@@ -66,7 +68,8 @@ class ImageKey(str):
 
 
 class Images:
-    """The images of one model. `look` and `prompt` are called on one thread, which is not the library's."""
+    """The images of one model. `look` and `prompt` are called on one thread, which is not the
+    library's."""
 
     def __init__(self, model: Any, processor: ImageProcessor) -> None:
         self._model = model
@@ -74,16 +77,21 @@ class Images:
         self._embedding = model.get_input_embeddings()
         self._placeholder = int(model.config.image_token_id)
         self._get_positions = getattr(model.base_model, "get_rope_index", None)
-        # One number for all tokens of an image: it has as many as its features, and blocks depend on those before.
+        # One number for all tokens of an image: it has as many as its features, and blocks depend
+        # on those before.
         self._next = count(self._embedding.num_embeddings)
         self._numbers: LRUCache[str, int] = LRUCache(_NUMBERS)
-        self._features: LRUCache[str, ImageFeatures] = LRUCache(_FEATURE_BYTES, lambda found: found.rows.nbytes)
+        self._features: LRUCache[str, ImageFeatures] = LRUCache(
+            _FEATURE_BYTES, lambda found: found.rows.nbytes
+        )
         self._step: list[tuple[int, int, int, ImagePrompt]] = []
-        """(index in the batch, index in the request, tokens, prompt) of the step's requests with images."""
+        """(index in the batch, index in the request, tokens, prompt) of the step's requests with
+        images."""
         self._hook = model.register_forward_pre_hook(self._place, with_kwargs=True)
 
     def look(self, image: EngineImage) -> ImageFeatures:
-        """Returns the features, computed unless they are kept. Raises ValueError for data that is not an image."""
+        """Returns the features, computed unless they are kept. Raises ValueError for data that is
+        not an image."""
         found = self._features.get(image.hash)
         if found is None:
             found = self._encode(self._tensors(read_pixels(image.data)))
@@ -92,8 +100,13 @@ class Images:
         return found
 
     def prompt(self, request: EngineRequest, features: Sequence[ImageFeatures]) -> ImagePrompt:
-        """Returns the prompt of a request, with the features of its images. Raises Invalid if they do not fit."""
-        own, ids, images = list(request.token_ids), list(request.token_ids), list[tuple[list[int], torch.Tensor]]()
+        """Returns the prompt of a request, with the features of its images. Raises Invalid if they
+        do not fit."""
+        own, ids, images = (
+            list(request.token_ids),
+            list(request.token_ids),
+            list[tuple[list[int], torch.Tensor]](),
+        )
         for image, found in zip(request.images, features, strict=True):
             span = range(image.at, min(image.at + image.tokens, len(own)))
             places = [index for index in span if own[index] == self._placeholder]
@@ -113,22 +126,25 @@ class Images:
         return ImagePrompt(ids, images, positions, shift)
 
     def follow(self, inputs: Any) -> None:
-        """Notes the requests of each step. `inputs`: the library's object that prepares a batch's tensors."""
+        """Notes the requests of each step. `inputs`: the library's object that prepares a batch's
+        tensors."""
         prepare = inputs.prepare_batch_tensors
 
         def observed(requests_in_batch: Sequence[Any], *args: Any, **options: Any) -> None:
             self._step, start = [], 0
             for request in requests_in_batch:
                 if isinstance(key := request.state.request_id, ImageKey):
-                    self._step.append((start, request.state.position_offset, request.query_length, key.prompt))
+                    self._step.append(
+                        (start, request.state.position_offset, request.query_length, key.prompt)
+                    )
                 start += request.query_length
             prepare(requests_in_batch, *args, **options)
 
         inputs.prepare_batch_tensors = observed
 
     def gap(self) -> str | None:
-        """Compares a forward pass with the model's own, over a small image. Returns why the model's images cannot
-        be batched; None: they can."""
+        """Compares a forward pass with the model's own, over a small image. Returns why the model's
+        images cannot be batched; None: they can."""
         try:
             fault = self._compare()
         except Exception as error:
@@ -157,7 +173,11 @@ class Images:
 
     def _tensors(self, image: Image.Image) -> dict[str, torch.Tensor]:
         found = self._processor.inputs([image])
-        return {name: value.to(self._model.device) for name, value in found.items() if isinstance(value, torch.Tensor)}
+        return {
+            name: value.to(self._model.device)
+            for name, value in found.items()
+            if isinstance(value, torch.Tensor)
+        }
 
     def _tensor(self, values: Any) -> torch.Tensor:
         return torch.tensor(values, device=self._model.device)
@@ -170,20 +190,28 @@ class Images:
         output = getattr(output, "pooler_output", output)
         rows = output if isinstance(output, torch.Tensor) else torch.cat(list(output))
         shapes = {} if self._get_positions is None else _accepted(self._get_positions, tensors)
-        return ImageFeatures(rows.reshape(-1, rows.shape[-1]).to(self._embedding.weight.dtype), shapes)
+        return ImageFeatures(
+            rows.reshape(-1, rows.shape[-1]).to(self._embedding.weight.dtype), shapes
+        )
 
     def _positions(
         self, ids: list[int], kinds: list[int], features: Sequence[ImageFeatures]
     ) -> tuple[torch.Tensor | None, int]:
         if self._get_positions is None:
             return None, 0
-        named = {name: torch.cat([found.shapes[name] for found in features]) for name in features[0].shapes}
+        named = {
+            name: torch.cat([found.shapes[name] for found in features])
+            for name in features[0].shapes
+        }
         named |= {"input_ids": self._tensor([ids]), "mm_token_type_ids": self._tensor([kinds])}
         positions, shift = self._get_positions(**_accepted(self._get_positions, named))
         return positions[:, 0], int(shift)
 
-    def _place(self, model: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], Any] | None:
-        """The hook: replaces ids by rows of the embedding and of images, and positions by those of the prompts."""
+    def _place(
+        self, model: Any, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Any] | None:
+        """The hook: replaces ids by rows of the embedding and of images, and positions by those of
+        the prompts."""
         if not self._step:
             return None
         ids, positions = named.pop("input_ids"), named["position_ids"]

@@ -62,8 +62,12 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
     if rows is not None:
         from services.worker.engines.guide import load_guides
 
-        rows.guides = load_guides(config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code)
-    images, blind = _images(manager, config, graphs=device.type != "cpu" and adapter.has_graphs(args.batching))
+        rows.guides = load_guides(
+            config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code
+        )
+    images, blind = _images(
+        manager, config, graphs=device.type != "cpu" and adapter.has_graphs(args.batching)
+    )
     guided = rows is not None and rows.guides is not None
     lacks = adapter.lacking(args, graphs=rows is None, guided=guided, blind=blind)
     info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
@@ -74,7 +78,9 @@ def explain(config: WorkerConfig) -> EngineSupport:
     """Explains the engine (`EngineSupport`) without loading the model."""
     args = adapter.parse_args(config.engine_args)
     if find_spec("torch") is None:
-        raise Invalid("torch is not installed: in a clone, pip install -e '.[torch]'", param="engine")
+        raise Invalid(
+            "torch is not installed: in a clone, pip install -e '.[torch]'", param="engine"
+        )
     import torch
     from transformers import __version__
 
@@ -82,11 +88,15 @@ def explain(config: WorkerConfig) -> EngineSupport:
         _refuse_recurrent(config.model)
     graphs = _find_device(torch, config.device).type != "cpu" and adapter.has_graphs(args.batching)
     _, blind = _image_processor(config, graphs=graphs) if config.model else (None, None)
-    lacks = adapter.lacking(args, graphs=graphs, guided=find_spec("llguidance") is not None, blind=blind)
+    lacks = adapter.lacking(
+        args, graphs=graphs, guided=find_spec("llguidance") is not None, blind=blind
+    )
     return EngineSupport(__version__, adapter.ALL_FEATURES - set(lacks), lacks)
 
 
-def _model(torch: Any, transformers: Any, config: WorkerConfig, args: adapter.EngineArgs, device: Any) -> Any:
+def _model(
+    torch: Any, transformers: Any, config: WorkerConfig, args: adapter.EngineArgs, device: Any
+) -> Any:
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     options: dict[str, Any] = {
         "attn_implementation": args.attn_implementation,
@@ -98,7 +108,9 @@ def _model(torch: Any, transformers: Any, config: WorkerConfig, args: adapter.En
     if args.load_format == "dummy":
         if args.seed is not None:
             torch.manual_seed(args.seed)
-        own = transformers.AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        own = transformers.AutoConfig.from_pretrained(
+            config.model, trust_remote_code=config.trust_remote_code
+        )
         if dtype == "auto":
             options["dtype"] = getattr(own, "dtype", None) or torch.float32
         return auto.from_config(own, **options).to(device).eval()
@@ -107,18 +119,24 @@ def _model(torch: Any, transformers: Any, config: WorkerConfig, args: adapter.En
 
 
 def _auto_class(transformers: Any, config: WorkerConfig) -> Any:
-    """Returns the library's class that loads the model: with its vision tower, unless it is a causal language model."""
+    """Returns the library's class that loads the model: with its vision tower, unless it is a
+    causal language model."""
     if "vision_config" in (read_json(config.model, "config.json") or {}):
-        own = transformers.AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        own = transformers.AutoConfig.from_pretrained(
+            config.model, trust_remote_code=config.trust_remote_code
+        )
         causal, images = (
-            getattr(transformers, f"MODEL_FOR_{task}_MAPPING") for task in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
+            getattr(transformers, f"MODEL_FOR_{task}_MAPPING")
+            for task in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
         )
         if type(own) in images and type(own) not in causal:
             return transformers.AutoModelForImageTextToText
     return transformers.AutoModelForCausalLM
 
 
-def _image_processor(config: WorkerConfig, *, graphs: bool) -> tuple[ImageProcessor | None, str | None]:
+def _image_processor(
+    config: WorkerConfig, *, graphs: bool
+) -> tuple[ImageProcessor | None, str | None]:
     """Returns the model's processor of images, or why the model gets none."""
     try:
         processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
@@ -134,7 +152,9 @@ def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, s
     processor, blind = _image_processor(config, graphs=graphs)
     if processor is None:
         return None, blind
-    if not hasattr(manager.model, "get_image_features") or not hasattr(manager.model.config, "image_token_id"):
+    if not hasattr(manager.model, "get_image_features") or not hasattr(
+        manager.model.config, "image_token_id"
+    ):
         return None, f"transformers has no features of images for {type(manager.model).__name__}"
     from services.worker.engines.transformers.images import Images
 
@@ -145,14 +165,18 @@ def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, s
     return images, None
 
 
-def _manager(model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:
+def _manager(
+    model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_tokens: int | None
+) -> tuple[Any, Any]:
     """Makes the library's manager, and the rows of its requests if steps run without CUDA graphs."""
     from transformers import GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
     on_cpu = model.device.type == "cpu"
     fields = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
-    options = adapter.batching_options(args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, fields=fields)
+    options = adapter.batching_options(
+        args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, fields=fields
+    )
     sampling = args.mode == "sampling"
     # Neutral values, so that the library adds no processors; each request has its end tokens.
     neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampling else {}
@@ -170,11 +194,15 @@ def _manager(model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_toke
     from services.worker.engines.transformers.rows import LogprobCollector, Rows, Shaper
 
     rows = Rows()
-    install(manager.logit_processor, eager=True, before=[Shaper(rows)], after=[LogprobCollector(rows)])
+    install(
+        manager.logit_processor, eager=True, before=[Shaper(rows)], after=[LogprobCollector(rows)]
+    )
     return manager, rows
 
 
-def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, window: int, lacks: dict[str, str]) -> EngineInfo:
+def _describe(
+    manager: Any, facts: ModelFacts, config: WorkerConfig, window: int, lacks: dict[str, str]
+) -> EngineInfo:
     from transformers import __version__
 
     cache = manager.batch_processor.cache
@@ -204,10 +232,15 @@ def _vocabulary(manager: Any) -> int:
 
 
 def _refuse_recurrent(model: str) -> None:
-    """Raises Invalid, which names other engines, for a model with layers that the library cannot batch."""
+    """Raises Invalid, which names other engines, for a model with layers that the library cannot
+    batch."""
     if kind := adapter.recurrent_layers(read_json(model, "config.json") or {}):
-        able = " or ".join(f"--engine {name}" for name in ("trtllm", "vllm") if name in installed_engines())
-        raise Invalid(f"transformers cannot batch the {kind} layers of {model}: use {able}", param="engine")
+        able = " or ".join(
+            f"--engine {name}" for name in ("trtllm", "vllm") if name in installed_engines()
+        )
+        raise Invalid(
+            f"transformers cannot batch the {kind} layers of {model}: use {able}", param="engine"
+        )
 
 
 def _find_device(torch: Any, name: str) -> Any:
@@ -220,9 +253,14 @@ def _find_device(torch: Any, name: str) -> Any:
 
 
 def _cpu_threads() -> int:
-    """Returns OMP_NUM_THREADS if set; else all cores but one, which the event loop and the rest need."""
+    """Returns OMP_NUM_THREADS if set; else all cores but one, which the event loop and the rest
+    need."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    return int(threads) if threads.isdecimal() else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
+    return (
+        int(threads)
+        if threads.isdecimal()
+        else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
+    )
 
 
 def _kv_bytes_per_token(model: Any) -> int:

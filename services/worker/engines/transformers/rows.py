@@ -1,5 +1,6 @@
-"""Computes on the host what a captured CUDA graph cannot: penalties, biases, a minimum length, guided decoding and log
-probabilities. Used only if steps run without CUDA graphs: on a CPU, or with graphs switched off.
+"""Computes on the host what a captured CUDA graph cannot: penalties, biases, a minimum length,
+guided decoding and log probabilities. Used only if steps run without CUDA graphs: on a CPU, or with
+graphs switched off.
 
 The scores are changed row by row, and only for requests that need it.
 """
@@ -18,12 +19,13 @@ from services.worker.engines.transformers.sampler import Column
 
 
 class Row:
-    """One request. Made on the event loop and used on the library's thread; the loop reads `logprobs` of tokens that
-    the library has returned."""
+    """One request. Made on the event loop and used on the library's thread; the loop reads
+    `logprobs` of tokens that the library has returned."""
 
     def __init__(self, request: EngineRequest, sampling: Sampling, guide: Guide | None) -> None:
         self.logprobs: dict[int, list[tuple[int, float]]] = {}
-        """Output index → the chosen token and the likeliest others, with the model's own log probabilities."""
+        """Output index → the chosen token and the likeliest others, with the model's own log
+        probabilities."""
         self.top = sampling.logprobs
         self._sampling = sampling
         self._guide = guide
@@ -31,14 +33,16 @@ class Row:
         self._prompt = len(request.token_ids)
         resumed = request.token_ids[self._prompt - request.resumed :]
         self._counts = Counter(resumed)
-        self._seen = sorted(set(request.token_ids)) if sampling.repetition_penalty not in (None, 1.0) else []
+        self._seen = (
+            sorted(set(request.token_ids)) if sampling.repetition_penalty not in (None, 1.0) else []
+        )
         self._taken = 0
         if guide is not None:
             guide.take(resumed)
 
     def follow(self, state: Any) -> None:
-        """Notes the tokens that the library has decoded since the last step. A request that it has preempted has
-        earlier ones at the end of its prompt."""
+        """Notes the tokens that the library has decoded since the last step. A request that it has
+        preempted has earlier ones at the end of its prompt."""
         earlier = len(state.initial_tokens) - self._prompt
         fresh = [
             *state.initial_tokens[self._prompt + self._taken :],
@@ -55,15 +59,24 @@ class Row:
         """Changes one row, the scores of the next token, in place."""
         sampling = self._sampling
         if self._seen:
-            ids, penalty = torch.tensor(self._seen, device=scores.device), float(sampling.repetition_penalty or 1.0)
+            ids, penalty = (
+                torch.tensor(self._seen, device=scores.device),
+                float(sampling.repetition_penalty or 1.0),
+            )
             scores[ids] = torch.where(scores[ids] < 0, scores[ids] * penalty, scores[ids] / penalty)
         if self._counts and (sampling.presence_penalty or sampling.frequency_penalty):
             ids = torch.tensor(list(self._counts), device=scores.device)
-            counts = torch.tensor(list(self._counts.values()), device=scores.device, dtype=scores.dtype)
-            scores[ids] -= (sampling.presence_penalty or 0.0) + (sampling.frequency_penalty or 0.0) * counts
+            counts = torch.tensor(
+                list(self._counts.values()), device=scores.device, dtype=scores.dtype
+            )
+            scores[ids] -= (sampling.presence_penalty or 0.0) + (
+                sampling.frequency_penalty or 0.0
+            ) * counts
         if sampling.logit_bias:
             ids = torch.tensor(list(sampling.logit_bias), device=scores.device)
-            scores[ids] += torch.tensor(list(sampling.logit_bias.values()), device=scores.device, dtype=scores.dtype)
+            scores[ids] += torch.tensor(
+                list(sampling.logit_bias.values()), device=scores.device, dtype=scores.dtype
+            )
         if self._taken < (sampling.min_tokens or 0) and self._stops:
             scores[self._stops] = -torch.inf
         if self._guide is not None:
@@ -72,10 +85,12 @@ class Row:
                 scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
 
     def record(self, logprobs: torch.Tensor, chosen: int) -> None:
-        """Records a step's log probabilities in the model's own distribution, for the chosen token and the
-        likeliest."""
+        """Records a step's log probabilities in the model's own distribution, for the chosen token
+        and the likeliest."""
         values, ids = logprobs.topk(min((self.top or 0) + 1, logprobs.size(-1)))
-        others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != chosen][: self.top or 0]
+        others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != chosen][
+            : self.top or 0
+        ]
         self.logprobs[self._taken] = [(chosen, float(logprobs[chosen])), *others]
 
 
@@ -90,10 +105,15 @@ class Rows:
         self.raw: dict[int, torch.Tensor] = {}
         """Place → log probabilities before any change, for rows that report them."""
 
-    def open(self, key: str, request: EngineRequest, sampling: Sampling) -> dict[int, list[tuple[int, float]]] | None:
-        """Adds a row for a request that needs one; returns the dict that gets its log probabilities. Raises Invalid."""
+    def open(
+        self, key: str, request: EngineRequest, sampling: Sampling
+    ) -> dict[int, list[tuple[int, float]]] | None:
+        """Adds a row for a request that needs one; returns the dict that gets its log
+        probabilities. Raises Invalid."""
         guide = None if self.guides is None else self.guides.open(request)
-        if guide is None and not any(feature in HOST_FEATURES for _, feature in required_features(sampling)):
+        if guide is None and not any(
+            feature in HOST_FEATURES for _, feature in required_features(sampling)
+        ):
             return None
         row = self._open[key] = Row(request, sampling, guide)
         return row.logprobs
@@ -144,8 +164,8 @@ class Shaper(HostProcessor):
 
 
 class LogprobCollector(HostProcessor):
-    """The last processor: records the token that each row has chosen. Rows that report log probabilities have one score
-    left by now (`pick`)."""
+    """The last processor: records the token that each row has chosen. Rows that report log
+    probabilities have one score left by now (`pick`)."""
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """Returns `scores` unchanged."""

@@ -1,25 +1,35 @@
 """Samples tokens per request in transformers' continuous batching.
 
-The library's own per-request processors sort the whole vocabulary twice for every row, cannot distinguish a greedy row
-from a random one (top-k 1 leaves ties of bfloat16 logits to chance), and have neither min-p nor seeds. One processor
-here does all of it, with a tensor of arguments for each parameter. The library keeps these tensors, so that a captured
-CUDA graph uses the values of each step.
+The library's own per-request processors sort the whole vocabulary twice for every row, cannot
+distinguish a greedy row from a random one (top-k 1 leaves ties of bfloat16 logits to chance), and
+have neither min-p nor seeds. One processor here does all of it, with a tensor of arguments for each
+parameter. The library keeps these tensors, so that a captured CUDA graph uses the values of each
+step.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
+)
 
 from services.worker.engines.transformers.adapter import MAX_SEED
 
 GREEDY = -1
-"""Value of `pick`: the most likely token, the lowest id among equals, as `argmax` and `model.generate` choose."""
+"""Value of `pick`: the most likely token, the lowest id among equals, as `argmax` and
+`model.generate` choose."""
 FREE = 0
 """Value of `pick`: the engine's random numbers decide."""
 
-_NEUTRAL: dict[str, float] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "pick": FREE}
+_NEUTRAL: dict[str, float] = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "pick": FREE,
+}
 _INTEGERS = frozenset({"top_k", "pick"})
 
 
@@ -30,10 +40,12 @@ def install(
     before: Sequence[ContinuousBatchingLogitsProcessor] = (),
     after: Sequence[ContinuousBatchingLogitsProcessor] = (),
 ) -> None:
-    """Makes `processors`, a manager's `ContinuousBatchingLogitsProcessorList`, sample by the arguments of each request.
+    """Makes `processors`, a manager's `ContinuousBatchingLogitsProcessorList`, sample by the
+    arguments of each request.
 
-    To be called before the manager's batch processor is made. `eager`: no CUDA graphs are captured, so that a step may
-    omit what none of its rows needs. `before` and `after`: processors to run around these.
+    To be called before the manager's batch processor is made. `eager`: no CUDA graphs are captured,
+    so that a step may omit what none of its rows needs. `before` and `after`: processors to run
+    around these.
     """
     columns = {name: Column(name) for name in _NEUTRAL if name != "pick"}
     chain = [*before, *columns.values(), Sampler(columns, eager=eager), *after]
@@ -78,8 +90,9 @@ class Column(ContinuousBatchingLogitsProcessor):
 
 
 class Sampler(Column):
-    """Applies temperature, top-k, top-p and min-p as transformers' own warpers do, in their order. Then it chooses the
-    token of rows that are greedy or have a seed: all other scores become minus infinity."""
+    """Applies temperature, top-k, top-p and min-p as transformers' own warpers do, in their order.
+    Then it chooses the token of rows that are greedy or have a seed: all other scores become minus
+    infinity."""
 
     def __init__(self, columns: dict[str, Column], *, eager: bool) -> None:
         super().__init__("pick")
@@ -87,12 +100,16 @@ class Sampler(Column):
         self._eager = eager
 
     def value(self, state: Any) -> int:
-        """Returns GREEDY, FREE, or a hash of the request's seed and the number of its tokens so far.
+        """Returns GREEDY, FREE, or a hash of the request's seed and the number of its tokens so
+        far.
 
-        That number counts prompt and output, and does not depend on how the prompt was split or found in the cache.
+        That number counts prompt and output, and does not depend on how the prompt was split or
+        found in the cache.
         """
         pick = int(super().value(state))
-        return pick if pick <= FREE else _mix(pick * 0x9E3779B1 + state.position_offset) % MAX_SEED + 1
+        return (
+            pick if pick <= FREE else _mix(pick * 0x9E3779B1 + state.position_offset) % MAX_SEED + 1
+        )
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """Returns the scores from which the library draws."""
@@ -108,7 +125,9 @@ class Sampler(Column):
 
     def _required(self, *names: str) -> bool:
         columns = self._columns
-        return not self._eager or any(v != _NEUTRAL[name] for name in names for v in columns[name].host_values)
+        return not self._eager or any(
+            v != _NEUTRAL[name] for name in names for v in columns[name].host_values
+        )
 
     def _threshold(self, scores: torch.Tensor, values: dict[str, torch.Tensor]) -> torch.Tensor:
         """Returns the lowest score of each row that is kept."""
@@ -125,14 +144,18 @@ class Sampler(Column):
         # 1.0 keeps all: the sum of 150,000 floats reaches 1.0 before its end.
         stays = (before < top_p) | (top_p >= 1.0) | (ranks == 0)
         stays &= probabilities >= values["min_p"].unsqueeze(-1) * probabilities[:, :1]
-        return kept.masked_fill(~stays | kept.isneginf(), torch.inf).min(dim=-1, keepdim=True).values
+        return (
+            kept.masked_fill(~stays | kept.isneginf(), torch.inf).min(dim=-1, keepdim=True).values
+        )
 
     def _ranks(self, vocabulary: int) -> int:
-        """Returns how many of the highest scores are needed. On a CPU, sorting 150,000 takes 100 times as long as a top
-        20."""
+        """Returns how many of the highest scores are needed. On a CPU, sorting 150,000 takes 100
+        times as long as a top 20."""
         if not self._eager:
             return vocabulary
-        rows = zip(*(self._columns[name].host_values for name in ("top_k", "top_p", "min_p")), strict=True)
+        rows = zip(
+            *(self._columns[name].host_values for name in ("top_k", "top_p", "min_p")), strict=True
+        )
         needed = 1
         for top_k, top_p, min_p in rows:
             if top_k > 0:
@@ -145,14 +168,19 @@ class Sampler(Column):
 
     def _picked(self, scores: torch.Tensor) -> torch.Tensor:
         pick = self.values.unsqueeze(-1)
-        noise = _gumbel(pick, scores.size(-1)) if not self._eager or any(p > FREE for p in self.host_values) else 0.0
+        noise = (
+            _gumbel(pick, scores.size(-1))
+            if not self._eager or any(p > FREE for p in self.host_values)
+            else 0.0
+        )
         chosen = torch.where(pick > FREE, scores + noise, scores).argmax(dim=-1, keepdim=True)
         ids = torch.arange(scores.size(-1), device=scores.device)
         return scores.masked_fill((pick != FREE) & (ids != chosen), -torch.inf)
 
 
 def _gumbel(keys: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Returns Gumbel noise, a hash of row key and token: the maximum of scores with noise is a draw from softmax."""
+    """Returns Gumbel noise, a hash of row key and token: the maximum of scores with noise is a draw
+    from softmax."""
     ids = torch.arange(vocabulary, device=keys.device, dtype=torch.int64)
     bits = _mix(_mix(ids + 0x51ED270B) ^ keys.to(torch.int64))
     # 23 bits: with 24, float32 rounds the largest value up to 1, and the noise of 1 is infinite.

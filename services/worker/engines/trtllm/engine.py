@@ -1,12 +1,13 @@
 """The TensorRT-LLM engine, over the LLM API (`tensorrt_llm.LLM`, PyTorch backend) of 1.2 and newer.
 
-The process must guard its entry point with `if __name__ == "__main__"`: the constructor starts MPI workers, which
-import the main module again. A process has one engine and one event loop: `generate_async` binds each result to the
-running loop.
+The process must guard its entry point with `if __name__ == "__main__"`: the constructor starts MPI
+workers, which import the main module again. A process has one engine and one event loop:
+`generate_async` binds each result to the running loop.
 
-A `RequestError`, or an error that the library raises in this process while it reads a response, ends only its request.
-The engine is dead when the library reports it (`EngineDeadError`, an executor that is shut down) or raises any other
-error. Older releases report nothing when their worker is killed; the watchdog detects it.
+A `RequestError`, or an error that the library raises in this process while it reads a response,
+ends only its request. The engine is dead when the library reports it (`EngineDeadError`, an
+executor that is shut down) or raises any other error. Older releases report nothing when their
+worker is killed; the watchdog detects it.
 """
 
 import asyncio
@@ -65,8 +66,16 @@ ABORT_SHARE = 0.25
 """Share of the time to stop in which aborted requests may end, before the engine is shut down."""
 REFUSAL_TIMEOUT_S = 30.0
 GUARD_S = 60.0
-REQUEST_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
-"""Errors that the library raises in this process for one request, for example for an unknown finish reason."""
+REQUEST_ERRORS = (
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""Errors that the library raises in this process for one request, for example for an unknown finish
+reason."""
 _WORKER_WINDOW = re.compile(r"max_seq_len`? \((\d+)\)")
 """The window in the worker's refusal of a prompt that does not fit."""
 
@@ -85,7 +94,8 @@ class TrtllmEngine(Engine, KvEventSource):
         self._iteration: Any = None
         self._healthy_at = 0.0
         self._conversation_params: Any = None
-        """The library's class, where ranks have caches of their own: it sends a session's turns to one rank."""
+        """The library's class, where ranks have caches of their own: it sends a session's turns to
+        one rank."""
         self._llm: Any = None
         self._trtllm: Any = None
         self._llmapi: Any = None
@@ -99,7 +109,8 @@ class TrtllmEngine(Engine, KvEventSource):
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """Explains the engine (`EngineSupport`) by the package's version: its import takes seconds and starts MPI."""
+        """Explains the engine (`EngineSupport`) by the package's version: its import takes seconds
+        and starts MPI."""
         try:
             release = known_release(version("tensorrt-llm"))
         except PackageNotFoundError:
@@ -111,15 +122,20 @@ class TrtllmEngine(Engine, KvEventSource):
 
     @override
     async def start(self) -> EngineInfo:
-        """Builds the engine on a thread, so that Ctrl-C works: it loads, tunes and captures for minutes.
+        """Builds the engine on a thread, so that Ctrl-C works: it loads, tunes and captures for
+        minutes.
 
-        Raises EngineFailed, with TensorRT-LLM's message, if it cannot be built; ImportError if it is not installed.
+        Raises EngineFailed, with TensorRT-LLM's message, if it cannot be built; ImportError if it
+        is not installed.
         """
-        # On the main thread, because the import binds MPI to its thread; and only here, because it takes seconds.
+        # On the main thread, because the import binds MPI to its thread; and only here, because it
+        # takes seconds.
         self._trtllm = importlib.import_module("tensorrt_llm")
         self._llmapi = importlib.import_module("tensorrt_llm.llmapi")
         self._request_error = self._llmapi.RequestError
-        self._dead_error = getattr(importlib.import_module("tensorrt_llm.executor"), "EngineDeadError", None)
+        self._dead_error = getattr(
+            importlib.import_module("tensorrt_llm.executor"), "EngineDeadError", None
+        )
         try:
             self._library = installed_release(self._trtllm, self._llmapi)
             if (self._config.engine_args or {}).get(
@@ -130,7 +146,9 @@ class TrtllmEngine(Engine, KvEventSource):
             self._info = await in_daemon_thread(self._build, "trtllm-build")
             await self._probe_window()
         except Exception as error:
-            raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+            raise EngineFailed(
+                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
+            ) from error
         self._guard = LoopGuard(max(GUARD_S, self._config.watchdog_s))
         self._turns.watch(self._config.watchdog_s, self._late_health_check, WATCH_INTERVAL_S)
         return self._info
@@ -166,8 +184,9 @@ class TrtllmEngine(Engine, KvEventSource):
 
     @override
     async def stop(self, grace_s: float) -> None:
-        """Stops as `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then
-        end with `os._exit`, because TensorRT-LLM's exit handlers wait for it without a limit."""
+        """Stops as `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the
+        process should then end with `os._exit`, because TensorRT-LLM's exit handlers wait for it
+        without a limit."""
         deadline = time.monotonic() + grace_s
         self._stop_reading()
         if self._guard is not None:
@@ -179,11 +198,18 @@ class TrtllmEngine(Engine, KvEventSource):
             await asyncio.wait(tasks, timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
         if self._llm is not None:
-            await run_for(max(0.0, deadline - time.monotonic()), lambda: self._shutdown(deadline), "trtllm-shutdown")
+            await run_for(
+                max(0.0, deadline - time.monotonic()),
+                lambda: self._shutdown(deadline),
+                "trtllm-shutdown",
+            )
 
     def _submit(self, turn: OpenTurn, request: EngineRequest) -> Any:
-        """Submits the request. TensorRT-LLM checks it at once, and may raise several kinds of errors."""
-        arguments = requests.sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._library)
+        """Submits the request. TensorRT-LLM checks it at once, and may raise several kinds of
+        errors."""
+        arguments = requests.sampling_arguments(
+            request, self._facts.sampling, self._facts.eos_ids, self._library
+        )
         try:
             if (form := guided_arguments(request)) is not None:
                 arguments["guided_decoding"] = self._llmapi.GuidedDecodingParams(**form)
@@ -192,7 +218,9 @@ class TrtllmEngine(Engine, KvEventSource):
                 arguments["embedding_bias"] = importlib.import_module("torch").tensor(row)
             sampling = self._trtllm.SamplingParams(**arguments)
             ids = prompt_ids(request, self._window)
-            others = requests.generate_arguments(request, self._library) | self._cache_arguments(request)
+            others = requests.generate_arguments(request, self._library) | self._cache_arguments(
+                request
+            )
             return self._llm.generate_async(ids, sampling, **others)
         except Exception as error:
             if self._is_death(error):
@@ -207,20 +235,29 @@ class TrtllmEngine(Engine, KvEventSource):
         """Makes the arguments about the KV cache that need classes of the library."""
         arguments: dict[str, Any] = {}
         if request.retain_s and "retention" in self._info.features:
-            retention, lasts = self._llmapi.KvCacheRetentionConfig, timedelta(seconds=request.retain_s)
+            retention, lasts = (
+                self._llmapi.KvCacheRetentionConfig,
+                timedelta(seconds=request.retain_s),
+            )
             prompt = retention.TokenRangeRetentionConfig(0, None, requests.RETAINED_PRIORITY, lasts)
             # The output, too: the next prompt begins with it.
-            arguments["kv_cache_retention_config"] = retention([prompt], requests.RETAINED_PRIORITY, lasts)
+            arguments["kv_cache_retention_config"] = retention(
+                [prompt], requests.RETAINED_PRIORITY, lasts
+            )
         if self._conversation_params is not None and request.session:
-            arguments["conversation_params"] = self._conversation_params(conversation_id=request.session)
+            arguments["conversation_params"] = self._conversation_params(
+                conversation_id=request.session
+            )
         return arguments
 
     async def _pump(self, turn: OpenTurn, handle: Any, request: EngineRequest) -> None:
-        """Passes the iterator's outputs to the turn. Runs in a task, so that a silent engine can be given up."""
+        """Passes the iterator's outputs to the turn. Runs in a task, so that a silent engine can be
+        given up."""
         progress = requests.Progress(request, self._facts.eos_ids)
         try:
             async for output in handle:
-                # The library changes the same object in place: it must be read before the next await.
+                # The library changes the same object in place: it must be read before the next
+                # await.
                 self._note_output()
                 delta = progress.take(output)
                 if delta.finish is FinishReason.LENGTH and progress.cut_at is not None:
@@ -232,18 +269,22 @@ class TrtllmEngine(Engine, KvEventSource):
         except EngineFailed as error:
             turn.fail(error)
         except Exception as error:
-            if self._is_death(error) or not isinstance(error, (self._request_error, *REQUEST_ERRORS)):
+            if self._is_death(error) or not isinstance(
+                error, (self._request_error, *REQUEST_ERRORS)
+            ):
                 self._turns.die(f"{type(error).__name__}: {error}")
             else:
                 turn.fail(self._request_failure(request, error))
 
     def _is_death(self, error: Exception) -> bool:
-        """Returns whether the library has given up the engine: it shuts down its executor if a worker or thread
-        fails."""
+        """Returns whether the library has given up the engine: it shuts down its executor if a
+        worker or thread fails."""
         if self._dead_error is not None and isinstance(error, self._dead_error):
             return True
         is_shutdown = getattr(getattr(self._llm, "_executor", None), "is_shutdown", None)
-        return "LLM is shutting down" in str(error) or (is_shutdown is not None and bool(is_shutdown()))
+        return "LLM is shutting down" in str(error) or (
+            is_shutdown is not None and bool(is_shutdown())
+        )
 
     def _request_failure(self, request: EngineRequest, error: Exception) -> TurnwireError:
         if match := _WORKER_WINDOW.search(str(error)):
@@ -264,11 +305,15 @@ class TrtllmEngine(Engine, KvEventSource):
         self._readers = [self._reader("get_stats", list, self._stats, STATS_INTERVAL_S)]
         if "kv_events" in self._info.features:
             translate = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS).translate
-            self._readers.append(self._reader("get_kv_cache_events", translate, self._kv_queue.put, KV_INTERVAL_S))
+            self._readers.append(
+                self._reader("get_kv_cache_events", translate, self._kv_queue.put, KV_INTERVAL_S)
+            )
         # Not public, and missing in early 1.2.
         if (check := getattr(self._llm, "_check_health", None)) is not None:
             self._healthy_at = time.monotonic()
-            self._readers.append(Poller("trtllm-health", lambda: (bool(check()),), self._checked, HEALTH_INTERVAL_S))
+            self._readers.append(
+                Poller("trtllm-health", lambda: (bool(check()),), self._checked, HEALTH_INTERVAL_S)
+            )
 
     def _reader(
         self,
@@ -277,7 +322,8 @@ class TrtllmEngine(Engine, KvEventSource):
         deliver: Callable[[list[Any]], None],
         interval_s: float,
     ) -> Follower | Poller:
-        """Starts to read lists with one of the library's methods, in the way that suits the release."""
+        """Starts to read lists with one of the library's methods, in the way that suits the
+        release."""
         if self._library.statistics == "iterator":
             follow = partial(getattr(self._llm, f"{method}_async"), FOLLOW_TIMEOUT_S)
             return Follower(follow, lambda items: deliver(translate(items)), FOLLOW_INTERVAL_S)
@@ -288,7 +334,9 @@ class TrtllmEngine(Engine, KvEventSource):
         for stats in iterations:
             if isinstance(stats, dict):
                 self._kv_use.take(stats)
-                if stats.get("iter") != self._iteration:  # a long prefill has iterations without outputs
+                if (
+                    stats.get("iter") != self._iteration
+                ):  # a long prefill has iterations without outputs
                     self._iteration = stats.get("iter")
                     self._turns.stepped()
 
@@ -298,7 +346,10 @@ class TrtllmEngine(Engine, KvEventSource):
             self._turns.die("its health check failed")
 
     def _late_health_check(self) -> str | None:
-        late = self._healthy_at and time.monotonic() - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S
+        late = (
+            self._healthy_at
+            and time.monotonic() - self._healthy_at > HEALTH_INTERVAL_S + HEALTH_TIMEOUT_S
+        )
         return f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s" if late else None
 
     def _stop_reading(self) -> None:
@@ -307,13 +358,15 @@ class TrtllmEngine(Engine, KvEventSource):
         self._kv_queue.close()
 
     async def _probe_window(self) -> None:
-        """Submits a prompt that cannot fit. The worker refuses it at once, and its error has the worker's window, which
-        is smaller than this process's if the cache cannot hold more."""
+        """Submits a prompt that cannot fit. The worker refuses it at once, and its error has the
+        worker's window, which is smaller than this process's if the cache cannot hold more."""
         self._window = self._info.max_model_len
         if not self._library.refuses_long_prompts:
             return
         end_id = next(iter(self._facts.eos_ids), 0)
-        sampling = self._trtllm.SamplingParams(max_tokens=1, end_id=end_id, pad_id=end_id, detokenize=False)
+        sampling = self._trtllm.SamplingParams(
+            max_tokens=1, end_id=end_id, pad_id=end_id, detokenize=False
+        )
         handle = self._llm.generate_async([0] * self._window, sampling, streaming=True)
         try:
             async with asyncio.timeout(REFUSAL_TIMEOUT_S):
@@ -343,7 +396,9 @@ class TrtllmEngine(Engine, KvEventSource):
         # The model's own defaults must not be sent either: newer releases would refuse every turn.
         takes = self._library.sampling - requests.unsampled(arguments)
         self._library = msgspec.structs.replace(self._library, sampling=takes)
-        block = int((arguments.get("kv_cache_config") or {}).get("tokens_per_block", requests.BLOCK_TOKENS))
+        block = int(
+            (arguments.get("kv_cache_config") or {}).get("tokens_per_block", requests.BLOCK_TOKENS)
+        )
         return EngineInfo(
             name="trtllm",
             version=self._library.version,

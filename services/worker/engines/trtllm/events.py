@@ -1,7 +1,7 @@
 """Translates TensorRT-LLM's KV-cache events and iteration statistics. Pure.
 
-Written for the results of `get_kv_cache_events` and `get_stats` in 1.2 and in 2026's main; fields that only newer
-releases have are optional.
+Written for the results of `get_kv_cache_events` and `get_stats` in 1.2 and in 2026's main; fields
+that only newer releases have are optional.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, Cache
 class KvTranslator:
     """Turns the engine's event dicts into `KvEvent`s, in order.
 
-    The engine also announces blocks that are not full; they and their removal are left out. Event ids increase by one
-    for each rank: a gap means that the engine's ring buffer overflowed, and the content of that rank is unknown. With
-    sliding-window layers every event comes once for each window; only the largest window, which holds the whole prompt,
-    counts.
+    The engine also announces blocks that are not full; they and their removal are left out. Event
+    ids increase by one for each rank: a gap means that the engine's ring buffer overflowed, and the
+    content of that rank is unknown. With sliding-window layers every event comes once for each
+    window; only the largest window, which holds the whole prompt, counts.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -64,7 +64,8 @@ class KvTranslator:
             if len(tokens) != self._block_tokens or not all(type(token) is int for token in tokens):
                 self._partial.add((rank, block_hash))  # partly filled, or for an image
                 break  # the following blocks have an unknown parent
-            # A block that was announced half full is announced again when it is full, with the same hash.
+            # A block that was announced half full is announced again when it is full, with the same
+            # hash.
             self._partial.discard((rank, block_hash))
             salt = block.get("cache_salt") or salt
             whole.append((block_hash, tokens))
@@ -81,8 +82,8 @@ class KvTranslator:
 
 
 class KvUse:
-    """The share of the KV cache in use. With attention data parallelism each rank has a cache and statistics of its
-    own."""
+    """The share of the KV cache in use. With attention data parallelism each rank has a cache and
+    statistics of its own."""
 
     def __init__(self) -> None:
         self.share: float | None = None

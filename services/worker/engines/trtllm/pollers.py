@@ -1,7 +1,8 @@
-"""Reads statistics, KV events and health from TensorRT-LLM, and detects an event loop that it blocks.
+"""Reads statistics, KV events and health from TensorRT-LLM, and detects an event loop that it
+blocks.
 
-Its calls block for seconds, or forever if the engine is dead. Releases that send statistics through queues have
-asynchronous iterators, which end at the first timeout; see `releases.toml`.
+Its calls block for seconds, or forever if the engine is dead. Releases that send statistics through
+queues have asynchronous iterators, which end at the first timeout; see `releases.toml`.
 """
 
 import asyncio
@@ -20,10 +21,14 @@ MAX_ERRORS = 10
 
 
 class Follower:
-    """Reads an asynchronous iterator on the event loop, and opens it again `interval_s` after its end."""
+    """Reads an asynchronous iterator on the event loop, and opens it again `interval_s` after its
+    end."""
 
     def __init__(
-        self, follow: Callable[[], AsyncIterable[Any]], deliver: Callable[[list[Any]], None], interval_s: float
+        self,
+        follow: Callable[[], AsyncIterable[Any]],
+        deliver: Callable[[list[Any]], None],
+        interval_s: float,
     ) -> None:
         self._follow = follow
         self._deliver = deliver
@@ -52,8 +57,8 @@ class Follower:
 class LoopGuard:
     """Ends the process when the event loop has not run for `limit_s`.
 
-    Up to 1.3.0rc23 an iterator that finds the worker dead shuts down the library within the call, which may never
-    return (#16312). Nothing on the loop could report that.
+    Up to 1.3.0rc23 an iterator that finds the worker dead shuts down the library within the call,
+    which may never return (#16312). Nothing on the loop could report that.
     """
 
     def __init__(self, limit_s: float, leave: Callable[[int], Any] = os._exit) -> None:
@@ -80,16 +85,22 @@ class LoopGuard:
             # Short waits, so that a suspension of the whole process counts as one of them.
             silent_s = 0.0 if self._ran.wait(GUARD_INTERVAL_S) else silent_s + GUARD_INTERVAL_S
             if silent_s >= self._limit_s:
-                print(f"TensorRT-LLM has blocked the worker for {silent_s:.0f} s: it is dead", file=sys.stderr)
+                print(
+                    f"TensorRT-LLM has blocked the worker for {silent_s:.0f} s: it is dead",
+                    file=sys.stderr,
+                )
                 self._leave(1)
                 return
             self._stop.wait(GUARD_INTERVAL_S if silent_s == 0.0 else 0.0)
 
 
 class Poller:
-    """Calls `poll` on a daemon thread, and `deliver` on the event loop with each result that is not empty."""
+    """Calls `poll` on a daemon thread, and `deliver` on the event loop with each result that is not
+    empty."""
 
-    def __init__(self, name: str, poll: Callable[[], Any], deliver: Callable[[Any], None], interval_s: float) -> None:
+    def __init__(
+        self, name: str, poll: Callable[[], Any], deliver: Callable[[Any], None], interval_s: float
+    ) -> None:
         self._poll = poll
         self._deliver = deliver
         self._interval_s = interval_s
@@ -124,7 +135,8 @@ class Poller:
 
 
 class KvEventQueue:
-    """A queue of KV events for one reader. A reader that is too slow gets a `CacheCleared` in place of lost events."""
+    """A queue of KV events for one reader. A reader that is too slow gets a `CacheCleared` in place
+    of lost events."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[KvEvent | None] = asyncio.Queue()

@@ -1,8 +1,8 @@
-"""Describes what a release of TensorRT-LLM accepts, ignores and refuses, from `releases.toml` and the installed
-library.
+"""Describes what a release of TensorRT-LLM accepts, ignores and refuses, from `releases.toml` and
+the installed library.
 
-Argument names, the scheduler's policies and the way to read statistics are found in the installed library. Fields that
-a release accepts and ignores cannot be found there; the version decides.
+Argument names, the scheduler's policies and the way to read statistics are found in the installed
+library. Fields that a release accepts and ignores cannot be found there; the version decides.
 """
 
 import functools
@@ -36,10 +36,11 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
     waiting_queue_policy: frozenset[str] = frozenset()
     """Values of the scheduler's field."""
     statistics: Literal["iterator", "call"] | None = None
-    """How to read statistics and KV events: with asynchronous iterators on the event loop, or calls on a thread. The
-    other way blocks."""
+    """How to read statistics and KV events: with asynchronous iterators on the event loop, or calls
+    on a thread. The other way blocks."""
     frees_paused: bool | None = None
-    """Whether the scheduler may pause requests (MAX_UTILIZATION) without a loss: their KV blocks become free."""
+    """Whether the scheduler may pause requests (MAX_UTILIZATION) without a loss: their KV blocks
+    become free."""
     refuses_long_prompts: bool | None = None
     """Whether the error of a prompt that does not fit has the worker's window."""
 
@@ -48,15 +49,19 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
         fields: dict[str, Any] = {}
         for name in self.__struct_fields__:
             old, new = getattr(self, name), getattr(change, name)
-            fields[name] = old | new if isinstance(old, frozenset | dict) else old if new is None else new
+            fields[name] = (
+                old | new if isinstance(old, frozenset | dict) else old if new is None else new
+            )
         fields["llm"] -= change.removed
-        fields["ignored"] = {name: why for name, why in fields["ignored"].items() if name not in change.honoured}
+        fields["ignored"] = {
+            name: why for name, why in fields["ignored"].items() if name not in change.honoured
+        }
         return Release(**fields)
 
 
 def known_release(version: str) -> Release:
-    """Returns the release of this version from `releases.toml`. A version that cannot be parsed counts as the oldest,
-    which ignores most.
+    """Returns the release of this version from `releases.toml`. A version that cannot be parsed
+    counts as the oldest, which ignores most.
 
     Raises ValueError for a release that is too old.
     """
@@ -69,13 +74,15 @@ def known_release(version: str) -> Release:
         installed = oldest
     if installed < oldest:
         raise ValueError(f"TensorRT-LLM {version} is too old: Turnwire needs 1.2 or newer")
-    release = functools.reduce(Release.after, (change for change in changes if Version(change.version) <= installed))
+    release = functools.reduce(
+        Release.after, (change for change in changes if Version(change.version) <= installed)
+    )
     return msgspec.structs.replace(release, version=version)
 
 
 def installed_release(tensorrt_llm: Any, llmapi: Any) -> Release:
-    """Describes the imported packages `tensorrt_llm` and `tensorrt_llm.llmapi`. Raises ValueError if they are too
-    old."""
+    """Describes the imported packages `tensorrt_llm` and `tensorrt_llm.llmapi`. Raises ValueError
+    if they are too old."""
     release = known_release(str(getattr(tensorrt_llm, "__version__", "")))
     scheduler = getattr(llmapi, "SchedulerConfig", None)
     return msgspec.structs.replace(
@@ -83,7 +90,9 @@ def installed_release(tensorrt_llm: Any, llmapi: Any) -> Release:
         llm=_fields(getattr(llmapi, "TorchLlmArgs", None)) or release.llm,
         generate=_parameters(tensorrt_llm.LLM.generate_async),
         sampling=_parameters(tensorrt_llm.SamplingParams),
-        waiting_queue_policy=release.waiting_queue_policy if scheduler is None else _policies(scheduler),
+        waiting_queue_policy=release.waiting_queue_policy
+        if scheduler is None
+        else _policies(scheduler),
         statistics=_statistics() or release.statistics,
     )
 

@@ -1,4 +1,5 @@
-"""Makes arguments for TensorRT-LLM, and deltas from its outputs. Pure: does not import TensorRT-LLM."""
+"""Makes arguments for TensorRT-LLM, and deltas from its outputs. Pure: does not import
+TensorRT-LLM."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,20 +18,27 @@ BLOCK_TOKENS = 32
 EVENT_BUFFER = 65_536
 _LARK_BACKEND = "llguidance"
 """The guided decoding backend that reads Lark."""
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "cancelled": FinishReason.CANCELLED,
+}
 RETAINED_PRIORITY = 60
-"""Priority of the blocks of a retained prompt: 0 to 100, by default 35; lower ones are evicted first."""
+"""Priority of the blocks of a retained prompt: 0 to 100, by default 35; lower ones are evicted
+first."""
 _DRAFTERS = ("NGram", "User_Provided")
-"""Kinds of speculative decoding that draft outside the model's graph, so that the ordinary sampler chooses."""
+"""Kinds of speculative decoding that draft outside the model's graph, so that the ordinary sampler
+chooses."""
 _NAMES = {"logit_bias": "embedding_bias"}
 """Field of `Sampling` → argument of `SamplingParams`, if their names differ."""
 
 
 def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
-    """Makes the keyword arguments for `LLM`; the worker's `engine_args` override ours, also inside nested configs.
+    """Makes the keyword arguments for `LLM`; the worker's `engine_args` override ours, also inside
+    nested configs.
 
-    The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary. It costs nothing, because
-    requests set `detokenize=False`.
+    The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary. It costs
+    nothing, because requests set `detokenize=False`.
     """
     own: dict[str, Any] = {
         "model": config.model,
@@ -58,17 +66,22 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
 def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
     """Makes the scheduler's policies.
 
-    By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for prompt and all `max_tokens`. Agents
-    request 32,000 to 128,000 and write some hundreds, so that a few turns would fill the cache, and the others wait.
-    MAX_UTILIZATION starts a request when its prompt fits. When the cache is full, it pauses the newest ones, which are
-    computed again later. With pipeline parallelism paused requests keep their blocks (#18115), and a KV connector
-    refuses the policy.
+    By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for prompt and all
+    `max_tokens`. Agents request 32,000 to 128,000 and write some hundreds, so that a few turns
+    would fill the cache, and the others wait. MAX_UTILIZATION starts a request when its prompt
+    fits. When the cache is full, it pauses the newest ones, which are computed again later. With
+    pipeline parallelism paused requests keep their blocks (#18115), and a KV connector refuses the
+    policy.
     """
     policies: dict[str, Any] = {}
     own = config.engine_args or {}
     if "priority" in release.waiting_queue_policy:
         policies["waiting_queue_policy"] = "priority"
-    if release.frees_paused and own.get("pipeline_parallel_size", 1) == 1 and not own.get("kv_connector_config"):
+    if (
+        release.frees_paused
+        and own.get("pipeline_parallel_size", 1) == 1
+        and not own.get("kv_connector_config")
+    ):
         policies["capacity_scheduler_policy"] = "MAX_UTILIZATION"
     return policies
 
@@ -76,24 +89,34 @@ def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
 def unsampled(arguments: Mapping[str, Any]) -> frozenset[str]:
     """Returns the fields of `Sampling` that have no effect in an engine built with `arguments`.
 
-    Speculative decoding samples in the model's graph, by temperature, top_k and top_p only, and by penalties if they
-    are enabled (#17701). Up to 1.3.0rc25 the library ignores the others; newer releases refuse penalties and min_p.
+    Speculative decoding samples in the model's graph, by temperature, top_k and top_p only, and by
+    penalties if they are enabled (#17701). Up to 1.3.0rc25 the library ignores the others; newer
+    releases refuse penalties and min_p.
     """
     config = arguments.get("speculative_config")
     if not isinstance(config, Mapping) or config.get("decoding_type") in _DRAFTERS:
         return frozenset()
     applied = {"sampling", "logprobs"}
-    if config.get("enable_penalty") and not (config.get("eagle_choices") or config.get("use_dynamic_tree")):
+    if config.get("enable_penalty") and not (
+        config.get("eagle_choices") or config.get("use_dynamic_tree")
+    ):
         applied.add("penalties")
-    return frozenset(name for name, field in SAMPLING_FIELDS.items() if field.feature not in applied)
+    return frozenset(
+        name for name, field in SAMPLING_FIELDS.items() if field.feature not in applied
+    )
 
 
-def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:
-    """Returns the features that an engine built with `arguments` lacks, and why. `vocab_size`: None if unknown."""
+def lacking(
+    arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None
+) -> dict[str, str]:
+    """Returns the features that an engine built with `arguments` lacks, and why. `vocab_size`: None
+    if unknown."""
     name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
-    lacks = {"vision": "TensorRT-LLM replaces placeholders itself, so that the prompt is not the one that was counted"}
+    lacks = {
+        "vision": "TensorRT-LLM replaces placeholders itself, so that the prompt is not the one that was counted"
+    }
     without_effect = unsampled(arguments)
     for field, required in SAMPLING_FIELDS.items():
         own = _NAMES.get(field, field)
@@ -108,7 +131,9 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
     if not arguments.get("guided_decoding_backend"):
         lacks |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
     elif arguments.get("skip_tokenizer_init"):
-        lacks |= dict.fromkeys(("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary")
+        lacks |= dict.fromkeys(
+            ("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary"
+        )
     elif arguments["guided_decoding_backend"] != _LARK_BACKEND:
         lacks["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
     if not cache.get("enable_block_reuse", True):
@@ -133,23 +158,28 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
 def sampling_arguments(
     request: EngineRequest, own: Sampling, eos_ids: Sequence[int], release: Release
 ) -> dict[str, Any]:
-    """Makes keyword arguments for a `SamplingParams` of this request alone: `generate_async` changes its argument.
+    """Makes keyword arguments for a `SamplingParams` of this request alone: `generate_async`
+    changes its argument.
 
-    `own`: the model's defaults. Fields of `Sampling` keep their names. The caller adds `logit_bias` and guided
-    decoding, which need classes of the library.
+    `own`: the model's defaults. Fields of `Sampling` keep their names. The caller adds `logit_bias`
+    and guided decoding, which need classes of the library.
 
     Raises Invalid for `min_tokens` with several stop ids.
     """
     sampling = with_defaults(request.sampling, own)
     end = end_token(request, eos_ids)
-    # Without stop ids only the limit ends the turn. SamplingParams still needs an end id, or it uses the tokenizer's.
+    # Without stop ids only the limit ends the turn. SamplingParams still needs an end id, or it
+    # uses the tokenizer's.
     end_id = end if end is not None else next(iter(eos_ids), -1)
     others = [token for token in request.stop_ids if token != end]
     if others and sampling.min_tokens:
         raise Invalid(
-            "min_tokens: TensorRT-LLM holds back one end token, and this request has several", param="min_tokens"
+            "min_tokens: TensorRT-LLM holds back one end token, and this request has several",
+            param="min_tokens",
         )
-    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES} | {
+    arguments = {
+        name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES
+    } | {
         "end_id": end_id,
         "pad_id": end_id,
         "stop_token_ids": others or None,
@@ -160,18 +190,27 @@ def sampling_arguments(
         "detokenize": False,
         # Else the last step removes the stop token from the ids.
         "include_stop_str_in_output": True,
-        "top_k": max(0, sampling.top_k) if sampling.top_k is not None else None,  # -1 is refused, 0 is off
+        "top_k": max(0, sampling.top_k)
+        if sampling.top_k is not None
+        else None,  # -1 is refused, 0 is off
         # 0 would switch log probabilities off.
         "logprobs": max(1, sampling.logprobs) if sampling.logprobs is not None else None,
     }
-    accepted = release.sampling - set(release.ignored)  # ignored ones are refused before, except the model's defaults
-    return {name: value for name, value in arguments.items() if value is not None and name in accepted}
+    accepted = release.sampling - set(
+        release.ignored
+    )  # ignored ones are refused before, except the model's defaults
+    return {
+        name: value for name, value in arguments.items() if value is not None and name in accepted
+    }
 
 
 def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
-    """Returns the stop id for TensorRT-LLM's one end id, an end token of the model if there is one; the others become
-    stop words. None: the request has no stop ids."""
-    return next((token for token in eos_ids if token in request.stop_ids), next(iter(request.stop_ids), None))
+    """Returns the stop id for TensorRT-LLM's one end id, an end token of the model if there is one;
+    the others become stop words. None: the request has no stop ids."""
+    return next(
+        (token for token in eos_ids if token in request.stop_ids),
+        next(iter(request.stop_ids), None),
+    )
 
 
 def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
@@ -209,11 +248,12 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the contract does not have.
+        """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the
+        contract does not have.
 
-        `token_ids` holds all tokens so far. At the end, stop words are cut off, so that it may be shorter than before.
-        Whether it contains the end id depends on the backend. A stop token in the last place is held back until the
-        engine reports whether it was the end.
+        `token_ids` holds all tokens so far. At the end, stop words are cut off, so that it may be
+        shorter than before. Whether it contains the end id depends on the backend. A stop token in
+        the last place is held back until the engine reports whether it was the end.
         """
         if not output.outputs:
             raise EngineFailed("TensorRT-LLM sent a response without an output")
@@ -248,12 +288,13 @@ class Progress:
 
     @property
     def cut_at(self) -> int | None:
-        """The window, if a turn with finish LENGTH has less than its `max_tokens`: the worker cuts it silently."""
+        """The window, if a turn with finish LENGTH has less than its `max_tokens`: the worker cuts
+        it silently."""
         return self._prompt + self._seen if self._seen < self._max_tokens else None
 
     def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
-        """Returns each id's (token, log probability) pairs, the chosen one first. Entries are dicts by token or
-        numbers."""
+        """Returns each id's (token, log probability) pairs, the chosen one first. Entries are dicts
+        by token or numbers."""
         rows: list[list[tuple[int, float]]] = []
         for token, entry in zip(ids, logprobs[self._seen :], strict=False):
             pairs: dict[int, Any] = dict(entry) if isinstance(entry, Mapping) else {token: entry}
@@ -266,5 +307,7 @@ def _merged(own: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(own)
     for name, value in overrides.items():
         mine = merged.get(name)
-        merged[name] = _merged(mine, value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
+        merged[name] = (
+            _merged(mine, value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
+        )
     return merged

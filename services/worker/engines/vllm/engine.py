@@ -1,7 +1,8 @@
 """The vLLM engine, over `AsyncLLM` of 0.32 and 0.33, on a GPU or a CPU.
 
-vLLM runs the model in a process of its own, which sends each step's outputs to this one over ZMQ. This process must
-guard its entry point with `if __name__ == "__main__"`: vLLM's processes import the main module again.
+vLLM runs the model in a process of its own, which sends each step's outputs to this one over ZMQ.
+This process must guard its entry point with `if __name__ == "__main__"`: vLLM's processes import
+the main module again.
 """
 
 import dataclasses
@@ -74,8 +75,12 @@ class VllmEngine(Engine, KvEventSource):
         """Explains the engine (`EngineSupport`). Imports vLLM, which takes ten seconds or more."""
         names = _Names()
         arguments = engine_arguments(config)
-        if unknown := sorted(arguments.keys() - {field.name for field in dataclasses.fields(names.engine_args)}):
-            raise ValueError(f"engine_args: vLLM {names.version} has no argument {', '.join(unknown)}")
+        if unknown := sorted(
+            arguments.keys() - {field.name for field in dataclasses.fields(names.engine_args)}
+        ):
+            raise ValueError(
+                f"engine_args: vLLM {names.version} has no argument {', '.join(unknown)}"
+            )
         lacks = lacking(arguments, names.sampling.__struct_fields__)
         if config.model is not None:
             try:
@@ -86,22 +91,27 @@ class VllmEngine(Engine, KvEventSource):
 
     @override
     async def start(self) -> EngineInfo:
-        """Builds the engine on a thread (it loads, compiles and captures for a minute or more), and decodes a token.
+        """Builds the engine on a thread (it loads, compiles and captures for a minute or more), and
+        decodes a token.
 
-        Raises EngineFailed, with vLLM's message, if it cannot be built; ImportError if it is not installed.
+        Raises EngineFailed, with vLLM's message, if it cannot be built; ImportError if it is not
+        installed.
         """
         arguments = engine_arguments(self._config)
         if publishes_events(arguments):
             self._reader = KvEventReader()
         try:
             self._info = await in_daemon_thread(lambda: self._build(arguments), "vllm-build")
-            # Some code is compiled at the first request. For log probabilities this takes minutes on a slow CPU.
+            # Some code is compiled at the first request. For log probabilities this takes minutes
+            # on a slow CPU.
             await decode_one(self, Sampling(max_tokens=1, logprobs=0))
         except Exception as error:
             await self.stop(1.0)
             if isinstance(error, ImportError):
                 raise
-            raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
+            raise EngineFailed(
+                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
+            ) from error
         # After the first token, which may take longer than the watchdog waits.
         self._turns.watch(self._config.watchdog_s, lambda: DEATH if self._llm.errored else None)
         return self._info
@@ -114,7 +124,8 @@ class VllmEngine(Engine, KvEventSource):
         except Exception:
             turn.close()
             raise
-        # vLLM returns an iterator and nothing else. Cancelling the task closes it, and that aborts the request.
+        # vLLM returns an iterator and nothing else. Cancelling the task closes it, and that aborts
+        # the request.
         turn.run(self._pump(turn, outputs, Progress(request)))
         return turn
 
@@ -142,10 +153,13 @@ class VllmEngine(Engine, KvEventSource):
             self._images.close()
         llm, self._llm = self._llm, None
         if llm is not None:
-            await run_for(grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown")
+            await run_for(
+                grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown"
+            )
 
     def _submit(self, request: EngineRequest) -> Any:
-        """Returns an iterator over the request's outputs. vLLM checks some values here, others at the first step."""
+        """Returns an iterator over the request's outputs. vLLM checks some values here, others at
+        the first step."""
         names = self._vllm
         arguments = sampling_arguments(request, self._facts.sampling)
         try:
@@ -170,9 +184,9 @@ class VllmEngine(Engine, KvEventSource):
     ) -> AsyncGenerator[Any, None]:
         """Yields the outputs of a request with images.
 
-        vLLM has a cache of processed images in this process and another in its own, and sends an image once. They
-        differ after a request was closed before it was sent. Then the next request with its image ends with an error,
-        and a second attempt sends the image.
+        vLLM has a cache of processed images in this process and another in its own, and sends an
+        image once. They differ after a request was closed before it was sent. Then the next request
+        with its image ends with an error, and a second attempt sends the image.
         """
         assert self._images is not None, "the engine has no vision"
         for last in (False, True):
@@ -223,12 +237,16 @@ class VllmEngine(Engine, KvEventSource):
                 enable_kv_cache_events=True, publisher="zmq", endpoint=self._reader.endpoint
             )
         self._llm = llm = names.engine.from_engine_args(
-            names.engine_args(**{"kv_events_config": events, **_as_configs(arguments, names.engine_args)}),
+            names.engine_args(
+                **{"kv_events_config": events, **_as_configs(arguments, names.engine_args)}
+            ),
             stat_loggers=[_step_logger(names.stat_logger, self._stepped)],
         )
         config = llm.vllm_config
         cache, scheduler = config.cache_config, config.scheduler_config
-        lacks = lacking(arguments, names.sampling.__struct_fields__, caches=bool(cache.enable_prefix_caching))
+        lacks = lacking(
+            arguments, names.sampling.__struct_fields__, caches=bool(cache.enable_prefix_caching)
+        )
         try:
             self._images = ImageRenderer(llm, load_processor(self._config))
         except Exception as error:
@@ -244,14 +262,15 @@ class VllmEngine(Engine, KvEventSource):
             features=FEATURES - lacks.keys(),
             vocab_size=config.model_config.get_vocab_size(),
             lacking=lacks,
-            # It enters a prompt's blocks into its cache in the step that schedules them. With this threshold, several
-            # prompts of one step each get a part of their common beginning.
+            # It enters a prompt's blocks into its cache in the step that schedules them. With this
+            # threshold, several prompts of one step each get a part of their common beginning.
             shares_queued=not scheduler.long_prefill_token_threshold,
         )
 
 
 class _Names:
-    """The names of vLLM that are used. The construction imports vLLM, which takes ten seconds or more."""
+    """The names of vLLM that are used. The construction imports vLLM, which takes ten seconds or
+    more."""
 
     def __init__(self) -> None:
         load = importlib.import_module
@@ -270,7 +289,8 @@ class _Names:
 
 
 def _step_logger(base: Any, on_step: Callable[[Any], None]) -> Any:
-    """Makes a class for vLLM's `stat_loggers` that calls `on_step` with the scheduler's statistics, or None."""
+    """Makes a class for vLLM's `stat_loggers` that calls `on_step` with the scheduler's statistics,
+    or None."""
 
     class StepLogger(base):  # type: ignore[misc]
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
@@ -286,7 +306,8 @@ def _step_logger(base: Any, on_step: Callable[[Any], None]) -> Any:
 
 
 def _as_configs(arguments: Mapping[str, Any], engine_args: Any) -> dict[str, Any]:
-    """Returns the arguments, with an object of vLLM in place of a JSON object that vLLM does not accept."""
+    """Returns the arguments, with an object of vLLM in place of a JSON object that vLLM does not
+    accept."""
     converted = dict(arguments)
     for field in dataclasses.fields(engine_args):
         if isinstance(converted.get(field.name), Mapping) and not isinstance(field.type, str):

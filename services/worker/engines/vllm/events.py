@@ -1,7 +1,8 @@
 """Translates vLLM's KV events. Pure.
 
-vLLM publishes batches over ZMQ, numbered without gaps, as msgpack (`vllm.distributed.kv_events.KVEventBatch`, 0.32 and
-0.33). The types here have the fields that are used; msgspec skips all others.
+vLLM publishes batches over ZMQ, numbered without gaps, as msgpack
+(`vllm.distributed.kv_events.KVEventBatch`, 0.32 and 0.33). The types here have the fields that are
+used; msgspec skips all others.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, Cache
 _DEVICE = "GPU"
 """The medium of the engine's own cache, also on a CPU. Blocks are offloaded to other media."""
 _WHOLE_PROMPT = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
-"""Kinds of layers with blocks that hold a whole prompt. Other groups of a hybrid model keep windows or states."""
+"""Kinds of layers with blocks that hold a whole prompt. Other groups of a hybrid model keep windows
+or states."""
 
 
 class _Stored(Struct, tag="BlockStored"):
@@ -27,8 +29,8 @@ class _Stored(Struct, tag="BlockStored"):
     block_size: int
     medium: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash covers besides the tokens: [hash, offset of the first token] for each image that
-    the block overlaps, and the salt, in the first block only."""
+    """For each block, what its hash covers besides the tokens: [hash, offset of the first token]
+    for each image that the block overlaps, and the salt, in the first block only."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
 
@@ -52,8 +54,8 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
 class KvTranslator:
-    """Turns batches into `KvEvent`s, in order. vLLM also announces blocks that it finds in its cache, so that the index
-    recovers from lost events."""
+    """Turns batches into `KvEvent`s, in order. vLLM also announces blocks that it finds in its
+    cache, so that the index recovers from lost events."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
@@ -61,8 +63,8 @@ class KvTranslator:
         self._other_groups: set[int | None] = set()
 
     def translate(self, number: int, payload: bytes) -> list[KvEvent]:
-        """Translates the batch with this number. A gap in the numbers, or an unreadable batch, becomes a
-        `CacheCleared`."""
+        """Translates the batch with this number. A gap in the numbers, or an unreadable batch,
+        becomes a `CacheCleared`."""
         gap = self._next is not None and number != self._next
         self._next = number + 1
         translated: list[KvEvent] = [CacheCleared()] if gap else []
@@ -74,7 +76,9 @@ class KvTranslator:
             if isinstance(event, _Cleared):
                 translated.append(CacheCleared())
             elif event.medium in (None, _DEVICE):
-                translated += self._stored(event) if isinstance(event, _Stored) else self._removed(event)
+                translated += (
+                    self._stored(event) if isinstance(event, _Stored) else self._removed(event)
+                )
         return translated
 
     def _stored(self, event: _Stored) -> Sequence[KvEvent]:
@@ -88,7 +92,10 @@ class KvTranslator:
             for image, offset in filter(_is_image, extra):
                 if offset >= 0:  # otherwise it began in an earlier block
                     (ids[at * size + offset],) = unpack_ids(image_word(image))
-        blocks = [(_hash(block), ids[at * size : (at + 1) * size]) for at, block in enumerate(event.block_hashes)]
+        blocks = [
+            (_hash(block), ids[at * size : (at + 1) * size])
+            for at, block in enumerate(event.block_hashes)
+        ]
         salt = next((key for key in extras[0] if not _is_image(key)), None) if extras else None
         return [BlocksStored(None if parent is None else _hash(parent), blocks, salt)]
 

@@ -1,8 +1,10 @@
-"""Makes vLLM's input of prompts with images: its processor's tensors, and the places of the images in the prompt.
+"""Makes vLLM's input of prompts with images: its processor's tensors, and the places of the images
+in the prompt.
 
-vLLM replaces the first placeholders of a prompt, also those in a prompt that is already expanded or that belong to its
-text. So it gets a prompt of placeholders only, and the places of what it makes of them are moved into the real one. A
-wrong place would end vLLM's process: the tokens of each must be equal.
+vLLM replaces the first placeholders of a prompt, also those in a prompt that is already expanded or
+that belong to its text. So it gets a prompt of placeholders only, and the places of what it makes
+of them are moved into the real one. A wrong place would end vLLM's process: the tokens of each must
+be equal.
 """
 
 import asyncio
@@ -26,7 +28,8 @@ _TRIAL = (320, 240)
 
 
 def load_processor(config: WorkerConfig) -> ImageProcessor:
-    """Returns the model's processor. Raises ValueError, OSError or ImportError, with the reason, if there is none."""
+    """Returns the model's processor. Raises ValueError, OSError or ImportError, with the reason, if
+    there is none."""
     processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     if processor is None:
         raise ValueError("the model has no vision")
@@ -34,12 +37,12 @@ def load_processor(config: WorkerConfig) -> ImageProcessor:
 
 
 class ImageRenderer:
-    """Renders one prompt at a time, on a thread: vLLM's cache of processed images must be used in the order of the
-    requests, and decoded images are large."""
+    """Renders one prompt at a time, on a thread: vLLM's cache of processed images must be used in
+    the order of the requests, and decoded images are large."""
 
     def __init__(self, llm: Any, processor: ImageProcessor) -> None:
-        """`llm`: an `AsyncLLM`. Raises what vLLM raises for a model that takes no images, and EngineFailed if vLLM
-        and the processor expand an image differently."""
+        """`llm`: an `AsyncLLM`. Raises what vLLM raises for a model that takes no images, and
+        EngineFailed if vLLM and the processor expand an image differently."""
         self._renderer = llm.renderer
         self._placeholder: int = llm.get_tokenizer().convert_tokens_to_ids(processor.placeholder)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-images")
@@ -50,9 +53,11 @@ class ImageRenderer:
         self._render(ids, EngineRequest("trial", ids, Sampling(), [], images=[trial]))
 
     async def render(self, ids: list[int], request: EngineRequest) -> Any:
-        """Returns the input for `AsyncLLM.generate`. `ids`: the request's prompt. Raises Invalid for a damaged image,
-        EngineFailed if vLLM expands the images differently."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._render, ids, request)
+        """Returns the input for `AsyncLLM.generate`. `ids`: the request's prompt. Raises Invalid
+        for a damaged image, EngineFailed if vLLM expands the images differently."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._render, ids, request
+        )
 
     def close(self) -> None:
         """Discards the prompts that wait."""
@@ -64,7 +69,10 @@ class ImageRenderer:
         cache = self._renderer.mm_processor_cache
         cached = [False] * len(hashes) if cache is None else cache.is_cached(hashes)
         try:
-            pixels = [None if known else read_pixels(one.data) for one, known in zip(images, cached, strict=True)]
+            pixels = [
+                None if known else read_pixels(one.data)
+                for one, known in zip(images, cached, strict=True)
+            ]
         except UnreadableImage as error:
             raise Invalid(str(error)) from error
         prompt = {
@@ -76,7 +84,13 @@ class ImageRenderer:
         (made,) = self._renderer.render_cmpl([prompt])
         expanded, places = made["prompt_token_ids"], made["mm_placeholders"]["image"]
         theirs = [expanded[place.offset : place.offset + place.length] for place in places]
-        if (theirs, made["mm_hashes"]["image"]) != ([ids[one.at : one.at + one.tokens] for one in images], hashes):
+        if (theirs, made["mm_hashes"]["image"]) != (
+            [ids[one.at : one.at + one.tokens] for one in images],
+            hashes,
+        ):
             raise EngineFailed("vLLM and the model's processor expand the images differently")
-        moved = [dataclasses.replace(place, offset=one.at) for place, one in zip(places, images, strict=True)]
+        moved = [
+            dataclasses.replace(place, offset=one.at)
+            for place, one in zip(places, images, strict=True)
+        ]
         return made | {"prompt_token_ids": ids, "mm_placeholders": {"image": moved}}

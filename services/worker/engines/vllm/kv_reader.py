@@ -15,7 +15,8 @@ BUFFERED_BATCHES = 100_000
 
 
 class KvEventReader:
-    """One subscription. To be made on the event loop, before the engine: events without a subscriber are lost."""
+    """One subscription. To be made on the event loop, before the engine: events without a
+    subscriber are lost."""
 
     def __init__(self) -> None:
         zmq = importlib.import_module("zmq")

@@ -1,6 +1,7 @@
 """Makes arguments for vLLM, and deltas from its outputs. Pure: does not import vLLM.
 
-Written for the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`); run with 0.32 on a CPU.
+Written for the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`); run
+with 0.32 on a CPU.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,14 +21,19 @@ _BLOCK_TOKENS = 16
 _LARK_BACKEND = "guidance"
 """llguidance, which reads all of Lark; the other backends and the automatic choice do not."""
 _MAX_SEED = 2**63 - 1
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.CANCELLED}
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.CANCELLED,
+}
 
 
 def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
     """Makes the keyword arguments for `AsyncEngineArgs`; the worker's `engine_args` override ours.
 
-    Prefix caching is on by default if the model allows it. The tokenizer stays (no `skip_tokenizer_init`): guided
-    decoding needs its vocabulary. It costs nothing, because requests set `detokenize=False`.
+    Prefix caching is on by default if the model allows it. The tokenizer stays (no
+    `skip_tokenizer_init`): guided decoding needs its vocabulary. It costs nothing, because requests
+    set `detokenize=False`.
     """
     overrides = config.engine_args or {}
     own: dict[str, Any] = {
@@ -42,7 +48,9 @@ def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
         own["max_model_len"] = config.max_model_len
     if config.kv_tokens is not None:
         own["block_size"] = size = int(overrides.get("block_size") or _BLOCK_TOKENS)
-        own["num_gpu_blocks_override"] = config.kv_tokens // size + 1  # vLLM keeps one block for itself
+        own["num_gpu_blocks_override"] = (
+            config.kv_tokens // size + 1
+        )  # vLLM keeps one block for itself
     return own | overrides
 
 
@@ -55,11 +63,13 @@ def publishes_events(arguments: Mapping[str, Any]) -> bool:
     )
 
 
-def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, caches: bool = True) -> dict[str, str]:
+def lacking(
+    arguments: Mapping[str, Any], sampling_fields: Collection[str], *, caches: bool = True
+) -> dict[str, str]:
     """Returns the features that an engine with these arguments lacks, and why.
 
-    `sampling_fields`: the fields of the installed `SamplingParams`; `caches`: whether the engine has a prefix cache,
-    which some models cannot have.
+    `sampling_fields`: the fields of the installed `SamplingParams`; `caches`: whether the engine
+    has a prefix cache, which some models cannot have.
     """
     lacks = {
         field.feature: "this release of vLLM has no such sampling parameter"
@@ -72,27 +82,36 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
         lacks |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
-        lacks |= dict.fromkeys(("guided", "grammar", VISION), "engine_args.skip_tokenizer_init is set")
+        lacks |= dict.fromkeys(
+            ("guided", "grammar", VISION), "engine_args.skip_tokenizer_init is set"
+        )
     elif guided_backend(arguments) != _LARK_BACKEND:
-        lacks["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
+        lacks["grammar"] = (
+            f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
+        )
     if (policy := arguments["scheduling_policy"]) != "priority":
         lacks["priority"] = f"engine_args.scheduling_policy is {policy}"
     if not publishes_events(arguments):
         lacks["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
     if not caches or arguments.get("enable_prefix_caching") is False:
-        lacks |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
+        lacks |= dict.fromkeys(
+            ("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model"
+        )
     return lacks
 
 
 def guided_backend(arguments: Mapping[str, Any]) -> str:
     """Returns vLLM's name of the library for structured output. An engine has one for all requests."""
     config = arguments.get("structured_outputs_config")
-    name = config.get("backend") if isinstance(config, Mapping) else getattr(config, "backend", None)
+    name = (
+        config.get("backend") if isinstance(config, Mapping) else getattr(config, "backend", None)
+    )
     return str(name or "auto")
 
 
 def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
-    """Makes keyword arguments for `SamplingParams`, except those with classes of vLLM. `own`: the model's defaults."""
+    """Makes keyword arguments for `SamplingParams`, except those with classes of vLLM. `own`: the
+    model's defaults."""
     sampling = with_defaults(request.sampling, own)
     most = max(1, sampling.max_tokens or 0)  # 0 is refused; the token is dropped
     arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS} | {
@@ -110,7 +129,8 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
 
 
 class Progress:
-    """Turns the outputs of one request, which hold only new tokens (`RequestOutputKind.DELTA`), into deltas."""
+    """Turns the outputs of one request, which hold only new tokens (`RequestOutputKind.DELTA`),
+    into deltas."""
 
     def __init__(self, request: EngineRequest) -> None:
         self._logprobs = request.sampling.logprobs
@@ -118,8 +138,8 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the contract does not
-        have."""
+        """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the
+        contract does not have."""
         (out,) = output.outputs
         ids = list(out.token_ids)
         finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)
@@ -135,8 +155,14 @@ class Progress:
             delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
             return delta
         if self._logprobs is not None and ids:
-            rows = ({other: float(entry.logprob) for other, entry in row.items()} for row in out.logprobs)
-            delta.logprobs = [chosen_first(token, row, self._logprobs) for token, row in zip(ids, rows, strict=True)]
+            rows = (
+                {other: float(entry.logprob) for other, entry in row.items()}
+                for row in out.logprobs
+            )
+            delta.logprobs = [
+                chosen_first(token, row, self._logprobs)
+                for token, row in zip(ids, rows, strict=True)
+            ]
         if finish is FinishReason.STOP:
             delta.stop_id = ids.pop()
             delta.stop_logprobs = delta.logprobs.pop() if delta.logprobs else None
@@ -144,6 +170,7 @@ class Progress:
 
 
 def _waited_s(stats: Any) -> float | None:
-    """Reads a request's `RequestStateStats`, which an engine with `disable_log_stats` does not make."""
+    """Reads a request's `RequestStateStats`, which an engine with `disable_log_stats` does not
+    make."""
     queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
     return max(scheduled - queued, 0.0) if queued and scheduled else None

@@ -8,7 +8,12 @@ from typing import Any
 from aiohttp import web
 
 PAGES = [
-    {"url": "https://example.org/tides", "title": "Tides", "text": "High water is at noon.", "age": "1 day ago"},
+    {
+        "url": "https://example.org/tides",
+        "title": "Tides",
+        "text": "High water is at noon.",
+        "age": "1 day ago",
+    },
     {"url": "https://docs.example.com/moon", "title": "Moon", "text": "The moon is full."},
 ]
 
@@ -40,7 +45,11 @@ class ProviderStub:
                 raise
         answer = self.answer
         if answer is None:
-            found = PAGES if call["tool"] == "web_search" else [page for page in PAGES if page["url"] == call["url"]]
+            found = (
+                PAGES
+                if call["tool"] == "web_search"
+                else [page for page in PAGES if page["url"] == call["url"]]
+            )
             answer = {"results": found}
         return web.json_response(answer, status=self.status)
 

@@ -26,7 +26,10 @@ from tests.frontend.turns.hosted.provider_stub import ProviderStub, provider
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
-LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+LOOK = {
+    "name": "look",
+    "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}},
+}
 IDS = [f"toolu_{letter * 24}" for letter in "ABCDEFGH"]
 FOUND = (
     "[1] Tides\nhttps://example.org/tides (1 day ago)\nHigh water is at noon.\n\n"
@@ -67,25 +70,40 @@ class Rounds(FakeGateway):
 
 
 @asynccontextmanager
-async def hosted(gateway: FakeGateway, **settings: Any) -> AsyncIterator[tuple[Served, ProviderStub]]:
+async def hosted(
+    gateway: FakeGateway, **settings: Any
+) -> AsyncIterator[tuple[Served, ProviderStub]]:
     async with provider() as stub:
         config = FrontendConfig(web_provider=stub.url, web_fetch=True, **settings)
         async with serving(gateway, config) as served:
             yield served, stub
 
 
-def body(*tools: dict[str, Any], messages: Sequence[Any] | None = None, **more: Any) -> dict[str, Any]:
+def body(
+    *tools: dict[str, Any], messages: Sequence[Any] | None = None, **more: Any
+) -> dict[str, Any]:
     asked = [{"role": "user", "content": "When is high water? See https://example.org/tides"}]
-    return {"model": MODEL, "max_tokens": 500, "tools": [*tools], "messages": [*(messages or asked)], **more}
+    return {
+        "model": MODEL,
+        "max_tokens": 500,
+        "tools": [*tools],
+        "messages": [*(messages or asked)],
+        **more,
+    }
 
 
 async def post(served: Served, path: str, request: dict[str, Any]) -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as http, http.post(served.url + path, json=request) as response:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(served.url + path, json=request) as response,
+    ):
         return response.status, await response.json()
 
 
 @asynccontextmanager
-async def streamed(served: Served, request: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+async def streamed(
+    served: Served, request: dict[str, Any]
+) -> AsyncIterator[aiohttp.ClientResponse]:
     """The response of POST /v1/messages, as a stream."""
     url, data = f"{served.url}/v1/messages", {**request, "stream": True}
     async with aiohttp.ClientSession() as http, http.post(url, json=data) as response:
@@ -106,5 +124,7 @@ def counted(served: Served) -> dict[str, float]:
         for sample in samples
         if sample.name == "turnwire_hosted_calls_total" and sample.labels["tool"] == "web_search"
     }
-    timed = [sample.value for sample in samples if sample.name == "turnwire_hosted_call_seconds_count"]
+    timed = [
+        sample.value for sample in samples if sample.name == "turnwire_hosted_call_seconds_count"
+    ]
     return {**found, "timed": sum(timed)}

@@ -1,4 +1,5 @@
-"""Hosted tools over HTTP: what each API sends, what the provider gets, and what the model reads now and next time."""
+"""Hosted tools over HTTP: what each API sends, what the provider gets, and what the model reads now
+and next time."""
 
 import asyncio
 import json
@@ -71,14 +72,21 @@ async def test_messages_streams_all_turns_as_one_message() -> None:
 
 
 async def test_returned_results_are_rendered_as_new_ones() -> None:
-    gateway = Rounds(FIRST, [*search(0, "moon", IDS[1]), *search(1, "sun", IDS[2]), finish(2)], LAST, LAST)
+    gateway = Rounds(
+        FIRST, [*search(0, "moon", IDS[1]), *search(1, "sun", IDS[2]), finish(2)], LAST, LAST
+    )
     async with hosted(gateway) as (served, _):
         first = await message(served, body(SEARCH))
         live = gateway.turns_of_last
         messages = [*body()["messages"], {"role": "assistant", "content": first["content"]}]
-        await message(served, body(SEARCH, messages=[*messages, {"role": "user", "content": "Sure?"}]))
+        await message(
+            served, body(SEARCH, messages=[*messages, {"role": "user", "content": "Sure?"}])
+        )
     assert live[1:] == [
-        Message("assistant", [Reasoning("I search.", "c2VhbA"), Text("Searching."), _call(IDS[0], "tides")]),
+        Message(
+            "assistant",
+            [Reasoning("I search.", "c2VhbA"), Text("Searching."), _call(IDS[0], "tides")],
+        ),
         Message("tool", [Result(IDS[0], [Text(FOUND)], name="web_search")]),
         Message("assistant", [_call(IDS[1], "moon"), _call(IDS[2], "sun")]),
         Message("tool", [Result(id, [Text(FOUND)], name="web_search") for id in IDS[1:3]]),
@@ -96,7 +104,9 @@ def _call(id: str, query: str) -> Call:
 
 
 async def test_deferred_call_beside_a_client_call_runs_with_the_next_request() -> None:
-    gateway = Rounds([*search(0), *call(1, "look", '{"at": "sea"}', call_id=IDS[1]), finish(2)], LAST, LAST)
+    gateway = Rounds(
+        [*search(0), *call(1, "look", '{"at": "sea"}', call_id=IDS[1]), finish(2)], LAST, LAST
+    )
     async with hosted(gateway) as (served, stub):
         first = await message(served, body(SEARCH, LOOK))
         assert [block["type"] for block in first["content"]] == ["server_tool_use", "tool_use"]
@@ -106,11 +116,21 @@ async def test_deferred_call_beside_a_client_call_runs_with_the_next_request() -
         messages.append({"role": "user", "content": [seen, {"type": "text", "text": "Go on."}]})
         second = await message(served, body(SEARCH, LOOK, messages=messages))
         live = gateway.turns_of_last
-        messages += [{"role": "assistant", "content": second["content"]}, {"role": "user", "content": "Thanks."}]
+        messages += [
+            {"role": "assistant", "content": second["content"]},
+            {"role": "user", "content": "Thanks."},
+        ]
         await message(served, body(SEARCH, LOOK, messages=messages))
-    assert [block["type"] for block in second["content"]] == ["web_search_tool_result", "thinking", "text"]
+    assert [block["type"] for block in second["content"]] == [
+        "web_search_tool_result",
+        "thinking",
+        "text",
+    ]
     assert second["content"][0]["tool_use_id"] == f"srv{IDS[0]}"
-    results = [Result(IDS[0], [Text(FOUND)], name="web_search"), Result(IDS[1], [Text("waves")], name="look")]
+    results = [
+        Result(IDS[0], [Text(FOUND)], name="web_search"),
+        Result(IDS[1], [Text("waves")], name="look"),
+    ]
     assert live[2] == Message("tool", [*results])
     assert gateway.turns_of_last[: len(live)] == live
 
@@ -120,11 +140,20 @@ async def test_many_rounds_pause_and_continue() -> None:
     async with hosted(gateway, web_max_rounds=2) as (served, _):
         first = await message(served, body(SEARCH))
         assert first["stop_reason"] == "pause_turn"
-        assert [block["type"] for block in first["content"]] == ["server_tool_use", "web_search_tool_result"] * 2
+        assert [block["type"] for block in first["content"]] == [
+            "server_tool_use",
+            "web_search_tool_result",
+        ] * 2
         messages = [*body()["messages"], {"role": "assistant", "content": first["content"]}]
         second = await message(served, body(SEARCH, messages=messages))
     assert second["stop_reason"] == "end_turn"
-    assert [turn.role for turn in gateway.turns_of_last] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [turn.role for turn in gateway.turns_of_last] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
 
 
 async def test_errors_of_calls_are_results() -> None:
@@ -138,21 +167,42 @@ async def test_errors_of_calls_are_results() -> None:
     async with hosted(gateway) as (served, stub):
         stub.status, stub.answer = 429, {}
         answer = await message(served, body({**SEARCH, "max_uses": 3}))
-        assert counted(served) == {"too_many_requests": 2, "query_too_long": 1, "max_uses_exceeded": 1, "timed": 2}
-    codes = [block["content"] for block in answer["content"] if block["type"] == "web_search_tool_result"]
+        assert counted(served) == {
+            "too_many_requests": 2,
+            "query_too_long": 1,
+            "max_uses_exceeded": 1,
+            "timed": 2,
+        }
+    codes = [
+        block["content"] for block in answer["content"] if block["type"] == "web_search_tool_result"
+    ]
     assert codes == [
         {"type": "web_search_tool_result_error", "error_code": code}
-        for code in ("too_many_requests", "too_many_requests", "query_too_long", "max_uses_exceeded")
+        for code in (
+            "too_many_requests",
+            "too_many_requests",
+            "query_too_long",
+            "max_uses_exceeded",
+        )
     ]
     assert answer["usage"]["server_tool_use"] == {"web_search_requests": 0, "web_fetch_requests": 0}
-    assert gateway.turns_of_last[-1].parts[0] == Result(IDS[0], [Text("Error: too_many_requests")], True, "web_search")
+    assert gateway.turns_of_last[-1].parts[0] == Result(
+        IDS[0], [Text("Error: too_many_requests")], True, "web_search"
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "status"),
-    [({"error": "unavailable"}, 200), ({"results": 3}, 200), ({}, 500), ({"results": [{"title": "no url"}]}, 200)],
+    [
+        ({"error": "unavailable"}, 200),
+        ({"results": 3}, 200),
+        ({}, 500),
+        ({"results": [{"title": "no url"}]}, 200),
+    ],
 )
-async def test_answer_outside_the_contract_is_unavailable(answer: dict[str, Any], status: int) -> None:
+async def test_answer_outside_the_contract_is_unavailable(
+    answer: dict[str, Any], status: int
+) -> None:
     async with hosted(Rounds(FIRST, LAST)) as (served, stub):
         stub.answer, stub.status = answer, status
         shown = await message(served, body(SEARCH))
@@ -193,7 +243,11 @@ async def test_domains_limit_calls_and_results() -> None:
 
 async def test_web_fetch_reads_pages_of_the_conversation() -> None:
     page = PAGES[0]["url"]
-    calls = [*fetch(0, page), *fetch(1, "https://other.example/?leak=1", IDS[1]), *fetch(2, "http://[::1]/", IDS[2])]
+    calls = [
+        *fetch(0, page),
+        *fetch(1, "https://other.example/?leak=1", IDS[1]),
+        *fetch(2, "http://[::1]/", IDS[2]),
+    ]
     gateway = Rounds([*calls, finish(3)], LAST)
     async with hosted(gateway) as (served, stub):
         answer = await message(served, body({**FETCH, "max_content_tokens": 12}))
@@ -247,7 +301,9 @@ async def test_responses_streams_web_search_calls() -> None:
             )
             events: list[Any] = [event async for event in stream]
     kinds = [event.type for event in events if "web_search" in event.type]
-    assert kinds == [f"response.web_search_call.{step}" for step in ("in_progress", "searching", "completed")]
+    assert kinds == [
+        f"response.web_search_call.{step}" for step in ("in_progress", "searching", "completed")
+    ]
     assert [event.sequence_number for event in events] == [*range(len(events))]
     answer = events[-1].response
     assert [item.type for item in answer.output] == [
@@ -275,13 +331,24 @@ async def test_responses_keeps_results_for_the_next_request(stored: bool) -> Non
         _, first = await post(served, "/v1/responses", {**base, "input": "When?"})
         live = gateway.turns_of_last
         assert [item["type"] for item in first["output"]] == [
-            *("reasoning", "message", "web_search_call", "reasoning", "web_search_call", "function_call", "reasoning")
+            *(
+                "reasoning",
+                "message",
+                "web_search_call",
+                "reasoning",
+                "web_search_call",
+                "function_call",
+                "reasoning",
+            )
         ]
         output = {"type": "function_call_output", "call_id": IDS[2], "output": "waves"}
         if stored:
             again = {**base, "previous_response_id": first["id"], "input": [output]}
         else:  # as Codex: without ids, and calls with their own members only
-            kept = [{name: value for name, value in item.items() if name != "id"} for item in first["output"]]
+            kept = [
+                {name: value for name, value in item.items() if name != "id"}
+                for item in first["output"]
+            ]
             again = {**base, "input": [{"role": "user", "content": "When?"}, *kept, output]}
         status, second = await post(served, "/v1/responses", again)
     assert (status, second["status"]) == (200, "completed")
@@ -289,7 +356,9 @@ async def test_responses_keeps_results_for_the_next_request(stored: bool) -> Non
     assert restored[: len(live)] == [comparable(turn) for turn in live]
     moon, look = Call(IDS[1], "web_search", '{"query": "moon"}'), Call(IDS[2], "look", "{}")
     assert restored[len(live)] == Message("assistant", [moon, look])
-    assert [part.call_id for part in gateway.turns_of_last[-1].parts if isinstance(part, Result)] == IDS[1:3]
+    assert [
+        part.call_id for part in gateway.turns_of_last[-1].parts if isinstance(part, Result)
+    ] == IDS[1:3]
 
 
 def comparable(turn: Message) -> Message:
@@ -309,7 +378,9 @@ async def test_responses_end_with_a_turn_without_tools() -> None:
     gateway = Rounds(FIRST, LAST)
     async with hosted(gateway, web_max_rounds=1) as (served, _):
         _, answer = await post(
-            served, "/v1/responses", {"model": MODEL, "input": "?", "tools": [{"type": "web_search"}]}
+            served,
+            "/v1/responses",
+            {"model": MODEL, "input": "?", "tools": [{"type": "web_search"}]},
         )
     assert answer["status"] == "completed"
     assert gateway.turns[-1].conversation.tool_choice.mode == "none"
@@ -320,7 +391,10 @@ async def test_responses_limits_calls_by_max_tool_calls() -> None:
     request = {"model": MODEL, "input": "?", "tools": [{"type": "web_search"}], "max_tool_calls": 1}
     async with hosted(gateway) as (served, stub):
         _, answer = await post(served, "/v1/responses", request)
-    assert [item["status"] for item in answer["output"] if item["type"] == "web_search_call"] == ["completed", "failed"]
+    assert [item["status"] for item in answer["output"] if item["type"] == "web_search_call"] == [
+        "completed",
+        "failed",
+    ]
     assert len(stub.calls) == 1
 
 
@@ -328,7 +402,9 @@ async def test_cached_search_is_refused() -> None:
     gateway = Rounds(LAST)
     tool = {"type": "web_search", "external_web_access": False}
     async with hosted(gateway) as (served, _):
-        status, _ = await post(served, "/v1/responses", {"model": MODEL, "input": "?", "tools": [tool]})
+        status, _ = await post(
+            served, "/v1/responses", {"model": MODEL, "input": "?", "tools": [tool]}
+        )
     conversation = gateway.turns[0].conversation
     assert (status, conversation.tools) == (200, [])
     assert "not available on this server: web_search." in conversation.system[-1].text
@@ -342,14 +418,21 @@ async def test_token_ids_are_refused() -> None:
 
 async def test_key_is_sent_as_a_bearer_token(tmp_path: Any) -> None:
     (tmp_path / "key").write_text("secret\n")
-    async with hosted(Rounds(FIRST, LAST), web_provider_key_file=str(tmp_path / "key")) as (served, stub):
+    async with hosted(Rounds(FIRST, LAST), web_provider_key_file=str(tmp_path / "key")) as (
+        served,
+        stub,
+    ):
         await message(served, body(SEARCH))
     assert stub.keys == ["Bearer secret"]
 
 
 async def test_chat_answers_with_the_text_after_the_search() -> None:
     options = {"user_location": {"type": "approximate", "approximate": {"city": "Oslo"}}}
-    request = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "web_search_options": options}
+    request = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "?"}],
+        "web_search_options": options,
+    }
     gateway = Rounds(FIRST, LAST)
     async with hosted(gateway) as (served, stub):
         status, answer = await post(served, "/v1/chat/completions", request)
@@ -359,18 +442,28 @@ async def test_chat_answers_with_the_text_after_the_search() -> None:
     assert choice["message"]["reasoning_content"] == "I search.So it is noon."
     assert "tool_calls" not in choice["message"]
     assert stub.calls == [
-        {"tool": "web_search", "query": "tides", "user_location": {"type": "approximate", "city": "Oslo"}}
+        {
+            "tool": "web_search",
+            "query": "tides",
+            "user_location": {"type": "approximate", "city": "Oslo"},
+        }
     ]
     assert gateway.turns_of_last[-1].role == "tool"
 
 
 async def test_chat_without_a_provider_reports_that_it_cannot_search() -> None:
     gateway = Rounds(LAST)
-    request = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "web_search_options": {}}
+    request = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "?"}],
+        "web_search_options": {},
+    }
     async with serving(gateway) as served:
         status, _ = await post(served, "/v1/chat/completions", request)
     assert status == 200
-    assert "not available on this server: web_search." in gateway.turns[0].conversation.system[0].text
+    assert (
+        "not available on this server: web_search." in gateway.turns[0].conversation.system[0].text
+    )
 
 
 async def test_counting_sees_the_same_tools() -> None:
@@ -380,9 +473,17 @@ async def test_counting_sees_the_same_tools() -> None:
         for path in ("/v1/messages/count_tokens", "/v1/tokenize"):
             status, _ = await post(served, path, body(SEARCH))
             assert status == 200
-        chat = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "web_search_options": {}}
+        chat = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "?"}],
+            "web_search_options": {},
+        }
         await post(served, "/v1/tokenize", chat)
-    tokenized = [conversation.tools for _, _, conversation, _ in gateway.tokenized if conversation is not None]
+    tokenized = [
+        conversation.tools
+        for _, _, conversation, _ in gateway.tokenized
+        if conversation is not None
+    ]
     tools = gateway.turns[0].conversation.tools
     assert gateway.counted[0].tools == tokenized[0] == tools
     assert [tool.name for tool in tokenized[1]] == ["web_search"]

@@ -42,7 +42,9 @@ async def server() -> AsyncIterator[str]:
         return f"# Page\nof {url}"
 
     listening = socket.create_server(("127.0.0.1", 0))
-    uvicorn_server = uvicorn.Server(uvicorn.Config(app.streamable_http_app(), log_level="error", lifespan="on"))
+    uvicorn_server = uvicorn.Server(
+        uvicorn.Config(app.streamable_http_app(), log_level="error", lifespan="on")
+    )
     serving_task = asyncio.create_task(uvicorn_server.serve([listening]))
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     uvicorn_server.should_exit = True
@@ -57,8 +59,13 @@ def config(url: str, **settings: Any) -> FrontendConfig:
 async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
     provider = provider_of(config(server))
     assert isinstance(provider, McpProvider)
-    search, fetch = HostedTool("web_search", allowed_domains=["example.org"]), HostedTool("web_fetch")
-    assert await provider.run(search, "tides") == [WebSource(TIDES["url"], "Tides", TIDES["content"])]
+    search, fetch = (
+        HostedTool("web_search", allowed_domains=["example.org"]),
+        HostedTool("web_fetch"),
+    )
+    assert await provider.run(search, "tides") == [
+        WebSource(TIDES["url"], "Tides", TIDES["content"])
+    ]
     page = await provider.run(fetch, "https://example.org/")
     assert page == [WebSource("https://example.org/", "Page", "# Page\nof https://example.org/")]
     with pytest.raises(ProviderError) as caught:
@@ -69,7 +76,10 @@ async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
         WebSource("https://example.org/tides", "Two pages", TEXT),
         WebSource("https://example.com/moon", "https://example.com/moon"),
     ]
-    for tool in (plain.run(search, "tides"), provider_of(config(server, web_search_tool="no")).run(search, "tides")):
+    for tool in (
+        plain.run(search, "tides"),
+        provider_of(config(server, web_search_tool="no")).run(search, "tides"),
+    ):
         with pytest.raises(ProviderError) as caught:
             await tool
         assert caught.value.code == "unavailable"
@@ -78,7 +88,9 @@ async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
 async def test_message_searches_with_mcp(server: str) -> None:
     async with serving(Rounds(FIRST, LAST), config(server)) as served:
         answer = await message(served, body(SEARCH))
-    assert [page["url"] for page in answer["content"][3]["content"]] == ["https://example.org/tides"]
+    assert [page["url"] for page in answer["content"][3]["content"]] == [
+        "https://example.org/tides"
+    ]
 
 
 async def test_missing_server_is_unavailable() -> None:

@@ -62,7 +62,10 @@ def test_url_of_the_model_alone_is_refused() -> None:
     assert refusal(FETCH, PUBLIC, elsewhere, allow_private=False) == "url_not_in_prior_context"
     for turn, code in ((own, "url_not_in_prior_context"), (found, None)):
         assert refusal(FETCH, PUBLIC, Conversation("m", [turn]), allow_private=False) == code
-    assert refusal(FETCH, PUBLIC, Conversation("m", [], system=[Text(PUBLIC)]), allow_private=False) is None
+    assert (
+        refusal(FETCH, PUBLIC, Conversation("m", [], system=[Text(PUBLIC)]), allow_private=False)
+        is None
+    )
 
 
 def test_query_length_is_limited() -> None:
@@ -83,7 +86,9 @@ def test_query_length_is_limited() -> None:
         ("nonsense", ["example.com"], [], False),
     ],
 )
-def test_lists_of_domains_permit_urls(url: str, allowed: list[str], blocked: list[str], expected: bool) -> None:
+def test_lists_of_domains_permit_urls(
+    url: str, allowed: list[str], blocked: list[str], expected: bool
+) -> None:
     tool = HostedTool("web_search", allowed_domains=allowed, blocked_domains=blocked)
     assert is_permitted(tool, url) is expected
 

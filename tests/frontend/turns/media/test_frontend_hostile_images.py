@@ -1,4 +1,5 @@
-"""Images made to harm a server: each is read or refused with status 400, and other requests are answered meanwhile."""
+"""Images made to harm a server: each is read or refused with status 400, and other requests are
+answered meanwhile."""
 
 import asyncio
 import struct
@@ -27,7 +28,12 @@ BOMB = zlib.compress(bytes(200_000_000), 9)
 
 
 def chunk(name: bytes, content: bytes = b"") -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return (
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+    )
 
 
 def png(*chunks: bytes, width: int = 8, height: int = 8, depth: int = 8) -> bytes:
@@ -69,7 +75,9 @@ def bombs() -> Iterator[bytes]:
     yield png(chunk(b"abCd") * 50_000, body)
     yield png(chunk(b"IDAT") * 50_000, body)
     yield gif(9, 9, b"\x21\xfe" + (b"\xff" + b"A" * 255) * 4000 + b"\0")
-    yield gif(9, 9, b"\x2c" + struct.pack("<HHHHB", 60_000, 60_000, 60_000, 60_000, 0) + b"\x08\x01\0\0")
+    yield gif(
+        9, 9, b"\x2c" + struct.pack("<HHHHB", 60_000, 60_000, 60_000, 60_000, 0) + b"\x08\x01\0\0"
+    )
     whole = image(64, 64, "JPEG", progressive=True)
     at = whole.rindex(b"\xff\xda")
     yield whole[:-2] + whole[at:-2] * 50_000 + whole[-2:]
@@ -123,8 +131,13 @@ async def test_hostile_images_harm_neither_the_server_nor_other_requests() -> No
     store, gateway = Store(), seeing()
     statuses: list[int] = []
     before = memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again: the images took some to make
-    async with serving(gateway, put_image=store.put) as served, aiohttp.ClientSession(served.url) as http:
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # the peak starts again: the images took some to make
+    async with (
+        serving(gateway, put_image=store.put) as served,
+        aiohttp.ClientSession(served.url) as http,
+    ):
 
         async def ask(data: str) -> int:
             async with http.post(CHAT.path, json=body(data)) as answer:
@@ -147,12 +160,25 @@ async def test_hostile_images_harm_neither_the_server_nor_other_requests() -> No
         meanwhile.cancel()
         assert set(statuses) == {200, 400}
         assert [await ask(encoded(data)) for data in unusual] == [200] * len(unusual)
-        for garbage in ("", "=", "====", "AAA", "AA=A", "!!!!", "AAAA\nAAAA", "\ud800", "AAAAA===", "ÄÄÄÄ"):
+        for garbage in (
+            "",
+            "=",
+            "====",
+            "AAA",
+            "AA=A",
+            "!!!!",
+            "AAAA\nAAAA",
+            "\ud800",
+            "AAAAA===",
+            "ÄÄÄÄ",
+        ):
             assert await ask(garbage) == 400
     assert memory_mb("VmHWM") - before < PEAK_MB
 
 
 def memory_mb(name: str) -> int:
     """`VmRSS`: the memory of this process; `VmHWM`: its peak."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)
+    )
     return int(line.split()[1]) // 1024

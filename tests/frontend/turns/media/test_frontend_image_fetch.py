@@ -44,7 +44,16 @@ class Names(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         number = socket.AI_NUMERICHOST
-        return [ResolveResult(hostname=host, host=self._address, port=self._port, family=family, proto=0, flags=number)]
+        return [
+            ResolveResult(
+                hostname=host,
+                host=self._address,
+                port=self._port,
+                family=family,
+                proto=0,
+                flags=number,
+            )
+        ]
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -128,11 +137,15 @@ async def test_image_of_an_allowed_host_is_fetched_once(
 
 
 @pytest.mark.parametrize("path", ["/moved", "/page", "/large", "/missing"])
-async def test_other_answers_become_a_note(path: str, internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_answers_become_a_note(
+    path: str, internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api, url = APIS[0], f"https://images.example{path}"
     async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice({"image"})
+        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice(
+            {"image"}
+        )
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
         assert "images.example/" not in str(served.lines)
     assert internet.requests == {path: 1}
@@ -152,16 +165,22 @@ async def test_other_answers_become_a_note(path: str, internet: Internet, monkey
         "https://images.example/" + "x" * 4096,
     ],
 )
-async def test_other_urls_are_not_fetched(url: str, internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_urls_are_not_fetched(
+    url: str, internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api = APIS[1]
     async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice({"image"})
+        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice(
+            {"image"}
+        )
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
     assert not internet.requests
 
 
-async def test_model_without_vision_needs_no_fetch(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_without_vision_needs_no_fetch(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api = APIS[1]
     async with serving(FakeGateway(cards=[CARD]), LIMITED, put_image=Store().put) as served:
@@ -180,16 +199,23 @@ async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.M
         pass
 
 
-async def test_images_of_a_request_are_fetched_together(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_images_of_a_request_are_fetched_together(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A host that does not answer delays a turn by one timeout."""
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api, urls = APIS[0], [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
     async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(await post(served, api.path, api.body([link(api, url) for url in urls]))) == HELLO
+        assert (
+            api.text(await post(served, api.path, api.body([link(api, url) for url in urls])))
+            == HELLO
+        )
     assert internet.requests == {"/together": 3}
 
 
-async def test_small_answers_fill_the_cache_too(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_answers_fill_the_cache_too(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(image_fetch, "CACHE_BYTES", 1024)
     fetcher = internet.fetcher()
     for number in (*range(9), 0):
@@ -200,7 +226,9 @@ async def test_small_answers_fill_the_cache_too(internet: Internet, monkeypatch:
         pass
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1"]
+)
 async def test_name_of_a_private_address_is_not_resolved(address: str) -> None:
     with pytest.raises(OSError, match="private"):
         await PublicResolver(Names(address, 443)).resolve("images.example")

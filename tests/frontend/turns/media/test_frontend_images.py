@@ -1,4 +1,5 @@
-"""Images over each API, for models with vision: the conversation that the pipeline gets, and what is stored."""
+"""Images over each API, for models with vision: the conversation that the pipeline gets, and what
+is stored."""
 
 import asyncio
 import base64
@@ -88,10 +89,17 @@ async def test_model_with_vision_gets_a_reference_and_no_note(api: Api, place: s
     async with serving(gateway, put_image=store.put) as served:
         for _ in range(2):  # the client sends the image again with every request
             assert api.text(await post(served, api.path, body)) == HELLO
-        counting = {name: value for name, value in body.items() if name not in ("max_tokens", "stream", "store")}
+        counting = {
+            name: value
+            for name, value in body.items()
+            if name not in ("max_tokens", "stream", "store")
+        }
         await post(served, api.counting, counting)
     conversations = [turn.conversation for turn in gateway.turns]
-    conversations += [*gateway.counted, *(one for *_, one, _ in gateway.tokenized if one is not None)]
+    conversations += [
+        *gateway.counted,
+        *(one for *_, one, _ in gateway.tokenized if one is not None),
+    ]
     assert [media(conversation) for conversation in conversations] == [[SEEN]] * 3
     assert store.images == {SEEN.hash: PNG}
     assert store.puts[SEEN.hash] == 1
@@ -138,7 +146,9 @@ async def test_counting_stores_no_image() -> None:
         for api in APIS:
             body = api.body([api.image()])
             await post(
-                served, api.counting, {k: v for k, v in body.items() if k not in ("stream", "store", "max_tokens")}
+                served,
+                api.counting,
+                {k: v for k, v in body.items() if k not in ("stream", "store", "max_tokens")},
             )
     assert not store.images
 
@@ -148,7 +158,10 @@ async def test_tenants_share_no_images(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(line("alpha", "alpha") + line("beta", "beta"))
     config = FrontendConfig(api_keys_file=str(keys))
-    async with serving(gateway, config, put_image=store.put) as served, aiohttp.ClientSession(served.url) as http:
+    async with (
+        serving(gateway, config, put_image=store.put) as served,
+        aiohttp.ClientSession(served.url) as http,
+    ):
         for tenant in ("alpha", "beta", "alpha"):
             body = MESSAGES.body([MESSAGES.image()])
             async with http.post(MESSAGES.path, json=body, headers={"x-api-key": tenant}) as answer:
@@ -164,28 +177,44 @@ async def test_tenants_share_no_images(tmp_path: Path) -> None:
     [
         (b"no image", "Could not process image"),
         (PNG[:50], "Could not process image"),
-        (PNG + bytes(MAX_BYTES), f"image exceeds 5 MB maximum: {len(PNG) + MAX_BYTES} bytes > {MAX_BYTES} bytes"),
-        (image(8001, 1), "At least one of the image dimensions exceed max allowed size: 8000 pixels"),
+        (
+            PNG + bytes(MAX_BYTES),
+            f"image exceeds 5 MB maximum: {len(PNG) + MAX_BYTES} bytes > {MAX_BYTES} bytes",
+        ),
+        (
+            image(8001, 1),
+            "At least one of the image dimensions exceed max allowed size: 8000 pixels",
+        ),
     ],
     ids=["other data", "cut", "bytes", "pixels"],
 )
-async def test_unusable_image_is_refused_in_the_words_of_each_api(api: Api, data: bytes, reason: str) -> None:
+async def test_unusable_image_is_refused_in_the_words_of_each_api(
+    api: Api, data: bytes, reason: str
+) -> None:
     store = Store()
     async with serving(seeing(), put_image=store.put) as served:
         error = await refused(
             served,
             api,
             api.result_body(
-                {"type": "text", "text": "x"} if api is not RESPONSES else {"type": "input_text", "text": "x"},
+                {"type": "text", "text": "x"}
+                if api is not RESPONSES
+                else {"type": "input_text", "text": "x"},
                 api.image(encoded(data)),
             ),
         )
     assert not store.images
     if api is MESSAGES:
-        place = "" if reason.startswith("Could") else "messages.2.content.0.tool_result.content.1.image.source.base64: "
+        place = (
+            ""
+            if reason.startswith("Could")
+            else "messages.2.content.0.tool_result.content.1.image.source.base64: "
+        )
         assert (error["type"], error["message"]) == ("invalid_request_error", place + reason)
         return
-    param = "messages[2].content[1].image_url.url" if api is CHAT else "input[2].output[1].image_url"
+    param = (
+        "messages[2].content[1].image_url.url" if api is CHAT else "input[2].output[1].image_url"
+    )
     code = "image_parse_error" if reason.startswith("Could") else "image_too_large"
     assert (error["param"], error["code"]) == (param, code)
     assert error["message"] == f"Invalid '{param}': {reason}."
@@ -193,7 +222,9 @@ async def test_unusable_image_is_refused_in_the_words_of_each_api(api: Api, data
 
 async def test_only_messages_refuses_another_type_than_stated() -> None:
     async with serving(seeing(), put_image=Store().put) as served:
-        error = await refused(served, MESSAGES, MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")]))
+        error = await refused(
+            served, MESSAGES, MESSAGES.body([MESSAGES.image(IMAGE, "image/jpeg")])
+        )
         assert error["message"] == (
             "messages.0.content.0.image.source.base64: The image was specified using the image/jpeg media type, but "
             "the image appears to be a image/png image"
@@ -219,7 +250,10 @@ async def test_image_that_cannot_be_stored_fails_the_request() -> None:
     store.error = Unavailable("the bus does not answer")
     body = MESSAGES.body([MESSAGES.image()])
     async with serving(seeing(), put_image=store.put) as served:
-        async with aiohttp.ClientSession(served.url) as http, http.post(MESSAGES.path, json=body) as answer:
+        async with (
+            aiohttp.ClientSession(served.url) as http,
+            http.post(MESSAGES.path, json=body) as answer,
+        ):
             assert answer.status == 503
         assert not served.gateway.turns
         store.error = None
@@ -254,7 +288,9 @@ async def test_pages_of_a_pdf_are_text_and_images(api: Api) -> None:
     ]
     pages = [part for part in first if isinstance(part, Media)]
     assert [type(part) for part in first] == [Text, Media] * 3 + [Text]
-    assert {(page.media_type, page.width, page.height) for page in pages} == {("image/jpeg", 1176, 1568)}
+    assert {(page.media_type, page.width, page.height) for page in pages} == {
+        ("image/jpeg", 1176, 1568)
+    }
     assert {page.hash for page in pages} == set(store.images)
     assert len(store.images) == 3
 
@@ -263,7 +299,10 @@ async def test_scanned_pdf_is_its_images() -> None:
     gateway = seeing()
     async with serving(gateway, put_image=Store().put) as served:
         assert (
-            MESSAGES.text(await post(served, MESSAGES.path, MESSAGES.body([MESSAGES.pdf(encoded(pdf("")))]))) == HELLO
+            MESSAGES.text(
+                await post(served, MESSAGES.path, MESSAGES.body([MESSAGES.pdf(encoded(pdf("")))]))
+            )
+            == HELLO
         )
     text, page = gateway.turns[0].conversation.messages[0].parts
     assert text == Text("Title: plan.pdf\n\n[page 1: no text]")
@@ -271,7 +310,9 @@ async def test_scanned_pdf_is_its_images() -> None:
     assert page.hash
 
 
-async def test_first_documents_of_a_request_have_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_documents_of_a_request_have_the_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A later document must not change the prompt of earlier ones."""
     monkeypatch.setattr(pdf_reader, "PAGE_IMAGES", 3)
     gateway = seeing()
@@ -288,7 +329,11 @@ async def test_first_documents_of_a_request_have_the_images(monkeypatch: pytest.
 async def test_continued_response_has_the_images_of_the_stored_one() -> None:
     store, gateway = Store(), seeing()
     async with serving(gateway, put_image=store.put) as served:
-        first = json.loads(await post(served, RESPONSES.path, RESPONSES.body([RESPONSES.image()]) | {"store": True}))
+        first = json.loads(
+            await post(
+                served, RESPONSES.path, RESPONSES.body([RESPONSES.image()]) | {"store": True}
+            )
+        )
         chained = RESPONSES.body("And?") | {"previous_response_id": first["id"]}
         await post(served, RESPONSES.path, chained)
         assert media(gateway.turns[1].conversation) == [SEEN]
@@ -299,7 +344,10 @@ async def test_continued_response_has_the_images_of_the_stored_one() -> None:
 async def test_background_response_has_its_images(stream: bool) -> None:
     store, gateway = Store(), seeing()
     async with serving(gateway, put_image=store.put) as served:
-        body = RESPONSES.body([RESPONSES.image()], stream=stream) | {"store": True, "background": True}
+        body = RESPONSES.body([RESPONSES.image()], stream=stream) | {
+            "store": True,
+            "background": True,
+        }
         answer = await post(served, RESPONSES.path, body)
         if not stream:
             await gateway.opening.wait()
@@ -323,11 +371,17 @@ async def test_compactions_keep_the_images_of_their_turns() -> None:
     async with serving(gateway, put_image=store.put) as served:
         body = RESPONSES.body([RESPONSES.image()])
         await post(
-            served, RESPONSES.path, {**body, "context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+            served,
+            RESPONSES.path,
+            {**body, "context_management": [{"type": "compaction", "compact_threshold": 1000}]},
         )
         await post(served, "/v1/responses/compact", {"model": MODEL, "input": body["input"]})
         gateway.steps = lambda: [[finish(0)]]  # no summary: the whole conversation is answered
-        await post(served, MESSAGES.path, MESSAGES.body([MESSAGES.image()]) | {"context_management": {"edits": [edit]}})
+        await post(
+            served,
+            MESSAGES.path,
+            MESSAGES.body([MESSAGES.image()]) | {"context_management": {"edits": [edit]}},
+        )
     assert [media(turn.conversation) for turn in gateway.turns] == [[SEEN]] * 5
     assert store.puts[SEEN.hash] == 1
 
@@ -339,7 +393,9 @@ async def test_every_turn_of_an_answer_with_hosted_tools_has_the_images() -> Non
         config = FrontendConfig(web_provider=stub.url)
         async with serving(gateway, config, put_image=store.put) as served:
             await post(
-                served, MESSAGES.path, MESSAGES.body([MESSAGES.image()]) | {"tools": [SEARCH], "max_tokens": 500}
+                served,
+                MESSAGES.path,
+                MESSAGES.body([MESSAGES.image()]) | {"tools": [SEARCH], "max_tokens": 500},
             )
     assert [media(turn.conversation) for turn in gateway.turns] == [[SEEN]] * 2
 
@@ -353,7 +409,9 @@ async def test_responses_of_a_connection_have_the_images_of_earlier_ones() -> No
         http.ws_connect(RESPONSES.path) as ws,
     ):
         for content in ([RESPONSES.image()], "And?"):
-            body = {name: value for name, value in RESPONSES.body(content).items() if name != "stream"}
+            body = {
+                name: value for name, value in RESPONSES.body(content).items() if name != "stream"
+            }
             await ws.send_json({"type": "response.create", **body, **previous})
             frame = await ws.receive_json(timeout=60)
             while frame["type"] != "response.completed":
@@ -364,11 +422,16 @@ async def test_responses_of_a_connection_have_the_images_of_earlier_ones() -> No
 
 @pytest.mark.parametrize(("card", "sees"), [(CARD, False), (SEEING, True)])
 async def test_models_are_listed_with_what_they_see(card: ModelCard, sees: bool) -> None:
-    async with serving(FakeGateway(cards=[card])) as served, aiohttp.ClientSession(served.url) as http:
+    async with (
+        serving(FakeGateway(cards=[card])) as served,
+        aiohttp.ClientSession(served.url) as http,
+    ):
         async with http.get(f"/v1/models/{MODEL}") as answer:
             assert (await answer.json())["capabilities"]["image_input"] == {"supported": sees}
         async with http.get("/codex/models.json") as answer:
-            assert (await answer.json())["models"][0]["input_modalities"] == (["text", "image"] if sees else ["text"])
+            assert (await answer.json())["models"][0]["input_modalities"] == (
+                ["text", "image"] if sees else ["text"]
+            )
 
 
 async def test_data_is_not_held_by_a_running_turn() -> None:
@@ -388,7 +451,9 @@ async def test_data_is_not_held_by_a_running_turn() -> None:
     assert [source.data for source in sources] == [""] * 3
 
 
-async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started, go = Semaphore(0), Semaphore(0)
     running: list[int] = []
 
@@ -404,7 +469,9 @@ async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(monkeypatch
     monkeypatch.setattr(image_reader, "read_facts", slow)
     async with serving(seeing(), put_image=Store().put) as served:
         asks = [
-            asyncio.create_task(post(served, CHAT.path, CHAT.body([CHAT.image(encoded(image(side, 1)))])))
+            asyncio.create_task(
+                post(served, CHAT.path, CHAT.body([CHAT.image(encoded(image(side, 1)))]))
+            )
             for side in range(1, 5)
         ]
         assert await asyncio.to_thread(started.acquire, timeout=60)
@@ -419,6 +486,11 @@ async def test_one_image_is_decoded_at_a_time_though_clients_hang_up(monkeypatch
 def test_model_without_vision_that_takes_over_gets_notes() -> None:
     result = Result("c", [Text("Look:"), SEEN])
     conversation = Conversation(
-        "m", [Message("user", [SEEN]), Message("assistant", [Call("c", "f", "{}")]), Message("tool", [result])]
+        "m",
+        [
+            Message("user", [SEEN]),
+            Message("assistant", [Call("c", "f", "{}")]),
+            Message("tool", [result]),
+        ],
     )
     assert media_of(without_images(conversation)) == [Media("image", "image/png", len(PNG))] * 2

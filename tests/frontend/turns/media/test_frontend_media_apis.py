@@ -1,4 +1,5 @@
-"""Images and PDFs over each API: the conversation that the pipeline gets, and the note in the answer."""
+"""Images and PDFs over each API: the conversation that the pipeline gets, and the note in the
+answer."""
 
 import base64
 import json
@@ -34,7 +35,10 @@ class Api(NamedTuple):
 
     def image(self, data: str = IMAGE, media_type: str = "image/png") -> dict[str, Any]:
         if self.path == "/v1/messages":
-            return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+            return {
+                "type": "image",
+                "source": {"type": "base64", "media_type": media_type, "data": data},
+            }
         url = f"data:{media_type};base64,{data}"
         if self.path == "/v1/responses":
             return {"type": "input_image", "image_url": url}
@@ -43,9 +47,18 @@ class Api(NamedTuple):
     def pdf(self, data: str) -> dict[str, Any]:
         if self.path == "/v1/messages":
             source = {"type": "base64", "media_type": "application/pdf", "data": data}
-            return {"type": "document", "source": source, "title": "plan.pdf", "citations": {"enabled": False}}
+            return {
+                "type": "document",
+                "source": source,
+                "title": "plan.pdf",
+                "citations": {"enabled": False},
+            }
         file = {"filename": "plan.pdf", "file_data": f"data:application/pdf;base64,{data}"}
-        return {"type": "input_file", **file} if self.path == "/v1/responses" else {"type": "file", "file": file}
+        return (
+            {"type": "input_file", **file}
+            if self.path == "/v1/responses"
+            else {"type": "file", "file": file}
+        )
 
     def body(self, *turns: Any, stream: bool = False) -> dict[str, Any]:
         body = messages(*turns) | {"stream": stream}
@@ -57,14 +70,24 @@ class Api(NamedTuple):
         """A request with these parts in the result of a tool."""
         if self.path == "/v1/messages":
             use = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
-            return self.body("Look.", [use], [{"type": "tool_result", "tool_use_id": "toolu_1", "content": parts}])
+            return self.body(
+                "Look.",
+                [use],
+                [{"type": "tool_result", "tool_use_id": "toolu_1", "content": parts}],
+            )
         if self.path == "/v1/responses":
             call = {"type": "function_call", "call_id": "call_1", "name": "Read", "arguments": "{}"}
             output = {"type": "function_call_output", "call_id": "call_1", "output": parts}
-            return {**self.body("Look."), "input": [{"role": "user", "content": "Look."}, call, output]}
+            return {
+                **self.body("Look."),
+                "input": [{"role": "user", "content": "Look."}, call, output],
+            }
         body, function = self.body("Look."), {"name": "Read", "arguments": "{}"}
         body["messages"] += [
-            {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": parts},
         ]
         return body
@@ -73,12 +96,20 @@ class Api(NamedTuple):
         """The text of an answer, whole or streamed."""
         if not answer.startswith(("data:", "event:")):
             return self._whole(json.loads(answer))
-        events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
+        events = [
+            json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")
+        ]
         if self.path == "/v1/messages":
-            return "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
+            return "".join(
+                event["delta"].get("text", "")
+                for event in events
+                if event["type"] == "content_block_delta"
+            )
         if self.path == "/v1/responses":
             return self._whole(events[-1]["response"])
-        return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+        return "".join(
+            choice["delta"].get("content") or "" for event in events for choice in event["choices"]
+        )
 
     def _whole(self, document: Any) -> str:
         if self.path == "/v1/messages":
@@ -109,14 +140,18 @@ async def test_note_is_sent_once_and_is_not_in_prompts(api: Api, stream: bool) -
         first = [api.image()]
         answer = api.text(await post(served, api.path, api.body(first, stream=stream)))
         assert answer == HELLO + notice({"image"})
-        again = api.text(await post(served, api.path, api.body(first, answer, "And?", stream=stream)))
+        again = api.text(
+            await post(served, api.path, api.body(first, answer, "And?", stream=stream))
+        )
         assert again == HELLO
         # As if there had been no note: the prompt before, the model's own text, the user's.
         turns = [turn.conversation.messages for turn in served.gateway.turns]
         assert turns[1][:1] == turns[0]
         assert [part for turn in turns[1][1:] for part in turn.parts] == [Text(HELLO), Text("And?")]
         # A document of another kind gets a note of its own.
-        more = api.text(await post(served, api.path, api.body(first, answer, [api.pdf(LOCKED)], stream=stream)))
+        more = api.text(
+            await post(served, api.path, api.body(first, answer, [api.pdf(LOCKED)], stream=stream))
+        )
         assert more == HELLO + notice({"document"})
         (part,) = served.gateway.turns[-1].conversation.messages[-1].parts
         assert isinstance(part, Media)
@@ -132,7 +167,11 @@ async def test_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
         for name in ("max_tokens", "stream", "store"):
             body.pop(name, None)
         await post(served, api.counting, body)
-        counted = [one for one in [*served.gateway.counted, *(c for *_, c, _ in served.gateway.tokenized)] if one]
+        counted = [
+            one
+            for one in [*served.gateway.counted, *(c for *_, c, _ in served.gateway.tokenized)]
+            if one
+        ]
         for conversation in (served.gateway.turns[0].conversation, *counted):
             assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
         assert len(counted) == 1
@@ -142,9 +181,15 @@ async def test_pdf_in_a_tool_result_of_claude_code_is_read() -> None:
     api = APIS[0]
     use = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
     block = api.pdf(PLAN) | {"title": None, "context": "Read by a tool."}
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Read."}, block]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": [{"type": "text", "text": "Read."}, block],
+    }
     async with serving() as served:
-        assert api.text(await post(served, api.path, api.body("Read it.", [use], [result]))) == HELLO
+        assert (
+            api.text(await post(served, api.path, api.body("Read it.", [use], [result]))) == HELLO
+        )
         (part,) = served.gateway.turns[0].conversation.messages[-1].parts
     assert isinstance(part, Result)
     assert part.parts == [Text("Read."), Text(f"Context: Read by a tool.\n\n{TEXT}")]
@@ -152,10 +197,15 @@ async def test_pdf_in_a_tool_result_of_claude_code_is_read() -> None:
 
 async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
     """Codex does not send images to a model with only text in its profile."""
-    omitted = {"type": "input_text", "text": "image content omitted because you do not support image input"}
+    omitted = {
+        "type": "input_text",
+        "text": "image content omitted because you do not support image input",
+    }
     api = APIS[2]
     async with serving() as served:
-        assert api.text(await post(served, api.path, api.body([omitted]))) == HELLO + notice({"image"})
+        assert api.text(await post(served, api.path, api.body([omitted]))) == HELLO + notice(
+            {"image"}
+        )
         assert served.gateway.turns[0].conversation.messages[0].parts == [Media("image")]
 
 
@@ -170,20 +220,28 @@ async def test_chained_response_has_the_note_once() -> None:
 
 
 async def test_summary_has_no_note() -> None:
-    """Each of the three compactions; the answer after one has the note, since its image is still there."""
+    """Each of the three compactions; the answer after one has the note, since its image is still
+    there."""
     api = APIS[2]
     body = api.body([api.image()])
     async with serving() as served:
-        compacted = json.loads(await post(served, "/v1/responses/compact", {"model": MODEL, "input": body["input"]}))
+        compacted = json.loads(
+            await post(served, "/v1/responses/compact", {"model": MODEL, "input": body["input"]})
+        )
         trigger = {**body, "input": [*body["input"], {"type": "compaction_trigger"}]}
         triggered = json.loads(await post(served, api.path, trigger))
-        managed = {**body, "context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+        managed = {
+            **body,
+            "context_management": [{"type": "compaction", "compact_threshold": 1000}],
+        }
         answered = json.loads(await post(served, api.path, managed))
         assert api.text(json.dumps(answered)) == HELLO + notice({"image"})
         summaries = [compacted["output"][-1], triggered["output"][-1], answered["output"][0]]
         assert [summary["type"] for summary in summaries] == ["compaction"] * 3
         for summary in summaries:
-            await post(served, api.path, {**body, "input": [summary, {"role": "user", "content": "And?"}]})
+            await post(
+                served, api.path, {**body, "input": [summary, {"role": "user", "content": "And?"}]}
+            )
             texts = [
                 part.text
                 for message in served.gateway.turns[-1].conversation.messages

@@ -1,8 +1,26 @@
 import pytest
 
-from schemas.conversation import Call, Conversation, Message, OutputFormat, Part, Reasoning, Sampling, Text
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    OutputFormat,
+    Part,
+    Reasoning,
+    Sampling,
+    Text,
+)
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+)
 from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
 from services.frontend.turns.shortening import request_summary
 from tests.frontend.frontend_fakes import call, finish, reasoning, text
@@ -64,7 +82,16 @@ def test_note_ends_the_text_of_a_turn_without_calls(singly: bool) -> None:
         [*reasoning(0, "Hm."), finish(1)],
         [finish(0)],
     ],
-    ids=["call", "text behind a call", "reasoning last", "cut", "stop string", "failed", "no text", "nothing"],
+    ids=[
+        "call",
+        "text behind a call",
+        "reasoning last",
+        "cut",
+        "stop string",
+        "failed",
+        "no text",
+        "nothing",
+    ],
 )
 def test_every_other_turn_is_unchanged(events: list[TurnEvent], singly: bool) -> None:
     assert through(events, singly=singly) == events
@@ -86,7 +113,8 @@ def test_text_is_sent_while_its_end_is_held() -> None:
 
 
 @pytest.mark.parametrize(
-    "kinds", [{"image"}, {"document"}, {"audio"}, {"image", "document"}, {"image", "document", "audio"}]
+    "kinds",
+    [{"image"}, {"document"}, {"audio"}, {"image", "document"}, {"image", "document", "audio"}],
 )
 def test_returned_note_is_removed_and_prevents_another(kinds: set[str]) -> None:
     made = Message("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
@@ -102,7 +130,9 @@ def test_returned_note_is_removed_and_prevents_another(kinds: set[str]) -> None:
 
 
 def test_conversation_without_a_note_stays_the_same_object() -> None:
-    conversation = Conversation("m", [Message("user", [Text("Hi")]), Message("assistant", [Text("[Note] hi")])])
+    conversation = Conversation(
+        "m", [Message("user", [Text("Hi")]), Message("assistant", [Text("[Note] hi")])]
+    )
     found, kinds = without_notices(conversation)
     assert found is conversation
     assert not kinds

@@ -118,7 +118,9 @@ async def test_memory_limit_ends_only_the_process_of_the_document(reading: Readi
     blank = zlib.compressobj(1)
     deflated = b"".join(blank.compress(bytes(1_000_000)) for _ in range(600)) + blank.flush()
     bomb = pdf_of([zlib.compress(deflated, 1)], filters="[/FlateDecode/FlateDecode]")
-    await check_bomb(reading, bomb, reading.reader(memory_bytes=512 * 1024 * 1024, cpu_s=60, wall_s=60))
+    await check_bomb(
+        reading, bomb, reading.reader(memory_bytes=512 * 1024 * 1024, cpu_s=60, wall_s=60)
+    )
 
 
 @pytest.mark.slow
@@ -127,7 +129,9 @@ async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading)
     await check_bomb(reading, bomb, reading.reader(cpu_s=1, wall_s=60))
 
 
-async def test_text_is_read_where_pages_cannot_be_images(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_text_is_read_where_pages_cannot_be_images(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
         if command[-1] != "0":
             command = (command[0], "-c", """print('{"problem": "too large to read"}')""")
@@ -139,9 +143,13 @@ async def test_text_is_read_where_pages_cannot_be_images(reading: Reading, monke
     assert made.messages[0].parts == [Text("[page 1]\nFirst page.")]
 
 
-async def test_document_larger_than_the_cache_is_read(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_document_larger_than_the_cache_is_read(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pdf_reader, "CACHE_BYTES", 64)
-    assert await read(reading.reader(), given(pdf("First page."))) == [Text("[page 1]\nFirst page.")]
+    assert await read(reading.reader(), given(pdf("First page."))) == [
+        Text("[page 1]\nFirst page.")
+    ]
 
 
 async def check_bomb(reading: Reading, bomb: bytes, reader: PdfReader) -> None:

@@ -1,4 +1,5 @@
-"""Renders the output items of calls: functions, freeform tools, built-in tools, and searches that this server runs."""
+"""Renders the output items of calls: functions, freeform tools, built-in tools, and searches that
+this server runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +27,9 @@ class FunctionItem(OutputItem):
     dispatch = "tool_call_dispatch"
     prefix, kind, member = "fc", "function_call", "arguments"
 
-    def __init__(self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str) -> None:
+    def __init__(
+        self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str
+    ) -> None:
         super().__init__(writer, f"{self.prefix}_{turn}{index:03d}", index)
         self.plain = True
         self.name = name
@@ -56,7 +59,13 @@ class FunctionItem(OutputItem):
         return True
 
     def _json(self, status: str) -> Raw:
-        call = {"id": self.id, "type": self.kind, "status": status, "call_id": self.call_id, "name": self.name.name}
+        call = {
+            "id": self.id,
+            "type": self.kind,
+            "status": status,
+            "call_id": self.call_id,
+            "name": self.name.name,
+        }
         namespace = {"namespace": self.name.namespace} if self.name.namespace else {}
         return raw(call | {self.member: self.text} | namespace)
 
@@ -67,7 +76,9 @@ class CustomItem(FunctionItem):
     delta = "custom_tool_call_input"
     prefix, kind, member = "ctc", "custom_tool_call", "input"
 
-    def __init__(self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str) -> None:
+    def __init__(
+        self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str
+    ) -> None:
         super().__init__(writer, turn, index, name, call_id)
         self.plain = False
         self._input = FreeformInput()
@@ -89,12 +100,14 @@ class CustomItem(FunctionItem):
 
 
 class BuiltInItem(OutputItem):
-    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call, for which
-    the client returns an error to the model."""
+    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a
+    function call, for which the client returns an error to the model."""
 
     dispatch = "tool_call_dispatch"
 
-    def __init__(self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str) -> None:
+    def __init__(
+        self, writer: EventWriter, turn: str, index: int, name: ToolName, call_id: str
+    ) -> None:
         super().__init__(writer, f"{ID_PREFIXES[name.kind]}_{turn}{index:03d}", index)
         self._kind = name.kind
         self._call_id = call_id
@@ -121,7 +134,15 @@ class BuiltInItem(OutputItem):
         return self._members is not None
 
     def _json(self, status: str, members: dict[str, Any]) -> Raw:
-        return raw({"id": self.id, "type": f"{self._kind}_call", "status": status, "call_id": self._call_id} | members)
+        return raw(
+            {
+                "id": self.id,
+                "type": f"{self._kind}_call",
+                "status": status,
+                "call_id": self._call_id,
+            }
+            | members
+        )
 
 
 class SearchItem(OutputItem):
@@ -162,9 +183,17 @@ class SearchItem(OutputItem):
 
 
 def results_item(id: str, results: Sequence[HostedResult]) -> Raw:
-    """The item that carries results to the next request, in the `encrypted_content` of reasoning, which every agent
-    returns unchanged. A `web_search_call` has no member for results, and agents drop members that they do not know."""
-    return raw({"id": id, "type": "reasoning", "summary": [], "encrypted_content": pack(msgspec.json.encode(results))})
+    """The item that carries results to the next request, in the `encrypted_content` of reasoning,
+    which every agent returns unchanged. A `web_search_call` has no member for results, and agents
+    drop members that they do not know."""
+    return raw(
+        {
+            "id": id,
+            "type": "reasoning",
+            "summary": [],
+            "encrypted_content": pack(msgspec.json.encode(results)),
+        }
+    )
 
 
 class _LocalShell(Struct, omit_defaults=True):
@@ -200,11 +229,14 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 
 
 def _built_in_call(kind: str, arguments: str) -> dict[str, Any] | None:
-    """The members that are specific to a complete call of a built-in tool; None where the arguments are invalid."""
+    """The members that are specific to a complete call of a built-in tool; None where the arguments
+    are invalid."""
     try:
         if kind == "local_shell":
             action = _local_shell.decode(arguments)
-            return {"action": {"type": "exec", **msgspec.to_builtins(action), "env": action.env or {}}}
+            return {
+                "action": {"type": "exec", **msgspec.to_builtins(action), "env": action.env or {}}
+            }
         if kind == "shell":
             return {"action": _shell.decode(arguments), "environment": None}
         if kind == "apply_patch":
@@ -213,4 +245,7 @@ def _built_in_call(kind: str, arguments: str) -> dict[str, Any] | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     # An event is one line, whatever line breaks the model put between its tokens.
-    return {"arguments": Raw(msgspec.json.format(arguments.encode(), indent=-1)), "execution": "client"}
+    return {
+        "arguments": Raw(msgspec.json.format(arguments.encode(), indent=-1)),
+        "execution": "client",
+    }

@@ -67,12 +67,15 @@ class ResponseState:
 
     def cut_by(self, finish: Finish) -> bool:
         """Whether a limit ended the turn early. A prefill, which generates nothing, is not cut."""
-        return finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT) and not self.shape.prefill
+        return (
+            finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT) and not self.shape.prefill
+        )
 
     def finish(self, usage: Usage, *, cut: bool) -> None:
         """Ends the Response of a finished turn. `cut`: a limit ended it early.
 
-        `completed_at` is the time of this call where the reply has a clock, otherwise that of the reply.
+        `completed_at` is the time of this call where the reply has a clock, otherwise that of the
+        reply.
         """
         reply = self.reply
         self._completed_at = int(reply.now()) if reply.now is not None else reply.created
@@ -91,7 +94,9 @@ class ResponseState:
             created_at=reply.created,
             status=status,
             completed_at=self._completed_at if status == "completed" else None,
-            error=failure(self.failure) if self.failure is not None and status == "failed" else None,
+            error=failure(self.failure)
+            if self.failure is not None and status == "failed"
+            else None,
             incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
             model=reply.model,
             output=list(self.items),

@@ -9,8 +9,8 @@ from services.frontend.turns.interfaces import Reply
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
-"""An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no other type without
-content; openai-python and the AI SDK skip it."""
+"""An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no
+other type without content; openai-python and the AI SDK skip it."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -18,7 +18,10 @@ class EventWriter:
     """Writes the events of one stream."""
 
     def __init__(self, reply: Reply) -> None:
-        self._dispatched = {"tool_call_dispatch": reply.dispatch, "reasoning_dispatch": reply.dispatch_reasoning}
+        self._dispatched = {
+            "tool_call_dispatch": reply.dispatch,
+            "reasoning_dispatch": reply.dispatch_reasoning,
+        }
         self.number = 0
         """The `sequence_number` of the next event."""
         self._out: list[bytes] = []
@@ -37,12 +40,14 @@ class EventWriter:
         self.event(f"output_item.{step}", {"output_index": index, "item": item})
 
     def delta(self, head: bytes, text: str, tail: bytes) -> None:
-        """Writes a piece of an item; `head` and `tail`: the bytes around its number and text, from the item."""
+        """Writes a piece of an item; `head` and `tail`: the bytes around its number and text, from
+        the item."""
         self._out.append(b'%b%d,"delta":%b%b' % (head, self.number, _encode(text), tail))
         self.number += 1
 
     def dispatch(self, name: str, index: int, item: Raw) -> None:
-        """Writes a finished item again, for operators and clients that requested it. The event has no number."""
+        """Writes a finished item again, for operators and clients that requested it. The event has
+        no number."""
         if self._dispatched[name]:
             data = _encode({"type": name, "output_index": index, "item": item})
             self._out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
@@ -65,10 +70,13 @@ def delta_head(event: str, id: str, index: int, place: str = "") -> bytes:
 
 
 def payloads(rendered: bytes) -> list[bytes]:
-    """The JSON of every event in a rendered stream, for WebSocket frames or replays. Dispatch events and `[DONE]` are
-    left out, so in a whole stream the event with `sequence_number` n is at index n."""
+    """The JSON of every event in a rendered stream, for WebSocket frames or replays. Dispatch
+    events and `[DONE]` are left out, so in a whole stream the event with `sequence_number` n is at
+    index n."""
     frames = rendered.split(b"\n\n")
-    return [frame.partition(b"\ndata: ")[2] for frame in frames if frame.startswith(b"event: response.")]
+    return [
+        frame.partition(b"\ndata: ")[2] for frame in frames if frame.startswith(b"event: response.")
+    ]
 
 
 def sse_frame(payload: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Renders output items: the events of each while its block is open, and its JSON in the Response.
 
-A text or reasoning item opens with its first character, so it is never empty. The text does not depend on how the
-turn's events were split.
+A text or reasoning item opens with its first character, so it is never empty. The text does not
+depend on how the turn's events were split.
 """
 
 import re
@@ -72,7 +72,8 @@ class OutputItem(ABC):
         self.head = delta_head(f"response.{self.delta}.delta", id, index, self.place)
         self.tail = b"}\n\n"
         self.plain = False
-        """Whether the next piece only has to be appended to `pieces` and written between `head` and `tail`."""
+        """Whether the next piece only has to be appended to `pieces` and written between `head` and
+        `tail`."""
 
     @property
     def text(self) -> str:
@@ -103,8 +104,8 @@ class OutputItem(ABC):
         """The item in the Response; None where it has none."""
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        """Writes the events that repeat the content. Returns whether `output_item.done` follows: agents run calls on
-        it, so a cut-off call that looks complete has none."""
+        """Writes the events that repeat the content. Returns whether `output_item.done` follows:
+        agents run calls on it, so a cut-off call that looks complete has none."""
         return True
 
     def _event(self, name: str, fields: dict[str, Any]) -> None:
@@ -139,27 +140,46 @@ class MessageItem(OutputItem):
 
     @override
     def final(self, stop: BlockStop) -> Raw | None:
-        return self._json("completed" if stop.complete else "incomplete", self._part()) if self.pieces else None
+        return (
+            self._json("completed" if stop.complete else "incomplete", self._part())
+            if self.pieces
+            else None
+        )
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
         for index, annotation in enumerate(self.annotations):
             fields = {"content_index": 0, "annotation_index": index, "annotation": annotation}
             self._event("output_text.annotation.added", fields)
-        self._event("output_text.done", {"content_index": 0, "text": self.text, "logprobs": self._logprobs})
+        self._event(
+            "output_text.done", {"content_index": 0, "text": self.text, "logprobs": self._logprobs}
+        )
         self._event("content_part.done", {"content_index": 0, "part": self._part()})
         return True
 
     def _part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text, "annotations": self.annotations, "logprobs": self._logprobs}
+        return {
+            "type": "output_text",
+            "text": self.text,
+            "annotations": self.annotations,
+            "logprobs": self._logprobs,
+        }
 
     def _json(self, status: str, *content: dict[str, Any]) -> Raw:
-        return raw({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
+        return raw(
+            {
+                "id": self.id,
+                "type": "message",
+                "status": status,
+                "role": "assistant",
+                "content": content,
+            }
+        )
 
 
 class ReasoningItem(OutputItem):
-    """Reasoning. A requested summary is the whole reasoning: pieces are sent as pieces of the summary, and the raw text
-    follows at the end. If both were sent in pieces, OpenClaw would show the text twice; the AI SDK and Codex show only
-    the summary."""
+    """Reasoning. A requested summary is the whole reasoning: pieces are sent as pieces of the
+    summary, and the raw text follows at the end. If both were sent in pieces, OpenClaw would show
+    the text twice; the AI SDK and Codex show only the summary."""
 
     dispatch = "reasoning_dispatch"
 
@@ -172,10 +192,17 @@ class ReasoningItem(OutputItem):
     @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
         if text and not self.pieces:
-            self.writer.item("added", self.index, raw({"id": self.id, "type": "reasoning", "summary": []}))
-            self._event("content_part.added", {"content_index": 0, "part": _part("reasoning_text", "")})
+            self.writer.item(
+                "added", self.index, raw({"id": self.id, "type": "reasoning", "summary": []})
+            )
+            self._event(
+                "content_part.added", {"content_index": 0, "part": _part("reasoning_text", "")}
+            )
             if self._summary:
-                self._event("reasoning_summary_part.added", {"summary_index": 0, "part": _part("summary_text", "")})
+                self._event(
+                    "reasoning_summary_part.added",
+                    {"summary_index": 0, "part": _part("summary_text", "")},
+                )
             self.plain = True
         super().add(text)
 
@@ -186,7 +213,12 @@ class ReasoningItem(OutputItem):
         text = Raw(_encode(self.text))
         summary = [_part("summary_text", text)] if self._summary else []
         content = [_part("reasoning_text", text)]
-        item: dict[str, Any] = {"id": self.id, "type": "reasoning", "summary": summary, "content": content}
+        item: dict[str, Any] = {
+            "id": self.id,
+            "type": "reasoning",
+            "summary": summary,
+            "content": content,
+        }
         if self._sealed:
             item["encrypted_content"] = stop.seal
         if not stop.complete:
@@ -196,10 +228,15 @@ class ReasoningItem(OutputItem):
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
         text = self.text
         self._event("reasoning_text.done", {"content_index": 0, "text": text})
-        self._event("content_part.done", {"content_index": 0, "part": _part("reasoning_text", text)})
+        self._event(
+            "content_part.done", {"content_index": 0, "part": _part("reasoning_text", text)}
+        )
         if self._summary:
             self._event("reasoning_summary_text.done", {"summary_index": 0, "text": text})
-            self._event("reasoning_summary_part.done", {"summary_index": 0, "part": _part("summary_text", text)})
+            self._event(
+                "reasoning_summary_part.done",
+                {"summary_index": 0, "part": _part("summary_text", text)},
+            )
         return True
 
 
@@ -215,13 +252,16 @@ def _part(kind: str, text: str | Raw) -> dict[str, Any]:
 def url_citations(text: str, titles: Mapping[str, str]) -> list[dict[str, Any]]:
     """The `url_citation` annotations of a text, in its order. `titles`: the titles of pages by URL.
 
-    A citation covers a Markdown link with the URL, or else the URL. Indexes count characters; the end is exclusive.
+    A citation covers a Markdown link with the URL, or else the URL. Indexes count characters; the
+    end is exclusive.
     """
     written = [url for url in titles if url in text]
     if not written:
         return []
     urls = "|".join(map(re.escape, sorted(written, key=len, reverse=True)))
-    pattern = re.compile(rf"\[[^\[\]\n]*\]\(<?(?P<linked>{urls}){_ENDS}>?[^()\n]*\)|(?P<bare>{urls}){_ENDS}")
+    pattern = re.compile(
+        rf"\[[^\[\]\n]*\]\(<?(?P<linked>{urls}){_ENDS}>?[^()\n]*\)|(?P<bare>{urls}){_ENDS}"
+    )
     citations = []
     for match in pattern.finditer(text):
         url = match["linked"] or match["bare"]

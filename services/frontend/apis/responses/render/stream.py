@@ -8,8 +8,9 @@
     BlockStop complete                      function_call_arguments.done, output_item.done [, tool_call_dispatch]
     Finish                                  response.completed, [DONE]
 
-Codex and the SDK's tool runner start a tool at its `output_item.done`, while the stream continues. The end of a message
-is delayed until the next event shows whether the turn was cut off in the message.
+Codex and the SDK's tool runner start a tool at its `output_item.done`, while the stream continues.
+The end of a message is delayed until the next event shows whether the turn was cut off in the
+message.
 """
 
 from collections.abc import Sequence
@@ -76,7 +77,8 @@ class ResponsesStream(TurnRenderer[None], Renderer):
         """Titles of pages that searches found, by URL."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """`response.created` and `response.in_progress`, and the items that were made before the turn."""
+        """`response.created` and `response.in_progress`, and the items that were made before the
+        turn."""
         self.state.tokens.start(prepared[0])
         if (shape := self.state.shape).compared:
             self.state.diagnostics = diagnostics(prepared[0].comparison, compacted=shape.compacted)
@@ -90,7 +92,13 @@ class ResponsesStream(TurnRenderer[None], Renderer):
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent as one."""
         item = self._item
-        if item is not None and item.plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+        if (
+            item is not None
+            and item.plain
+            and len(events) == 1
+            and type(first := events[0]) is Delta
+            and first.text
+        ):
             # Does what `item.add` and `take` do, in half the time.
             item.pieces.append(first.text)
             writer = self._writer
@@ -109,8 +117,8 @@ class ResponsesStream(TurnRenderer[None], Renderer):
         return self._writer.take()
 
     def break_off(self) -> bytes:
-        """Ends the output of a cancelled turn: writes the pending end of a message. An open item is incomplete in the
-        Response."""
+        """Ends the output of a cancelled turn: writes the pending end of a message. An open item is
+        incomplete in the Response."""
         if not self.state.ended:
             self._break_off()
         return self._writer.take()
@@ -134,7 +142,12 @@ class ResponsesStream(TurnRenderer[None], Renderer):
         self.state.tokens.add(event)
 
     def _new_item(self, start: BlockStart) -> OutputItem:
-        writer, turn, index, shape = self._writer, self._turn, len(self.state.items), self.state.shape
+        writer, turn, index, shape = (
+            self._writer,
+            self._turn,
+            len(self.state.items),
+            self.state.shape,
+        )
         if start.kind == "text":
             return MessageItem(writer, turn, index, shape)
         if start.kind == "reasoning":
@@ -142,7 +155,13 @@ class ResponsesStream(TurnRenderer[None], Renderer):
         if start.kind == "hosted":
             return SearchItem(writer, turn, index, start)
         name = tool_name(shape.names, start.name or "")
-        kind = BuiltInItem if name.kind in ID_PREFIXES else CustomItem if name.kind == "custom" else FunctionItem
+        kind = (
+            BuiltInItem
+            if name.kind in ID_PREFIXES
+            else CustomItem
+            if name.kind == "custom"
+            else FunctionItem
+        )
         return kind(writer, turn, index, name, start.call_id or f"call_{turn}{start.block}")
 
     def _close(self, stop: BlockStop) -> None:
@@ -173,7 +192,9 @@ class ResponsesStream(TurnRenderer[None], Renderer):
         for result in carried:
             search = self._searches.pop(result.call_id)
             self._titles |= {source.url: source.title for source in result.sources}
-            self.state.items[search.index] = search.finish(result, with_sources=self.state.shape.sources)
+            self.state.items[search.index] = search.finish(
+                result, with_sources=self.state.shape.sources
+            )
         if carried:
             self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
         self._turn = event.turn
@@ -215,8 +236,9 @@ class _HiddenItem(OutputItem):
 
 
 class CompactionStream(ResponsesStream):
-    """Renders a compaction: one item with the model's summary, sealed. Codex treats any other item as a failure, so
-    neither reasoning nor text is sent; before the item the stream has only keep-alive events."""
+    """Renders a compaction: one item with the model's summary, sealed. Codex treats any other item
+    as a failure, so neither reasoning nor text is sent; before the item the stream has only
+    keep-alive events."""
 
     def __init__(self, reply: Reply, shape: ResponsesShape, sealer: TextSealer) -> None:
         super().__init__(reply, shape)
@@ -235,7 +257,11 @@ class CompactionStream(ResponsesStream):
             self._fail(NO_SUMMARY, out)
             return
         sealed = seal_summary(self._sealer, summary)
-        item = {"id": f"cmp_{self.state.reply.turn}000", "type": "compaction", "encrypted_content": sealed}
+        item = {
+            "id": f"cmp_{self.state.reply.turn}000",
+            "type": "compaction",
+            "encrypted_content": sealed,
+        }
         self._add_whole(Raw(msgspec.json.encode(item)))
         self.state.finish(event.usage, cut=False)  # a summary is used even if it reached the limit
         self._end()
@@ -245,7 +271,8 @@ class ResponsesCollector(Collector):
     """Collects one turn into a document, from the final state of the stream, so that both agree."""
 
     def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
-        """`user_messages`: set for POST /v1/responses/compact: the messages that its document repeats."""
+        """`user_messages`: set for POST /v1/responses/compact: the messages that its document
+        repeats."""
         self.stream = stream
         self._user_messages = user_messages
 

@@ -1,6 +1,7 @@
 """Decodes and checks the body of a Responses request. Members that are stored or echoed stay raw.
 
-This needs neither store nor key: the caller fetches the objects that `previous_response_id` and `references` name.
+This needs neither store nor key: the caller fetches the objects that `previous_response_id` and
+`references` name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,8 @@ class ResponsesRequest(Struct, frozen=True):
     echo: dict[str, Any]
     """The members of a Response object that repeat the request."""
     prefill: bool
-    """Only compute the prompt, generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    """Only compute the prompt, generate nothing (`generate: false`,
+    `prompt_cache_options.prewarm`)."""
     cache_ttl: str | None = None
     """How long the client expects to use the prompt's prefix; a key of `CACHE_TTLS`."""
     comparison: str | None = None
@@ -71,10 +73,15 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        return [kind.id for kind in self.kinds[self.earlier :] if is_reference(kind) and kind.id is not None]
+        return [
+            kind.id
+            for kind in self.kinds[self.earlier :]
+            if is_reference(kind) and kind.id is not None
+        ]
 
     def place(self, index: int) -> str:
-        """The place of an item for error messages: in the request's own input, or in the history before it."""
+        """The place of an item for error messages: in the request's own input, or in the history
+        before it."""
         return f"history[{index}]" if index < self.earlier else f"input[{index - self.earlier}]"
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
@@ -84,10 +91,13 @@ class ResponsesRequest(Struct, frozen=True):
     def with_history(self, items: Sequence[Raw]) -> "ResponsesRequest":
         """Returns the request with these items before its own. Raises Invalid."""
         kinds = item_kinds(items, "history")
-        return replace(self, items=[*items, *self.items], kinds=[*kinds, *self.kinds], earlier=len(items))
+        return replace(
+            self, items=[*items, *self.items], kinds=[*kinds, *self.kinds], earlier=len(items)
+        )
 
     def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
-        """Returns the request with stored items in place of the references to them. Raises NotFound."""
+        """Returns the request with stored items in place of the references to them. Raises
+        NotFound."""
         items = [*self.items]
         for index, kind in enumerate(self.kinds):
             if is_reference(kind) and kind.id is not None:
@@ -98,11 +108,13 @@ class ResponsesRequest(Struct, frozen=True):
 
     def own(self) -> "ResponsesRequest":
         """Returns the request without the items before its own."""
-        return replace(self, items=self.items[self.earlier :], kinds=self.kinds[self.earlier :], earlier=0)
+        return replace(
+            self, items=self.items[self.earlier :], kinds=self.kinds[self.earlier :], earlier=0
+        )
 
     def without_input(self) -> "ResponsesRequest":
-        """Returns the part that rendering the answer needs: the items would keep the bytes of the whole request in
-        memory."""
+        """Returns the part that rendering the answer needs: the items would keep the bytes of the
+        whole request in memory."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
         return replace(self, body=body, items=[], kinds=[], earlier=0)
 
@@ -112,12 +124,19 @@ def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
     body = decode_body(_decode, data, explain)
     if is_set(body.conversation):
         raise unsupported(
-            "conversation", "names a stored conversation, which this server does not keep; send its items"
+            "conversation",
+            "names a stored conversation, which this server does not keep; send its items",
         )
     if is_set(body.prompt):
-        raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
+        raise unsupported(
+            "prompt", "names a stored prompt, which this server does not have; send its text"
+        )
     if body.background and body.store is False:
-        raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
+        raise Invalid(
+            "Background responses need 'store' to be true.",
+            param="background",
+            code="invalid_value",
+        )
     items = body.input or []
     if isinstance(items, str):
         content = [{"type": "input_text", "text": body.input}]
@@ -154,7 +173,8 @@ def _settings(kind: type[S], raw: Raw, place: str) -> S:
 
 
 def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
-    """The kind of each item. Raises Invalid for one that is not an object, and for a reference without an id."""
+    """The kind of each item. Raises Invalid for one that is not an object, and for a reference
+    without an id."""
     kinds = [convert(wire.ItemKind, item, f"{place}[{index}]") for index, item in enumerate(items)]
     for index, kind in enumerate(kinds):
         if kind.type == _REFERENCE and kind.id is None:
@@ -163,29 +183,40 @@ def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
 
 
 def is_reference(kind: wire.ItemKind) -> bool:
-    """Whether the item names a stored one; natively the type of such an item may be missing or null."""
-    return kind.type == _REFERENCE or (kind.type is None and kind.role is None and kind.id is not None)
+    """Whether the item names a stored one; natively the type of such an item may be missing or
+    null."""
+    return kind.type == _REFERENCE or (
+        kind.type is None and kind.role is None and kind.id is not None
+    )
 
 
 def _one_line(raw: Raw) -> Raw:
-    """A copy of the JSON without line breaks between its tokens, which an indented request has. A copy, because a part
-    of the body would keep the whole body in memory while the answer is rendered."""
+    """A copy of the JSON without line breaks between its tokens, which an indented request has. A
+    copy, because a part of the body would keep the whole body in memory while the answer is
+    rendered."""
     text = bytes(raw)
     return Raw(msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text)
 
 
-def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]) -> dict[str, Any]:
-    """The members of a Response that repeat the request: its values, or the native defaults. On one line, as events
-    must be."""
+def _echo(
+    body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]
+) -> dict[str, Any]:
+    """The members of a Response that repeat the request: its values, or the native defaults. On one
+    line, as events must be."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     reasoning_settings: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
     if reasoning.context is not None:
         reasoning_settings["context"] = reasoning.context
     text_settings: Any = _one_line(body.text)
     if text.format is None:
-        text_settings = {"format": {"type": "text"}, **({"verbosity": text.verbosity} if text.verbosity else {})}
+        text_settings = {
+            "format": {"type": "text"},
+            **({"verbosity": text.verbosity} if text.verbosity else {}),
+        }
     echo: dict[str, Any] = {
-        "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
+        "instructions": None
+        if body.instructions is None
+        else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
         "tools": _echoed_tools(body.tools or [], memo),
         "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
@@ -216,7 +247,11 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
 
 def _echoed_tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:
     def read(_: bytes) -> Raw:
-        return Raw(msgspec.json.encode([_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]))
+        return Raw(
+            msgspec.json.encode(
+                [_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]
+            )
+        )
 
     return memo.get(b",".join(tools), read)
 

@@ -1,8 +1,8 @@
 """Converts content parts: text stays text; images, files and audio become `Media`.
 
-Items of tools that OpenAI's servers run (web search, code interpreter, MCP, …) become text: a session that began
-elsewhere contains them and refers to their results. They are never refused; members that only those servers can use
-(ids, opaque data, base64 images) are left out.
+Items of tools that OpenAI's servers run (web search, code interpreter, MCP, …) become text: a
+session that began elsewhere contains them and refers to their results. They are never refused;
+members that only those servers can use (ids, opaque data, base64 images) are left out.
 """
 
 import base64
@@ -28,19 +28,41 @@ AS_TEXT = frozenset(
 IGNORED = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", TRIGGER})
 """Kinds of items without content for the model."""
 
-_INPUT = ("server_label", "name", "arguments", "action", "actions", "queries", "code", "revised_prompt")
+_INPUT = (
+    "server_label",
+    "name",
+    "arguments",
+    "action",
+    "actions",
+    "queries",
+    "code",
+    "revised_prompt",
+)
 _OUTPUT = ("results", "outputs", "output", "error")
-_OPAQUE = frozenset({"type", "id", "url_citation", "file_id", "attributes", "score", "container_id", "fingerprint"})
+_OPAQUE = frozenset(
+    {"type", "id", "url_citation", "file_id", "attributes", "score", "container_id", "fingerprint"}
+)
 
-_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml", "application/toml")
-_SUFFIXES = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "json": "application/json"}
+_TEXT_TYPES = (
+    "text/",
+    "application/json",
+    "application/xml",
+    "application/x-yaml",
+    "application/toml",
+)
+_SUFFIXES = {
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "json": "application/json",
+}
 _OMITTED_IMAGE = "image content omitted because you do not support image input"
 """Codex sends this text instead of an image to a model without `image` among its modalities."""
 
 
 def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
-    """The parts of a message's content; a string is one text part. Empty text is left out. Raises Invalid for a
-    reference to a stored file."""
+    """The parts of a message's content; a string is one text part. Empty text is left out. Raises
+    Invalid for a reference to a stored file."""
     if isinstance(content, str):
         return [Text(content)] if content else []
     out: list[Text | Media] = []
@@ -86,17 +108,29 @@ def _file(part: wire.InputFile, place: str) -> Text | Media:
 
 def _without_data(file_id: str | None, place: str, member: str) -> Invalid:
     if file_id:
-        return unsupported(f"{place}.file_id", "names a file, and this server keeps none; send its content")
+        return unsupported(
+            f"{place}.file_id", "names a file, and this server keeps none; send its content"
+        )
     return unsupported(place, f"has no {member}")
 
 
 def hosted_text(kind: str, item: Raw) -> str:
-    """The text of an item: one line for the tool's input, then its output. Raises Invalid for an item that is nested
-    too deeply."""
+    """The text of an item: one line for the tool's input, then its output. Raises Invalid for an
+    item that is nested too deeply."""
     try:
         members: dict[str, Any] = msgspec.json.decode(item)
-        inputs = " ".join(line for key in _INPUT if key in members for line in readable_lines(members[key], _OPAQUE))
-        outputs = [line for key in _OUTPUT if key in members for line in readable_lines(members[key], _OPAQUE)]
+        inputs = " ".join(
+            line
+            for key in _INPUT
+            if key in members
+            for line in readable_lines(members[key], _OPAQUE)
+        )
+        outputs = [
+            line
+            for key in _OUTPUT
+            if key in members
+            for line in readable_lines(members[key], _OPAQUE)
+        ]
         if kind == "program_output":
             outputs += readable_lines(members.get("result"), _OPAQUE)
     except RecursionError:

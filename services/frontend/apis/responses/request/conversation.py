@@ -5,7 +5,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Message, OutputFormat, Sampling, Text, Thinking, ToolSpec
+from schemas.conversation import (
+    Conversation,
+    Message,
+    OutputFormat,
+    Sampling,
+    Text,
+    Thinking,
+    ToolSpec,
+)
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
@@ -32,14 +40,19 @@ def build(
     reasoning, text = _settings(request, items)
     compared = ""
     if request.comparison is not None:
-        compared = request.comparison.removeprefix("resp_") or "resp_"  # an empty id is none that a turn has
+        compared = (
+            request.comparison.removeprefix("resp_") or "resp_"
+        )  # an empty id is none that a turn has
     specs = offered.final_specs()
     if body.max_tool_calls is not None:
         specs = [_limit_uses(spec, body.max_tool_calls) for spec in specs]
     conversation = Conversation(
         request.model,
         items.messages or [Message("user", [])],
-        system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
+        system=[
+            *([Text(body.instructions)] if body.instructions else []),
+            *missing_tools(offered.dropped),
+        ],
         tools=specs,
         tool_choice=tools.choice(request, offered),
         thinking=_thinking(reasoning),
@@ -47,14 +60,18 @@ def build(
         format=_format(text),
         template_kwargs=body.chat_template_kwargs or {},
         verbosity=text.verbosity,
-        hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=request.cache_ttl),
+        hints=hints(
+            body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=request.cache_ttl
+        ),
         prefill=False,
     )
     return with_client(conversation, headers, body.prompt_cache_key, compare=compared)
 
 
 def _limit_uses(spec: ToolSpec, calls: int) -> ToolSpec:
-    return spec if spec.hosted is None else replace(spec, hosted=replace(spec.hosted, max_uses=calls))
+    return (
+        spec if spec.hosted is None else replace(spec, hosted=replace(spec.hosted, max_uses=calls))
+    )
 
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
@@ -62,11 +79,17 @@ def ends_in_trigger(request: ResponsesRequest) -> bool:
     kinds = request.kinds[request.earlier :]
     for index, kind in enumerate(kinds[:-1]):
         if kind.type == TRIGGER:
-            raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")
+            raise Invalid(
+                "A compaction_trigger must be the last item.",
+                param=f"input[{index}]",
+                code="invalid_value",
+            )
     return bool(kinds) and kinds[-1].type == TRIGGER
 
 
-def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reasoning, wire.TextConfig]:
+def _settings(
+    request: ResponsesRequest, items: ItemReader
+) -> tuple[wire.Reasoning, wire.TextConfig]:
     """The request's reasoning and text settings, with the changes of a configuration update."""
     reasoning, text = request.reasoning, request.text
     if is_set(items.reasoning):
@@ -113,5 +136,7 @@ def _format(text: wire.TextConfig) -> OutputFormat | None:
     if form.type == "json_object":
         return OutputFormat("json_object")
     if form.schema is None or not form.name:
-        raise missing_parameter("text.format.name" if form.schema is not None else "text.format.schema")
+        raise missing_parameter(
+            "text.format.name" if form.schema is not None else "text.format.schema"
+        )
     return OutputFormat("json_schema", schema=form.schema, name=form.name, strict=form.strict)

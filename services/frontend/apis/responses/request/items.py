@@ -1,8 +1,9 @@
 """Converts input items to messages of the conversation.
 
-Consecutive items that the model made (reasoning, messages, calls) become one message with their parts in order. Agents
-send all results after all calls: consecutive results become one message, sorted by their calls, because many templates
-match them only by position. Ids of items never reach a prompt.
+Consecutive items that the model made (reasoning, messages, calls) become one message with their
+parts in order. Agents send all results after all calls: consecutive results become one message,
+sorted by their calls, because many templates match them only by position. Ids of items never reach
+a prompt.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,17 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, ResultPart, Text, ToolReference
+from schemas.conversation import (
+    Call,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    ResultPart,
+    Text,
+    ToolReference,
+)
 from schemas.errors import Invalid
 from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
@@ -118,8 +129,8 @@ class ItemReader(CallHistory):
             self.messages.append(Message(message.role, [*parts]))
 
     def _reasoning(self, item: wire.ReasoningItem, at: str) -> None:
-        """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign seal. A summary that
-        repeats the text, as ours do, is left out."""
+        """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign
+        seal. A summary that repeats the text, as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
         if (results := _carried_results(item.encrypted_content)) is not None:
@@ -127,7 +138,9 @@ class ItemReader(CallHistory):
             return
         seal = item.encrypted_content or None
         if text is None and summary:
-            opened = self._sealer.open(seal) if seal is not None and self._sealer is not None else None
+            opened = (
+                self._sealer.open(seal) if seal is not None and self._sealer is not None else None
+            )
             if seal is None or self._sealer is not None:
                 text = opened or "\n\n".join(summary)
         if text is None and seal is None:
@@ -139,8 +152,8 @@ class ItemReader(CallHistory):
         self._add(Reasoning(text, seal, summary, item.id))
 
     def _hosted_results(self, results: Sequence[HostedResult], at: str) -> None:
-        """Adds the results of the previous searches, which become calls. Searches of a tool that is not served stay
-        text."""
+        """Adds the results of the previous searches, which become calls. Searches of a tool that is
+        not served stay text."""
         results = [result for result in results if self._tools.runs(result.name)]
         if not results:
             return
@@ -152,7 +165,9 @@ class ItemReader(CallHistory):
         else:
             self._parts += calls
         for part in self._parts:
-            if isinstance(part, Call):  # those between them get new positions, for the order of results
+            if isinstance(
+                part, Call
+            ):  # those between them get new positions, for the order of results
                 self._add_call(part, ToolName("function", part.name, part.namespace).rendered)
         for result in map(result_part, results):
             self._result(result.call_id, result.parts, at, is_error=result.is_error)
@@ -162,7 +177,9 @@ class ItemReader(CallHistory):
         self._add_call(call, ToolName("function", call.name, call.namespace).rendered)
 
     def _function_call(self, call: wire.FunctionCall, at: str) -> None:
-        self._call(Call(call.call_id, call.name, call.arguments, "function", call.namespace, call.id))
+        self._call(
+            Call(call.call_id, call.name, call.arguments, "function", call.namespace, call.id)
+        )
 
     def _custom_call(self, call: wire.CustomCall, at: str) -> None:
         arguments = msgspec.json.encode({"input": call.input}).decode()
@@ -179,7 +196,9 @@ class ItemReader(CallHistory):
         action.pop("type", None)
         if call.id is not None:
             self._shells[call.id] = call.call_id
-        self._call(Call(call.call_id, "local_shell", msgspec.json.encode(action).decode(), item_id=call.id))
+        self._call(
+            Call(call.call_id, "local_shell", msgspec.json.encode(action).decode(), item_id=call.id)
+        )
 
     def _search_call(self, call: wire.SearchCall, at: str) -> None:
         if call.execution == "server" or (call.call_id is None and call.id is None):
@@ -199,11 +218,15 @@ class ItemReader(CallHistory):
         called = self._name_of(call_id or "")
         if called is None and call_id is not None and self._pairing:
             raise Invalid(
-                f"No tool call found for function call output with call_id {call_id}.", param=at, code="invalid_value"
+                f"No tool call found for function call output with call_id {call_id}.",
+                param=at,
+                code="invalid_value",
             )
         if self._parts:
             self.close()
-        self._results.append(Result(call_id or "", list(parts), is_error=is_error, name=called or name))
+        self._results.append(
+            Result(call_id or "", list(parts), is_error=is_error, name=called or name)
+        )
 
     def _call_output(self, output: wire.CallOutput, at: str) -> None:
         name = ToolName("function", output.name, output.namespace).rendered if output.name else None
@@ -212,7 +235,8 @@ class ItemReader(CallHistory):
     def _local_shell_output(self, output: wire.CallOutput, at: str) -> None:
         call_id = output.call_id or output.id
         if output.call_id is None and output.id not in self._calls:
-            # In the native API `id` repeats the call's `call_id`; some clients send the item's own id.
+            # In the native API `id` repeats the call's `call_id`; some clients send the item's own
+            # id.
             call_id = self._shells.get(output.id or "", output.id)
         self._result(call_id, content.parts(output.output, f"{at}.output"), at)
 
@@ -221,12 +245,18 @@ class ItemReader(CallHistory):
 
     def _patch_output(self, output: wire.PatchOutput, at: str) -> None:
         failed = output.status == "failed"
-        text = output.output or ("The patch could not be applied." if failed else "The patch was applied.")
+        text = output.output or (
+            "The patch could not be applied." if failed else "The patch was applied."
+        )
         self._result(output.call_id, [Text(text)], at, is_error=True if failed else None)
 
     def _computer_output(self, output: wire.ComputerOutput, at: str) -> None:
         self.close()
-        screen = content.image(output.output, f"{at}.output") if output.output.image_url else Media("image")
+        screen = (
+            content.image(output.output, f"{at}.output")
+            if output.output.image_url
+            else Media("image")
+        )
         self.messages.append(Message("user", [screen]))
 
     def _search_output(self, output: wire.MoreTools, at: str) -> None:
@@ -246,7 +276,9 @@ class ItemReader(CallHistory):
         self.text = update.text if is_set(update.text) else self.text
 
     def _compaction(self, item: wire.CompactionItem, at: str) -> None:
-        summary = open_summary(self._sealer, item.encrypted_content) if self._sealer is not None else None
+        summary = (
+            open_summary(self._sealer, item.encrypted_content) if self._sealer is not None else None
+        )
         if summary is None:
             raise Invalid(
                 "The encrypted content of this compaction item could not be verified.",

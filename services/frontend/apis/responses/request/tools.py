@@ -1,9 +1,10 @@
 """Converts the tools and the `tool_choice` of a Responses request.
 
-Functions and freeform tools pass through, also those in a namespace. Tools that the client runs and that OpenAI's
-models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. `web_search` is
-served where the operator has a provider. Other tools that OpenAI's servers run are left out, and named in the notes and
-to the model: Codex sends `web_search` with every request, and a 400 would end its session.
+Functions and freeform tools pass through, also those in a namespace. Tools that the client runs and
+that OpenAI's models use without a schema (local_shell, shell, apply_patch, a client's tool_search)
+get a schema here. `web_search` is served where the operator has a provider. Other tools that
+OpenAI's servers run are left out, and named in the notes and to the model: Codex sends `web_search`
+with every request, and a 400 would end its session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +19,18 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.shared.decode import is_set
-from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.openai.wording import (
+    invalid_value,
+    missing_parameter,
+    unsupported,
+)
 from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
 from services.runtime.memo import Memo
 
-CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
+CallKind: TypeAlias = Literal[
+    "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"
+]
 
 TOOL_SEARCH = "tool_search"
 WEB_SEARCH = "web_search"
@@ -39,7 +46,11 @@ _BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {
             "command": {**_STRINGS, "description": "The program and its arguments."},
             "working_directory": {**_STRING, "description": "Where to run it."},
-            "env": {"type": "object", "additionalProperties": _STRING, "description": "Environment variables to set."},
+            "env": {
+                "type": "object",
+                "additionalProperties": _STRING,
+                "description": "Environment variables to set.",
+            },
             "timeout_ms": {**_INTEGER, "description": "Stop it after so many milliseconds."},
             "user": {**_STRING, "description": "The user to run it as."},
         },
@@ -50,7 +61,10 @@ _BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {
             "commands": {**_STRINGS, "description": "The commands."},
             "timeout_ms": {**_INTEGER, "description": "Stop them after so many milliseconds."},
-            "max_output_length": {**_INTEGER, "description": "Keep at most so many characters of output."},
+            "max_output_length": {
+                **_INTEGER,
+                "description": "Keep at most so many characters of output.",
+            },
         },
         ("commands",),
     ),
@@ -140,7 +154,8 @@ class RequestTools(Struct):
     ) -> list[str]:
         """Adds tools and returns their rendered names. Raises Invalid.
 
-        `from_search`: a search found them. `unique`: two tools with one name are an error; otherwise the first stays.
+        `from_search`: a search found them. `unique`: two tools with one name are an error;
+        otherwise the first stays.
         """
         self.settled_specs = None
         rendered: list[str] = []
@@ -162,7 +177,11 @@ class RequestTools(Struct):
                 if not tool.name:
                     raise missing_parameter(f"{at}.name")
                 rendered += self.add(
-                    tool.tools or [], f"{at}.tools", from_search=from_search, unique=unique, namespace=tool
+                    tool.tools or [],
+                    f"{at}.tools",
+                    from_search=from_search,
+                    unique=unique,
+                    namespace=tool,
                 )
                 continue
             spec = self._spec(tool, at)
@@ -170,7 +189,8 @@ class RequestTools(Struct):
                 continue
             if namespace is not None:
                 if not rendered and namespace.description:
-                    # Templates have no place for a namespace's description: it precedes that of the first tool.
+                    # Templates have no place for a namespace's description: it precedes that of the
+                    # first tool.
                     about = f"{namespace.name}: {namespace.description}"
                     text = f"{about}\n\n{spec.description}" if spec.description else about
                     spec = replace(spec, description=text)
@@ -194,14 +214,16 @@ class RequestTools(Struct):
         return (spec := self.specs.get(name)) is not None and spec.hosted is not None
 
     def final_specs(self) -> list[ToolSpec]:
-        """The tools for the prompt. Without a client's search nothing could load a deferred tool, so none is
-        deferred."""
+        """The tools for the prompt. Without a client's search nothing could load a deferred tool,
+        so none is deferred."""
         if self.settled_specs is not None:
             return self.settled_specs
         if self.client_searches:
             return list(self.specs.values())
         return [
-            replace(spec, deferred=False) if spec.deferred and name not in self.search_results else spec
+            replace(spec, deferred=False)
+            if spec.deferred and name not in self.search_results
+            else spec
             for name, spec in self.specs.items()
         ]
 
@@ -215,7 +237,9 @@ class RequestTools(Struct):
         if format.syntax not in ("lark", "regex"):
             raise invalid_value(str(format.syntax), f"{at}.format.syntax", ("lark", "regex"))
         self.grammars += 1
-        return checked_grammar(format.syntax, format.definition, f"{at}.format.definition", self.grammars - 1)
+        return checked_grammar(
+            format.syntax, format.definition, f"{at}.format.definition", self.grammars - 1
+        )
 
     def _spec(self, tool: wire.Tool, at: str) -> ToolSpec | None:
         """One tool; None where it is left out."""
@@ -236,17 +260,23 @@ class RequestTools(Struct):
             if tool.execution != "client":
                 return None
             self.client_searches = True
-        elif tool.type not in _BUILT_IN or (tool.environment is not None and tool.environment.type != "local"):
+        elif tool.type not in _BUILT_IN or (
+            tool.environment is not None and tool.environment.type != "local"
+        ):
             self.dropped.append(tool.type)  # a shell in a container runs on OpenAI's machines
             return None
         description, properties, required = _BUILT_IN[tool.type]
-        schema = tool.parameters or {"type": "object", "properties": properties, "required": list(required)}
+        schema = tool.parameters or {
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+        }
         return ToolSpec(tool.type, description=tool.description or description, schema=schema)
 
 
 def _search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
-    """The tools for a `web_search`: a search and, where it is served, a fetch for the action `open_page`. Empty where
-    the client accepts only cached pages, which no provider has."""
+    """The tools for a `web_search`: a search and, where it is served, a fetch for the action
+    `open_page`. Empty where the client accepts only cached pages, which no provider has."""
     if tool.external_web_access is False:
         return []
     filters = tool.filters or wire.SearchFilters()
@@ -310,7 +340,8 @@ def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> To
 
 
 def _index(tools: RequestTools) -> dict[tuple[str | None, ...], ToolName]:
-    """The first tool of each kind without a name of its own, and of each name and namespace, also by the name alone."""
+    """The first tool of each kind without a name of its own, and of each name and namespace, also
+    by the name alone."""
     index: dict[tuple[str | None, ...], ToolName] = {}
     for name in tools.names.values():
         if name.kind in _NAMED:
@@ -322,10 +353,12 @@ def _index(tools: RequestTools) -> dict[tuple[str | None, ...], ToolName]:
 
 
 def _find(
-    chosen: wire.ToolChoice | wire.AllowedTool, tools: RequestTools, index: Mapping[tuple[str | None, ...], ToolName]
+    chosen: wire.ToolChoice | wire.AllowedTool,
+    tools: RequestTools,
+    index: Mapping[tuple[str | None, ...], ToolName],
 ) -> ToolName | None:
-    """The tool that a choice names. A tool in a namespace may also be named `namespace__name`, or by its bare name if
-    no tool outside has that name."""
+    """The tool that a choice names. A tool in a namespace may also be named `namespace__name`, or
+    by its bare name if no tool outside has that name."""
     if chosen.type not in _NAMED:
         return index.get((WEB_SEARCH if chosen.type in WEB_SEARCH_TYPES else chosen.type,))
     if not chosen.name:
@@ -336,10 +369,17 @@ def _find(
 
 
 def _not_offered(name: str | None, place: str) -> Invalid:
-    return Invalid(f"Tool choice '{name}' not found in 'tools' parameter.", param=place, code="invalid_value")
+    return Invalid(
+        f"Tool choice '{name}' not found in 'tools' parameter.", param=place, code="invalid_value"
+    )
 
 
 def _nothing_to_call(tools: RequestTools) -> Invalid:
     if tools.dropped:
-        return unsupported("tool_choice", f"asks for one of {', '.join(tools.dropped)}, which this server does not run")
-    return Invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+        return unsupported(
+            "tool_choice",
+            f"asks for one of {', '.join(tools.dropped)}, which this server does not run",
+        )
+    return Invalid(
+        "Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice"
+    )

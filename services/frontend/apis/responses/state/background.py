@@ -1,4 +1,5 @@
-"""Runs background responses: turns without a connected client, which clients poll, follow and cancel.
+"""Runs background responses: turns without a connected client, which clients poll, follow and
+cancel.
 
 `send_events` sends the events of a running or stored response: GET /v1/responses/{id}?stream=true.
 """
@@ -66,7 +67,8 @@ class Job:
         self._changed = asyncio.Event()
 
     async def follow(self, after: int) -> AsyncIterator[list[bytes]]:
-        """Yields the events after number `after` (-1: all) as they come, until the response has ended."""
+        """Yields the events after number `after` (-1: all) as they come, until the response has
+        ended."""
         at = after + 1
         while True:
             changed, fresh = self._changed, self.payloads[at:]
@@ -86,7 +88,8 @@ class Job:
 
 
 class Background:
-    """The background responses of this process. At most `max_background` run, and at most as many wait."""
+    """The background responses of this process. At most `max_background` run, and at most as many
+    wait."""
 
     def __init__(self, intake: Intake, *, owner: str) -> None:
         self._turns = intake.turns
@@ -102,8 +105,9 @@ class Background:
         return len(self._jobs)
 
     def start(self, accepted: AcceptedRequest, context: RequestContext) -> Job:
-        """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open,
-        Unavailable while the server shuts down, and NotFound where the model is not served."""
+        """Starts a response. Raises RateLimited where too many wait or the caller has too many
+        requests open, Unavailable while the server shuts down, and NotFound where the model is not
+        served."""
         if self._draining:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         if len(self._jobs) >= self._limit:
@@ -122,7 +126,8 @@ class Background:
             open_request.close()
             self._store_end(job)
 
-        # A callback, not the task itself: a task that is cancelled before its first step never runs.
+        # A callback, not the task itself: a task that is cancelled before its first step never
+        # runs.
         job.task.add_done_callback(ended)
         return job
 
@@ -139,7 +144,8 @@ class Background:
             job.task.cancel()
 
     async def drain(self) -> None:
-        """Accepts nothing new, and returns when the last response has ended. When cancelled, ends the others."""
+        """Accepts nothing new, and returns when the last response has ended. When cancelled, ends
+        the others."""
         self._draining = True
         try:
             await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
@@ -183,15 +189,22 @@ class Background:
             job.emit(job.renderer.start([NOT_STARTED]))
         job.emit(job.renderer.error(info))
 
-    def _keep(self, job: Job, *, status: wire.Status | None = None, owner: str = "") -> StoredResponse:
+    def _keep(
+        self, job: Job, *, status: wire.Status | None = None, owner: str = ""
+    ) -> StoredResponse:
         recording = b"" if owner else job.renderer.recording()
-        record = job.accepted.record(job.renderer.stream, recording, status=status or job.status, owner=owner)
+        record = job.accepted.record(
+            job.renderer.stream, recording, status=status or job.status, owner=owner
+        )
         self._store.put(record)
         return record
 
 
-async def send_events(request: web.Request, events: Events, config: FrontendConfig) -> web.StreamResponse:
-    """Sends payloads as a stream, as they come. A client that hangs up or does not read ends only this stream."""
+async def send_events(
+    request: web.Request, events: Events, config: FrontendConfig
+) -> web.StreamResponse:
+    """Sends payloads as a stream, as they come. A client that hangs up or does not read ends only
+    this stream."""
     response = EventStream(request)
     writer = SseWriter(request, response, config, KEEPALIVE, on_slow=lambda: None)
     writer.begin(b"")
@@ -214,7 +227,8 @@ async def send_events(request: web.Request, events: Events, config: FrontendConf
 
 
 async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
-    """Yields the events after number `after`; if the response runs in another process, once it has ended."""
+    """Yields the events after number `after`; if the response runs in another process, once it has
+    ended."""
     latest: StoredResponse | None = record
     while latest is not None and not latest.ended:
         await asyncio.sleep(POLL_S)

@@ -1,4 +1,5 @@
-"""Completes a request's input: adds the items of the responses that it continues, and those that it refers to."""
+"""Completes a request's input: adds the items of the responses that it continues, and those that it
+refers to."""
 
 from functools import partial
 
@@ -14,10 +15,14 @@ MAX_CHAIN = 10_000
 """The most responses in one chain. Agents create one for each tool call."""
 
 
-async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | None) -> ResponsesRequest:
-    """Replaces `item_reference`s by stored items, and adds the items of `previous_response_id` before the input.
+async def expand(
+    request: ResponsesRequest, store: MemoryStore, tenant: str | None
+) -> ResponsesRequest:
+    """Replaces `item_reference`s by stored items, and adds the items of `previous_response_id`
+    before the input.
 
-    Raises Invalid and NotFound for what is not stored, TurnwireError where the store does not answer.
+    Raises Invalid and NotFound for what is not stored, TurnwireError where the store does not
+    answer.
     """
     previous = request.body.previous_response_id
     history = [] if previous is None else await chain_items(store, previous, tenant)
@@ -30,9 +35,11 @@ async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | No
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:
-    """The inputs and outputs of the responses up to `previous`, in order, beginning with the last compaction.
+    """The inputs and outputs of the responses up to `previous`, in order, beginning with the last
+    compaction.
 
-    Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store does not answer.
+    Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store
+    does not answer.
     """
     chain: list[list[Raw]] = []
     next_id: str | None = previous
@@ -41,7 +48,9 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
         if record is None or len(chain) == MAX_CHAIN:
             raise previous_not_found(previous)
         if not record.ended:
-            raise Invalid(f"The response with id '{next_id}' has not ended yet.", param="previous_response_id")
+            raise Invalid(
+                f"The response with id '{next_id}' has not ended yet.", param="previous_response_id"
+            )
         chain.append([*record.input, *record.output] if record.context is None else record.context)
         next_id = record.previous if record.context is None else None
     return [item for items in reversed(chain) for item in items]

@@ -33,11 +33,15 @@ def read_envelope(data: bytes) -> Envelope:
     try:
         envelope = decode_mended(_envelope.decode, data)
     except msgspec.ValidationError:
-        raise Invalid("A frame must be a JSON object with a string 'type'.", code="invalid_type") from None
+        raise Invalid(
+            "A frame must be a JSON object with a string 'type'.", code="invalid_type"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Invalid("The frame is not valid JSON.", code="invalid_json") from None
     if envelope.type is None:
-        raise Invalid("Missing required parameter: 'type'.", param="type", code="missing_required_parameter")
+        raise Invalid(
+            "Missing required parameter: 'type'.", param="type", code="missing_required_parameter"
+        )
     return envelope
 
 
@@ -56,26 +60,38 @@ def lane_of(envelope: Envelope) -> str | None:
 
 
 def lane_suffix(lane: str | None) -> bytes:
-    """The end of every frame of a lane, which follows `payload[:-1]`: the SDK waits for events that name their lane."""
+    """The end of every frame of a lane, which follows `payload[:-1]`: the SDK waits for events that
+    name their lane."""
     return b"}" if lane is None else b',"stream_id":' + msgspec.json.encode(lane) + b"}"
 
 
 def error_frame(info: ErrorInfo) -> bytes:
-    """The frame for an error of the connection or of a response that could not start, with its HTTP status."""
+    """The frame for an error of the connection or of a response that could not start, with its HTTP
+    status."""
     reply = FORMAT.reply(info, "", None)
-    document: dict[str, Any] = {"type": "error", "status": reply.status, **msgspec.json.decode(reply.body)}
+    document: dict[str, Any] = {
+        "type": "error",
+        "status": reply.status,
+        **msgspec.json.decode(reply.body),
+    }
     if "retry-after" in reply.headers:
         document["headers"] = {"retry-after": reply.headers["retry-after"]}
     return msgspec.json.encode(document)
 
 
 def steer_refused(envelope: Envelope, sequence_number: int) -> bytes:
-    """The answer to `response.steer`: it returns the input, since running responses are not changed."""
+    """The answer to `response.steer`: it returns the input, since running responses are not
+    changed."""
     error = {
         "type": "invalid_request_error",
         "code": "steering_not_supported",
         "message": "This server does not steer a running response; send the input with the next request.",
     }
     steer = {"previous_response_id": envelope.previous_response_id, "input": envelope.input}
-    document = {"type": "response.steer.failed", "sequence_number": sequence_number, "error": error, "steer": steer}
+    document = {
+        "type": "response.steer.failed",
+        "sequence_number": sequence_number,
+        "error": error,
+        "steer": steer,
+    }
     return msgspec.json.encode(document)

@@ -49,8 +49,8 @@ _PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
 def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     """The request's own input, item by item, for GET …/input_items and for the turns that follow.
 
-    Everything that the client sent is kept. Members that the SDK's strict types require are added: an id made from the
-    turn's id, a type, a message's text as a part, a status.
+    Everything that the client sent is kept. Members that the SDK's strict types require are added:
+    an id made from the turn's id, a type, a message's text as a part, a status.
     """
     stored: list[Raw] = []
     for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
@@ -68,14 +68,17 @@ def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
             members["content"] = [{**part, "annotations": []} if text == "output_text" else part]
         else:
             place = "content" if name == MESSAGE else "output"
-            if place in members and any(part_type in bytes(members[place]) for part_type in _PART_DEFAULTS):
+            if place in members and any(
+                part_type in bytes(members[place]) for part_type in _PART_DEFAULTS
+            ):
                 members[place] = _complete_parts(members[place])
         stored.append(Raw(_encode(members)))
     return stored
 
 
 def page_of(query: Mapping[str, str]) -> tuple[str | None, int, bool]:
-    """The page that a query string selects: `after`, `limit` and `newest_first` of `list_page`. Raises Invalid.
+    """The page that a query string selects: `after`, `limit` and `newest_first` of `list_page`.
+    Raises Invalid.
 
     A limit of 0, which the SDKs' own tests send, is the default.
     """
@@ -103,11 +106,16 @@ def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int
 
 
 def list_page(
-    items: Sequence[Raw], after: str | None = None, limit: int = DEFAULT_LIMIT, newest_first: bool = True
+    items: Sequence[Raw],
+    after: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+    newest_first: bool = True,
 ) -> bytes:
-    """The list document, from the item that follows `after` on. Raises Invalid for an `after` that is not listed.
+    """The list document, from the item that follows `after` on. Raises Invalid for an `after` that
+    is not listed.
 
-    `items`: oldest first, each with an id. An item that occurs again is listed once, because pages are found by ids.
+    `items`: oldest first, each with an id. An item that occurs again is listed once, because pages
+    are found by ids.
     """
     first: dict[str, Raw] = {}
     for raw in items:
@@ -124,7 +132,9 @@ def list_page(
     selection = entries[start:end]
     ids = (selection[0][0], selection[-1][0]) if selection else ("", "")
     data = [raw for _, raw in selection]
-    return _encode(wire.Items(data=data, first_id=ids[0], last_id=ids[1], has_more=end < len(entries)))
+    return _encode(
+        wire.Items(data=data, first_id=ids[0], last_id=ids[1], has_more=end < len(entries))
+    )
 
 
 def _complete_parts(parts: Raw) -> Any:

@@ -1,4 +1,5 @@
-"""Accepts requests: completes the input, converts it to a conversation, and compacts the conversation if necessary."""
+"""Accepts requests: completes the input, converts it to a conversation, and compacts the
+conversation if necessary."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,7 +11,12 @@ from schemas.events import Usage
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
-from services.frontend.apis.responses.state.compaction import exceeds_threshold, instructions, summarize, user_messages
+from services.frontend.apis.responses.state.compaction import (
+    exceeds_threshold,
+    instructions,
+    summarize,
+    user_messages,
+)
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.store import MemoryStore
@@ -25,7 +31,9 @@ SealerOf = Callable[[str, RequestContext], TextSealer]
 class Intake:
     """Accepts requests."""
 
-    def __init__(self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, turns: TurnRunner) -> None:
+    def __init__(
+        self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, turns: TurnRunner
+    ) -> None:
         self.dialect = dialect
         self.store = store
         self.turns = turns
@@ -42,12 +50,14 @@ class Intake:
     ) -> AcceptedRequest:
         """Converts a request. `store`: replaces the deployment's store.
 
-        Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError where a store does not
-        answer.
+        Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
+        where a store does not answer.
         """
         whole = await expand(request, self.store if store is None else store, context.tenant)
         own, large = whole.own(), _is_large(whole)
-        understand = partial(self.dialect.understand, headers=headers, sealer=self._sealer_of(request.model, context))
+        understand = partial(
+            self.dialect.understand, headers=headers, sealer=self._sealer_of(request.model, context)
+        )
 
         def understood() -> AcceptedRequest:
             ask = replace(understand(whole, compacting=compacting), request=own)

@@ -23,10 +23,13 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class EventPacker:
-    """Compresses a stream while it is sent. Events repeat each other, so they shrink to a tenth or less."""
+    """Compresses a stream while it is sent. Events repeat each other, so they shrink to a tenth or
+    less."""
 
     def __init__(self) -> None:
-        self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
+        self._packed = (
+            bytearray()
+        )  # a copy: the buffer of each result of zstandard keeps its uncompressed size
         self._pending: list[bytes] = []
         self._pending_bytes = 0
 
@@ -96,7 +99,8 @@ class AcceptedRequest:
     turn: str
     tenant: str | None
     compacted: list[Raw] | None = None
-    """Set where the context was compacted: the items that replace everything before the turn's own output."""
+    """Set where the context was compacted: the items that replace everything before the turn's own
+    output."""
 
     @cached_property
     def items(self) -> list[Raw]:
@@ -104,7 +108,12 @@ class AcceptedRequest:
         return stored_items(self.ask.request, self.turn)
 
     def record(
-        self, stream: ResponsesStream, recording: bytes = b"", *, status: wire.Status | None = None, owner: str = ""
+        self,
+        stream: ResponsesStream,
+        recording: bytes = b"",
+        *,
+        status: wire.Status | None = None,
+        owner: str = "",
     ) -> StoredResponse:
         """Makes the record of the response at this moment.
 
@@ -126,6 +135,8 @@ class AcceptedRequest:
             output=output,
             events=recording,
             background=bool(body.background),
-            context=None if self.compacted is None else [*self.compacted, *output[len(self.ask.shape.before) :]],
+            context=None
+            if self.compacted is None
+            else [*self.compacted, *output[len(self.ask.shape.before) :]],
             owner=owner,
         )

@@ -35,7 +35,8 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     """The recording of its stream (`EventPacker`); empty where it was not streamed."""
     background: bool = False
     context: list[Raw] | None = None
-    """Set where it was compacted: the items with which a chain starts here, in place of the earlier ones."""
+    """Set where it was compacted: the items with which a chain starts here, in place of the earlier
+    ones."""
     owner: str = ""
     """The process in which it runs; empty when it has ended."""
 
@@ -67,7 +68,8 @@ def item_id(raw: Raw) -> str:
 
 
 def response_of_item(id: str) -> str | None:
-    """The id of the response that has an item, from an item id that this server made; None for other ids."""
+    """The id of the response that has an item, from an item id that this server made; None for
+    other ids."""
     match = _OWN_ITEM_ID.fullmatch(id)
     return f"resp_{match[1]}" if match else None
 

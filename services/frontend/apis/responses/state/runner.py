@@ -1,4 +1,5 @@
-"""Runs turns without an HTTP response of their own: background responses, and responses on a WebSocket."""
+"""Runs turns without an HTTP response of their own: background responses, and responses on a
+WebSocket."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,9 +24,11 @@ NOT_STARTED = Prepared(0, 0)
 class Emitter(StreamWriter):
     """Passes the parts of a turn's stream to a function."""
 
-    def __init__(self, emit: Callable[[bytes], None], on_end: Callable[[], None] = lambda: None) -> None:
-        """`emit`: takes the next part of the stream. `on_end`: called once, before the last part is emitted. Both are
-        called on the loop; `emit` must not raise."""
+    def __init__(
+        self, emit: Callable[[bytes], None], on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """`emit`: takes the next part of the stream. `on_end`: called once, before the last part is
+        emitted. Both are called on the loop; `emit` must not raise."""
         self.closed = False
         self.done = asyncio.Event()
         """Everything was emitted."""
@@ -62,17 +65,25 @@ class Emitter(StreamWriter):
 
 
 async def truncate(
-    turns: TurnRunner, ask: ResponsesAsk, context: RequestContext, conversation: Conversation, overflow: ContextOverflow
+    turns: TurnRunner,
+    ask: ResponsesAsk,
+    context: RequestContext,
+    conversation: Conversation,
+    overflow: ContextOverflow,
 ) -> Conversation:
-    """Shortens the conversation for `truncation: auto`. Raises `overflow` where that is not requested, and as
-    `shorten_conversation`."""
+    """Shortens the conversation for `truncation: auto`. Raises `overflow` where that is not
+    requested, and as `shorten_conversation`."""
     if not ask.truncate:
         raise overflow
     return await shorten_conversation(conversation, overflow, partial(turns.count, context=context))
 
 
 async def run_turn(
-    turns: TurnRunner, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter
+    turns: TurnRunner,
+    ask: ResponsesAsk,
+    renderer: Renderer,
+    context: RequestContext,
+    emitter: Emitter,
 ) -> None:
     """Runs one turn to its end. Cancelling this cancels the turn.
 
@@ -82,7 +93,9 @@ async def run_turn(
 
     async def begin() -> tuple[Sequence[Admitted], StreamSink[Emitter]]:
         answer.record.stream = True
-        return await turns.admit(ask, answer), StreamSink(answer, turns.flusher, lambda: (renderer, emitter))
+        return await turns.admit(ask, answer), StreamSink(
+            answer, turns.flusher, lambda: (renderer, emitter)
+        )
 
     try:
         await turns.run(answer, begin)

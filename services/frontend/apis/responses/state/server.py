@@ -20,7 +20,12 @@ from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
-from services.frontend.apis.responses.state.background import Background, Job, send_events, stored_events
+from services.frontend.apis.responses.state.background import (
+    Background,
+    Job,
+    send_events,
+    stored_events,
+)
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
@@ -28,7 +33,12 @@ from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorde
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.runner import truncate
 from services.frontend.apis.responses.state.socket import Connections
-from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
+from services.frontend.apis.responses.state.store import (
+    SHARING,
+    MemoryStore,
+    SharedStore,
+    StoreLimits,
+)
 from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
@@ -45,10 +55,11 @@ SETTLE_S = 2.0
 
 
 class ModelSealer(TextSealer):
-    """Seals with a key derived from the name of the request's model. Raises NotFound on first use if it is not served.
+    """Seals with a key derived from the name of the request's model. Raises NotFound on first use
+    if it is not served.
 
-    Items are opened while the conversation is read, before its session is known. So it opens what any of the models
-    sealed that share an alias: one of them has the session.
+    Items are opened while the conversation is read, before its session is known. So it opens what
+    any of the models sealed that share an alias: one of them has the session.
     """
 
     def __init__(self, admission: Admission, name: str, context: RequestContext) -> None:
@@ -74,7 +85,11 @@ class ModelSealer(TextSealer):
     def _named(self) -> list[TenantSealer]:
         admission, caller = self._admission, self._context.caller
         card = admission.resolve(self._name, caller)
-        others = [other for other in admission.models(caller) if set(card.aliases).intersection(other.aliases)]
+        others = [
+            other
+            for other in admission.models(caller)
+            if set(card.aliases).intersection(other.aliases)
+        ]
         return [self._of(one) for one in [card, *others]]
 
     def _of(self, card: ModelCard) -> TenantSealer:
@@ -91,17 +106,25 @@ class ResponsesServer:
         self._mount = mount
         self._turns = mount.runner
         self._sharing = mount.app.get(SHARING)
-        limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
+        limits = StoreLimits(
+            config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
+        )
         self.store = MemoryStore(limits, time.time)
         if self._sharing is not None:
             self.store = SharedStore(limits, time.time, self._sharing, mount.log)
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
         def sealer_of(model: str, context: RequestContext) -> TextSealer:
-            return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context)
+            return (
+                common.of(context.tenant)
+                if common is not None
+                else ModelSealer(admission, model, context)
+            )
 
         self._intake = Intake(self.dialect, self.store, sealer_of, mount.runner)
-        self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
+        self.background = Background(
+            self._intake, owner="here" if self._sharing is None else self._sharing.id
+        )
         self.connections = Connections(self._intake)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -143,7 +166,9 @@ class ResponsesServer:
             return await truncate(self._turns, accepted.ask, context, conversation, overflow)
 
         on_end, record = (keep, Recorder) if body.store else (None, None)
-        return await self._mount.serve(request, self.dialect, read, on_end=on_end, shorten=shorten, wrap=record)
+        return await self._mount.serve(
+            request, self.dialect, read, on_end=on_end, shorten=shorten, wrap=record
+        )
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -159,7 +184,9 @@ class ResponsesServer:
         if not stream:
             return json_response(record.response)
         if record.ended and not record.events:
-            raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
+            raise Invalid(
+                "This response was not streamed, and has no stream to send again.", param="stream"
+            )
         events = stored_events(self.store, record, after)
         return await send_events(request, events, self._turns.config)
 
@@ -219,7 +246,11 @@ class ResponsesServer:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
         async def read() -> ResponsesAsk:
-            return (await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)).ask
+            return (
+                await self._intake.accept(
+                    body, request.headers, request[REQUEST_CONTEXT], compacting=True
+                )
+            ).ask
 
         return await self._mount.serve(request, self.dialect, read)
 
@@ -264,7 +295,8 @@ class ResponsesServer:
             self.store.forget(notice.id)
 
     async def drain(self) -> None:
-        """Accepts nothing new; returns when background responses have ended and all writes to the store are done."""
+        """Accepts nothing new; returns when background responses have ended and all writes to the
+        store are done."""
         self.connections.drain()
         try:
             await self.background.drain()

@@ -1,11 +1,12 @@
-"""Serves the Responses API over one WebSocket: many responses on a connection, one at a time in each lane.
+"""Serves the Responses API over one WebSocket: many responses on a connection, one at a time in
+each lane.
 
-The client sends `response.create` frames and receives the events of the stream, one per frame, each with the name of
-its lane. The connection keeps its own responses, also with `store: false`, so that the next request needs only new
-items: Codex sends the result of a tool call without the history.
+The client sends `response.create` frames and receives the events of the stream, one per frame, each
+with the name of its lane. The connection keeps its own responses, also with `store: false`, so that
+the next request needs only new items: Codex sends the result of a tool call without the history.
 
-An invalid frame is answered with an error, and the connection stays open. When a client hangs up, or does not read for
-too long, its turns are cancelled.
+An invalid frame is answered with an error, and the connection stays open. When a client hangs up,
+or does not read for too long, its turns are cancelled.
 """
 
 import asyncio
@@ -19,7 +20,16 @@ from aiohttp import WSMsgType, web
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised, unexpected
+from schemas.errors import (
+    RETRY_AFTER_S,
+    ErrorInfo,
+    ErrorKind,
+    Invalid,
+    RateLimited,
+    TurnwireError,
+    raised,
+    unexpected,
+)
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.render.document import response_id
@@ -46,8 +56,8 @@ MAX_TARGETS = 4096
 """The number of latest responses with a known lane."""
 MEMORY_BYTES = 64 * 1024 * 1024
 MEMORY_ENTRIES = 4096
-"""Limits of a connection's store. For a dropped response a client gets `previous_response_not_found`, on which it sends
-the whole history."""
+"""Limits of a connection's store. For a dropped response a client gets
+`previous_response_not_found`, on which it sends the whole history."""
 
 HEARTBEAT_S = 30.0
 """The time between two pings. A client that does not answer within half that time is disconnected."""
@@ -126,7 +136,9 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending is not None:
                     raise raised(_closing(self._ending))
-                self._enqueue(lane, await run_in_thread_if(large, lambda: self._intake.dialect.decode(data)))
+                self._enqueue(
+                    lane, await run_in_thread_if(large, lambda: self._intake.dialect.decode(data))
+                )
 
     @contextmanager
     def _errors_sent(self, lane: str | None) -> Iterator[None]:
@@ -136,12 +148,16 @@ class Socket:
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception as error:
-            self._intake.turns.log.exception("responses.frame_failed", request=self._context.request_id)
+            self._intake.turns.log.exception(
+                "responses.frame_failed", request=self._context.request_id
+            )
             self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
         if request.body.background:
-            raise Invalid("'background' is not for WebSockets; send it over HTTP.", param="background")
+            raise Invalid(
+                "'background' is not for WebSockets; send it over HTTP.", param="background"
+            )
         waiting = self._lanes.get(lane)
         if waiting is not None:
             if len(waiting) > MAX_WAITING:
@@ -149,7 +165,9 @@ class Socket:
             waiting.append(request)
             return
         if len(self._lanes) >= MAX_LANES:
-            raise _too_many(f"At most {MAX_LANES} streams may be at work on one connection.", param="stream_id")
+            raise _too_many(
+                f"At most {MAX_LANES} streams may be at work on one connection.", param="stream_id"
+            )
         self._lanes[lane] = deque([request])
         task = asyncio.create_task(self._serve(lane), name=f"lane {lane}")
         self._tasks.add(task)
@@ -177,13 +195,16 @@ class Socket:
             self._send(payloads(rendered), lane)
 
         def keep() -> None:
-            # Before the client receives the end, because its next request may continue this response.
+            # Before the client receives the end, because its next request may continue this
+            # response.
             record = accepted.record(stream)
             self._memory.put(record)
             if isinstance(renderer, Recorder):
                 self._intake.store.put(replace(record, events=renderer.recording()))
 
-        accepted = await self._intake.accept(request, self._request.headers, context, store=self._memory)
+        accepted = await self._intake.accept(
+            request, self._request.headers, context, store=self._memory
+        )
         reply = turns.reply(context, accepted.ask.conversation)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
@@ -223,17 +244,26 @@ class Connections:
         return len(self._open)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Handles an upgrade. A refused one is answered with 426, on which clients continue over HTTP."""
+        """Handles an upgrade. A refused one is answered with 426, on which clients continue over
+        HTTP."""
         ws = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
             max_msg_size=min(self._config.max_body_bytes, MAX_FRAME_BYTES),
             writer_limit=WRITE_BYTES,
         )
         enabled = self._config.enable_responses_websocket and not self._draining
-        if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
-            info = Invalid("No WebSocket can be opened with this request; POST to this path instead.").info
+        if (
+            not enabled
+            or len(self._open) >= self._config.max_websockets
+            or not ws.can_prepare(request)
+        ):
+            info = Invalid(
+                "No WebSocket can be opened with this request; POST to this path instead."
+            ).info
             reply = FORMAT.reply(info, request[REQUEST_CONTEXT].request_id, 426)
-            return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
+            return web.Response(
+                status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body
+            )
         await ws.prepare(request)
         socket = Socket(ws, request, self._intake)
         self._open.add(socket)
@@ -253,7 +283,9 @@ class Connections:
 class Outbox:
     """Sends frames as fast as the client reads them, and queues a bounded number of bytes."""
 
-    def __init__(self, ws: web.WebSocketResponse, config: FrontendConfig, on_slow: Callable[[], None]) -> None:
+    def __init__(
+        self, ws: web.WebSocketResponse, config: FrontendConfig, on_slow: Callable[[], None]
+    ) -> None:
         """`on_slow`: called when the client does not read."""
         self._ws = ws
         self._config = config

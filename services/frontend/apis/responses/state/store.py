@@ -2,9 +2,9 @@
 
 Several frontends share a `SharedStore`: each has its own memory, and all use one JetStream bucket.
 
-A response is written to the bucket at once. Another frontend reads it there, and retries for a moment, since a client
-may be faster than the bus, and than the copies of a replicated bucket. Deletions are published, so that every frontend
-drops the response.
+A response is written to the bucket at once. Another frontend reads it there, and retries for a
+moment, since a client may be faster than the bus, and than the copies of a replicated bucket.
+Deletions are published, so that every frontend drops the response.
 """
 
 import asyncio
@@ -19,7 +19,12 @@ from typing_extensions import override
 
 from schemas.control import FrontendNotice
 from schemas.errors import TooLarge, TurnwireError
-from services.frontend.apis.responses.state.record import StoredResponse, decode, failed_view, response_of_item
+from services.frontend.apis.responses.state.record import (
+    StoredResponse,
+    decode,
+    failed_view,
+    response_of_item,
+)
 from services.runtime.config import ResponseStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
@@ -28,7 +33,8 @@ BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024
 """The largest value in bytes, below the bus's limit of 8 MB."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
-"""Pauses before reading the bucket again for a response that may be on its way. Replicas get 1 MB within 30 ms."""
+"""Pauses before reading the bucket again for a response that may be on its way. Replicas get 1 MB
+within 30 ms."""
 
 
 class StoreLimits(Struct, frozen=True):
@@ -42,8 +48,15 @@ class StoreLimits(Struct, frozen=True):
 class MemoryStore:
     """Keeps responses in this process. Above a limit, the least recently used are dropped."""
 
-    def __init__(self, limits: StoreLimits, clock: Callable[[], float], *, behind: "MemoryStore | None" = None) -> None:
-        """`clock`: Unix time in seconds. `behind`: has the responses and items that this store lacks."""
+    def __init__(
+        self,
+        limits: StoreLimits,
+        clock: Callable[[], float],
+        *,
+        behind: "MemoryStore | None" = None,
+    ) -> None:
+        """`clock`: Unix time in seconds. `behind`: has the responses and items that this store
+        lacks."""
         self._behind = behind
         self._limits = limits
         self._clock = clock
@@ -58,8 +71,8 @@ class MemoryStore:
         return int(self._records.currsize)
 
     def put(self, record: StoredResponse) -> None:
-        """Keeps a record in place of an earlier one with its id; it can be read once this returns. A record larger than
-        the limit is not kept."""
+        """Keeps a record in place of an earlier one with its id; it can be read once this returns.
+        A record larger than the limit is not kept."""
         self.forget(record.id)
         try:
             self._records[record.id] = record
@@ -67,7 +80,9 @@ class MemoryStore:
             return
         while len(self._records) > self._limits.entries:
             self._records.popitem()
-        while (first := next(iter(self._records), None)) and self._expired(self._records.peek(first)):
+        while (first := next(iter(self._records), None)) and self._expired(
+            self._records.peek(first)
+        ):
             self.forget(first)
 
     def find(self, id: str, tenant: str | None) -> StoredResponse | None:
@@ -80,9 +95,11 @@ class MemoryStore:
             return None
         return self._records[id]
 
-    async def get(self, id: str, tenant: str | None, *, ended: bool = False) -> StoredResponse | None:
-        """The tenant's response with this id. `ended`: the client may know of its end. Raises TurnwireError where a
-        shared store does not answer."""
+    async def get(
+        self, id: str, tenant: str | None, *, ended: bool = False
+    ) -> StoredResponse | None:
+        """The tenant's response with this id. `ended`: the client may know of its end. Raises
+        TurnwireError where a shared store does not answer."""
         record = self.find(id, tenant)
         if record is None and self._behind is not None:
             return await self._behind.get(id, tenant, ended=ended)
@@ -168,10 +185,15 @@ def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
 
 
 class SharedStore(MemoryStore):
-    """The store of several frontends: recent responses in this process's memory, all of them in the bucket."""
+    """The store of several frontends: recent responses in this process's memory, all of them in the
+    bucket."""
 
     def __init__(
-        self, limits: StoreLimits, clock: Callable[[], float], sharing: Sharing, log: FilteringBoundLogger
+        self,
+        limits: StoreLimits,
+        clock: Callable[[], float],
+        sharing: Sharing,
+        log: FilteringBoundLogger,
     ) -> None:
         super().__init__(limits, clock)
         self._sharing = sharing
@@ -188,7 +210,9 @@ class SharedStore(MemoryStore):
         task.add_done_callback(lambda done: self._written(record.id, done))
 
     @override
-    async def get(self, id: str, tenant: str | None, *, ended: bool = False) -> StoredResponse | None:
+    async def get(
+        self, id: str, tenant: str | None, *, ended: bool = False
+    ) -> StoredResponse | None:
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
@@ -241,7 +265,9 @@ class SharedStore(MemoryStore):
         try:
             await self._sharing.bucket.put(key, value)
         except TooLarge:
-            self._log.warning("responses.not_shared", response=record.id, bytes=len(value), reason="too large")
+            self._log.warning(
+                "responses.not_shared", response=record.id, bytes=len(value), reason="too large"
+            )
         except TurnwireError as error:
             self._log.warning("responses.not_shared", response=record.id, reason=error.info.message)
 

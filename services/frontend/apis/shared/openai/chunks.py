@@ -1,7 +1,7 @@
 """Renders streams and documents of Chat Completions and Completions: the common part.
 
-A stream encodes its chunks; a document folds them. The chunk of a plain token is made of fixed bytes around the encoded
-text.
+A stream encodes its chunks; a document folds them. The chunk of a plain token is made of fixed
+bytes around the encoded text.
 """
 
 from abc import abstractmethod
@@ -14,7 +14,16 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo
-from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogprob, TurnEvent, Usage, failure_of
+from schemas.events import (
+    Finish,
+    FinishReason,
+    Prepared,
+    TokenLogprob,
+    TopLogprob,
+    TurnEvent,
+    Usage,
+    failure_of,
+)
 from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
@@ -33,7 +42,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class UsageAnswer(Struct):
-    """Token counts; `prompt_tokens` includes those that were read from the cache, `completion_tokens` reasoning."""
+    """Token counts; `prompt_tokens` includes those that were read from the cache,
+    `completion_tokens` reasoning."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -43,7 +53,8 @@ class UsageAnswer(Struct):
 
 
 class Chunk(Struct, kw_only=True):
-    """One chunk of a stream. All chunks of an answer have the same head; `choices` have the API's own type."""
+    """One chunk of a stream. All chunks of an answer have the same head; `choices` have the API's
+    own type."""
 
     id: str
     object: str
@@ -54,8 +65,8 @@ class Chunk(Struct, kw_only=True):
     choices: list[Any] = []
     prompt_token_ids: list[int] | UnsetType = UNSET
     tool_call_dispatch: dict[str, Any] | UnsetType = UNSET
-    """A complete call once more, on request. Every client ignores a chunk without choices and with a member of its
-    own."""
+    """A complete call once more, on request. Every client ignores a chunk without choices and with
+    a member of its own."""
     reasoning_dispatch: dict[str, Any] | UnsetType = UNSET
     """A finished thought once more, in the same form."""
     usage: UsageAnswer | UnsetType | None = UNSET
@@ -103,8 +114,11 @@ class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
 class ChunkStream(Renderer):
     """Renders one answer of one or more choices."""
 
-    def __init__(self, head: Chunk, choices: Sequence[ChoiceRenderer], shape: ChunkShape, prompts: int = 1) -> None:
-        """`head`: see `chunk_head`. `prompts`: the number of prompts; all have the same number of choices, in order."""
+    def __init__(
+        self, head: Chunk, choices: Sequence[ChoiceRenderer], shape: ChunkShape, prompts: int = 1
+    ) -> None:
+        """`head`: see `chunk_head`. `prompts`: the number of prompts; all have the same number of
+        choices, in order."""
         self.head = head
         self._choices = choices
         self._shape = shape
@@ -135,7 +149,8 @@ class ChunkStream(Renderer):
         return [chunk for choice, each in pairs for chunk in choice.opening(each, usage)]
 
     def chunks(self, events: Sequence[TurnEvent], choice: int) -> list[Chunk | ErrorChunk]:
-        """The chunks for the next events of a choice; after the last event also the chunk with the token counts."""
+        """The chunks for the next events of a choice; after the last event also the chunk with the
+        token counts."""
         out = self._choices[choice].render(events)
         return [*out, self._last()] if self._ends(events[-1], choice) else out
 
@@ -174,14 +189,18 @@ class ChunkCollector(Collector, Generic[C]):
         """Raises RuntimeError where a turn has not finished."""
         if self._usage is None:
             raise RuntimeError("the turn has not finished")
-        return _encode(self._document([self._choices[index] for index in sorted(self._choices)], self._usage))
+        return _encode(
+            self._document([self._choices[index] for index in sorted(self._choices)], self._usage)
+        )
 
     def _fold(self, chunks: Sequence[Chunk | ErrorChunk]) -> None:
         for chunk in chunks:
             if isinstance(chunk, ErrorChunk):
                 continue
             self._usage = chunk.usage or self._usage
-            self._prompt_ids = chunk.prompt_token_ids if chunk.prompt_token_ids is not UNSET else self._prompt_ids
+            self._prompt_ids = (
+                chunk.prompt_token_ids if chunk.prompt_token_ids is not UNSET else self._prompt_ids
+            )
             for choice in chunk.choices:
                 answer: Any = self._choices.get(choice.index)
                 if answer is None:
@@ -224,7 +243,9 @@ def chunk_frame(head: Chunk) -> tuple[bytes, bytes]:
     return before + choices, after
 
 
-def add_logprobs(into: dict[str, Any] | None, piece: dict[str, Any] | None) -> dict[str, Any] | None:
+def add_logprobs(
+    into: dict[str, Any] | None, piece: dict[str, Any] | None
+) -> dict[str, Any] | None:
     """Appends the log probabilities of a chunk to the earlier ones."""
     if into is None or piece is None:
         return piece if into is None else into
@@ -246,8 +267,8 @@ def chunk_head(id: str, object: str, reply: Reply, shape: ChunkShape) -> Chunk:
 def reason_of(finish: Finish, calls: str | None = None) -> dict[str, Any]:
     """`finish_reason`; and, where a stop string ended the text, that string (vLLM's `stop_reason`).
 
-    `calls`: the reason if the turn has complete calls. It applies only if the model stopped by itself; a turn that was
-    cut off after a call has `length`, as in the native API.
+    `calls`: the reason if the turn has complete calls. It applies only if the model stopped by
+    itself; a turn that was cut off after a call has `length`, as in the native API.
     """
     if finish.reason in _LENGTH:
         return {"finish_reason": "length"}
@@ -274,4 +295,6 @@ def usage_of(usage: Usage) -> UsageAnswer:
 
 def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
     """Token counts before decoding, with the expected cached part. `prepared`: one for each prompt."""
-    return usage_of(Usage(sum(each.prompt_tokens for each in prepared), sum(each.cached for each in prepared)))
+    return usage_of(
+        Usage(sum(each.prompt_tokens for each in prepared), sum(each.cached for each in prepared))
+    )

@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import FORMS, MISSING, parse_validation_message, steps_of, values_along
+from services.frontend.apis.shared.decode import (
+    FORMS,
+    MISSING,
+    parse_validation_message,
+    steps_of,
+    values_along,
+)
 
 CacheTtl: TypeAlias = Literal["30m", "12h"]
 """The values of `prompt_cache_options.ttl`, which every API has."""
@@ -30,14 +36,22 @@ _NAMES = {
     "array": "an array",
     "null": "null",
 }
-_KINDS = {str: "str", int: "int", float: "float", bool: "bool", dict: "object", list: "array", type(None): "null"}
+_KINDS = {
+    str: "str",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    dict: "object",
+    list: "array",
+    type(None): "null",
+}
 _SIDES = {"maximum": "above_max", "minimum": "below_min"}
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
 def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], Invalid]:
-    """Makes the `explain` of `decode_body`. `choices`: the values of each enumeration by the name of its field; of a
-    tag by the field or list that has the object, such as `content.type`."""
+    """Makes the `explain` of `decode_body`. `choices`: the values of each enumeration by the name
+    of its field; of a tag by the field or list that has the object, such as `content.type`."""
     choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
 
     def explain(body: bytes, message: str) -> Invalid:
@@ -50,7 +64,9 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
         bound, value, is_key = _BOUND.match(what), None, _KEY in message
         if is_key or place.endswith(_UNNAMED):
             place = place.removesuffix(_UNNAMED)
-            name, value = _member(values_along(body, steps_of(f".{place}"))[-1], what, is_key=is_key)
+            name, value = _member(
+                values_along(body, steps_of(f".{place}"))[-1], what, is_key=is_key
+            )
             place = f"{place}.{name}"
         elif bound:
             value = values_along(body, steps_of(path))[-1]
@@ -83,20 +99,28 @@ def _literals(hint: Any) -> list[str]:
 
 def missing_parameter(place: str) -> Invalid:
     """The error for a missing field."""
-    return Invalid(f"Missing required parameter: '{place}'.", param=place, code="missing_required_parameter")
+    return Invalid(
+        f"Missing required parameter: '{place}'.", param=place, code="missing_required_parameter"
+    )
 
 
 def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
     """The error for an unknown value."""
     values = one_of([f"'{choice}'" for choice in choices], "and")
-    return Invalid(f"Invalid value: '{value}'. Supported values are: {values}.", param=place, code="invalid_value")
+    return Invalid(
+        f"Invalid value: '{value}'. Supported values are: {values}.",
+        param=place,
+        code="invalid_value",
+    )
 
 
 def unknown_parameter(name: str) -> Invalid:
     """The error for a field that Chat Completions or Completions lacks."""
     if name in FORMS:
         return unsupported(name)
-    return Invalid(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
+    return Invalid(
+        f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter"
+    )
 
 
 def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:
@@ -105,7 +129,8 @@ def unsupported(place: str, why: str = "is not supported by this server") -> Inv
 
 
 def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
-    """The error for an `integer` or `decimal` that is not `sign` (`<=`, `>=`, …) its limit. `value` None: unknown."""
+    """The error for an `integer` or `decimal` that is not `sign` (`<=`, `>=`, …) its limit. `value`
+    None: unknown."""
     where, side = ("above", "max") if sign in ("<=", "<") else ("below", "min")
     got = "" if value is None else f", but got {value} instead"
     return Invalid(
@@ -154,14 +179,22 @@ def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) 
     """The error for a `string`, `array` or `object` that is too long or too short."""
     an, size = "a" if kind == "string" else "an", len(value) if isinstance(value, Sized) else 0
     if kind == "object":
-        what, amount, code = "too many properties", "at most {} properties", "object_above_max_properties"
+        what, amount, code = (
+            "too many properties",
+            "at most {} properties",
+            "object_above_max_properties",
+        )
         got = f"an object with {size} properties"
     elif sign == ">=" and not size:
         what, amount, code = f"empty {kind}", "minimum length {}", f"empty_{kind}"
         got = f"an empty {kind}"
     else:
         long, side = ("long", "maximum") if sign in ("<=", "<") else ("short", "minimum")
-        what, amount, code = f"{kind} too {long}", f"{side} length {{}}", f"{kind}_{_SIDES[side]}_length"
+        what, amount, code = (
+            f"{kind} too {long}",
+            f"{side} length {{}}",
+            f"{kind}_{_SIDES[side]}_length",
+        )
         got = f"{an} {kind} with length {size}"
     expected = f"Expected {an} {kind} with {amount.format(limit)}, but got {got} instead."
     return Invalid(f"Invalid '{place}': {what}. {expected}", param=place, code=code)
@@ -169,7 +202,11 @@ def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) 
 
 def _mismatch(place: str, pattern: str) -> Invalid:
     expected = f"Expected a string that matches the pattern '{pattern}'."
-    return Invalid(f"Invalid '{place}': string does not match pattern. {expected}", param=place, code="invalid_value")
+    return Invalid(
+        f"Invalid '{place}': string does not match pattern. {expected}",
+        param=place,
+        code="invalid_value",
+    )
 
 
 def _choices_at(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
