@@ -237,8 +237,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     session: str = ""
     """A key of the turn's session (`schemas.session.tenant_key`), for engines with several caches."""
     recall: str = ""
-    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "": there
-    is no ledger."""
+    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "" without
+    a ledger."""
     notice: str = ""
     """Subject for a `PrefillNotice` of this turn; "": none."""
     notice_tokens: int = 0

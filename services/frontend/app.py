@@ -16,20 +16,20 @@ from services.frontend.apis.responses.state.store import SHARING, Sharing
 from services.frontend.apis.shared.mount import Api, Mount
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
+from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, add_headers
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
+from services.frontend.media.image_fetch import ImageFetcher, public_connector
+from services.frontend.media.image_reader import ImageReader, Put
+from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.hosted.provider import provider_of
+from services.frontend.turns.hosted_turns import HostedTools
 from services.frontend.turns.interfaces import Pipeline
-from services.frontend.turns.media.image_fetch import ImageFetcher, public_connector
-from services.frontend.turns.media.image_reader import ImageReader, Put
-from services.frontend.turns.media.pdf_reader import PdfReader
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig

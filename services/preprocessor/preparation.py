@@ -20,8 +20,8 @@ from typing import TypeVar
 from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut
 from schemas.frames import PromptImage
+from services.images.prompt_images import all_known
 from services.ledger.recall import Recall
-from services.preprocessor.images import all_known
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import OnStep, Prompt, assemble, no_step

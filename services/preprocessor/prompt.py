@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
+from services.images.prompt_images import place_images
 from services.ledger.pairs import join_pairs
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
-from services.preprocessor.images import place_images
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.render import RenderedPrompt, render, with_format_instruction

@@ -20,7 +20,7 @@ from schemas.conversation import Conversation, OutputFormat, Text, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
-from services.preprocessor.images import show_images
+from services.images.prompt_images import show_images
 from services.preprocessor.model import ModelSetup
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning

@@ -31,6 +31,7 @@ from schemas.frames import (
     unpack_array,
     unpack_ids,
 )
+from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
@@ -45,7 +46,6 @@ from services.worker.admission import check, check_images
 from services.worker.decoding import Decoding, Prefill
 from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, EngineRequest, Sink
 from services.worker.engines.registry import open_engine
-from services.worker.images import ImageFetcher
 from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
@@ -106,7 +106,7 @@ class Worker(Service):
         self._deadlines: dict[Decoding, asyncio.TimerHandle] = {}
         self._spans: dict[Decoding, StreamSpans] = {}
         """The spans of traced turns."""
-        self._images = ImageFetcher(process)
+        self._images = StoredImages(process)
         self._fetches: set[asyncio.Task[Sequence[EngineImage]]] = set()
         """Requests with images that are not answered yet."""
         self._settled = asyncio.Event()
@@ -192,7 +192,11 @@ class Worker(Service):
     async def _fetch(self, request: GenerateRequest) -> Sequence[EngineImage]:
         self._admit(request)
         check_images(request.images, len(request.prompt) // 4, self._info)
-        return await self._images.fetch(request.images)
+        data = await self._images.read(request.images)
+        return [
+            EngineImage(image.hash, image.at, image.tokens, data[image.hash])
+            for image in request.images
+        ]
 
     def _fetched(
         self,

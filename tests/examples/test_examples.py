@@ -14,8 +14,8 @@ import pytest
 import schemas.events
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.turns.hosted.contract import ProviderError
-from services.frontend.turns.hosted.provider import HttpProvider
+from services.frontend.hosted.contract import ProviderError
+from services.frontend.hosted.provider import HttpProvider
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import open_log
 from services.runtime.observability.tracing import open_tracer

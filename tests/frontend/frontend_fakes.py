@@ -31,13 +31,13 @@ from services.frontend.apis.responses.state.store import Sharing
 from services.frontend.app import CALLERS, make_app, make_runner
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
+from services.frontend.media.image import without_images
+from services.frontend.media.image_fetch import ImageFetcher, public_connector
+from services.frontend.media.image_reader import ImageReader, Put
+from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
-from services.frontend.turns.media.image import without_images
-from services.frontend.turns.media.image_fetch import ImageFetcher, public_connector
-from services.frontend.turns.media.image_reader import ImageReader, Put
-from services.frontend.turns.media.pdf_reader import PdfReader
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 

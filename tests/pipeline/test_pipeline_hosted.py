@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.bus_turns import BusTurns, prefix_break
 from tests.conftest import NatsServer
-from tests.frontend.turns.hosted.provider_stub import ProviderStub, provider
+from tests.frontend.hosted.provider_stub import ProviderStub, provider
 from tests.pipeline.client import Client, body, say
 from tests.pipeline.stack import MODEL, Stack
 

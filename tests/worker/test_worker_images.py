@@ -23,11 +23,11 @@ from schemas.frames import (
 )
 from services.images.image import image_hash
 from services.images.store import ImageStore, image_bucket
+from services.images.stored_images import StoredImages
 from services.runtime.config import ImageStoreConfig, WorkerConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
 from services.worker.engines.registry import open_engine
-from services.worker.images import ImageFetcher
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, NatsServer, eventually
 from tests.worker.vision import VisionPrompts, image
@@ -335,7 +335,7 @@ async def test_drain_waits_until_a_request_with_images_is_answered(
 async def test_store_that_does_not_answer_is_an_error_in_time(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.worker.images.FETCH_S", 0.05)
+    monkeypatch.setattr("services.images.stored_images.FETCH_S", 0.05)
     SlowStore(monkeypatch)
     error = error_of(await trial.send(trial.request("t", *placed(vision, image()))))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
@@ -345,14 +345,14 @@ async def test_store_that_does_not_answer_is_an_error_in_time(
 async def test_requests_that_wait_for_an_image_read_it_once(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.worker.images.CONCURRENT", 1)
+    monkeypatch.setattr("services.images.stored_images.CONCURRENT", 1)
     slow, one = SlowStore(monkeypatch), PromptImage(image_hash(image(), None), 0, 4)
     await trial.store.put(one.hash, image())
-    fetcher = ImageFetcher(trial.worker)
-    fetches = [asyncio.create_task(fetcher.fetch([one])) for _ in range(3)]
+    fetcher = StoredImages(trial.worker)
+    fetches = [asyncio.create_task(fetcher.read([one])) for _ in range(3)]
     await eventually(lambda: slow.waiting == 1)
     slow.release.set()
-    assert {found.data for (found,) in await asyncio.gather(*fetches)} == {image()}
+    assert await asyncio.gather(*fetches) == [{one.hash: image()}] * 3
     assert slow.waiting == 1
 
 
@@ -375,5 +375,5 @@ async def test_missing_image_ends_the_reads_of_the_others(
     monkeypatch.setattr(ImageStore, "get", get)
     images = [PromptImage(name, 0, 4) for name in ("one", "other", "missing")]
     with pytest.raises(Unavailable, match="missing"):
-        await ImageFetcher(trial.worker).fetch(images)
+        await StoredImages(trial.worker).read(images)
     await eventually(lambda: not reading)

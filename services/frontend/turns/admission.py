@@ -16,13 +16,13 @@ from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import run_in_thread_if
+from services.frontend.media.image_reader import ImageReader
+from services.frontend.media.pdf_document import PdfDocument
+from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted.loop import HostedTools
+from services.frontend.turns.hosted_turns import HostedTools
 from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
-from services.frontend.turns.media.image_reader import ImageReader
-from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
-from services.frontend.turns.media.pdf_document import PdfDocument
-from services.frontend.turns.media.pdf_reader import PdfReader
+from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
 from services.images.parts import media_of
 
 T = TypeVar("T")

@@ -31,9 +31,9 @@ from schemas.errors import (
 from schemas.events import Delta, Failed, Finish, HostedResults, Interrupted, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame
 from schemas.session import tenant_key
+from services.frontend.media.image import without_images
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
-from services.frontend.turns.media.image import without_images
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
 from services.frontend.turns.prompt_origins import PromptOrigins

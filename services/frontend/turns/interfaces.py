@@ -17,7 +17,7 @@ from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
-from services.frontend.turns.media.image_reader import RequestImages
+from services.frontend.media.image_reader import RequestImages
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""

@@ -17,8 +17,8 @@ from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
+from services.frontend.media.image_reader import RequestImages
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
-from services.frontend.turns.media.image_reader import RequestImages
 from services.frontend.turns.turn_span import TurnSpan
 from services.runtime.streams.turn_log import Cursor
 

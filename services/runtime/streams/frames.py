@@ -222,8 +222,8 @@ class FrameReceiver:
         self._on_given_up = on_given_up
         self._links: dict[str, ReceiveLink] = {}
         self._former: FIFOCache[str, ReceiveLink] = FIFOCache(MAX_FORMER)
-        """The links of senders without heartbeats. If they are alive, they may have given this
-        process up."""
+        """The links of senders without heartbeats. If they are alive, they may no longer
+        send to this process."""
         self._requested: TTLCache[tuple[ReceiveLink, str], None] = TTLCache(
             MAX_REPLAYS, REPLAY_AGAIN_S
         )

@@ -12,7 +12,7 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED, seal_summary
-from services.frontend.turns.media.pdf_document import document
+from services.frontend.media.pdf_document import document
 from services.frontend.turns.shortening import SUMMARIZE
 from tests.frontend.frontend_fakes import messages_as_notes
 

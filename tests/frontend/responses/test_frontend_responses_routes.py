@@ -16,7 +16,7 @@ from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, 
 from schemas.events import Failed, FinishReason
 from services.frontend.apis.responses import wire
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from services.frontend.turns.media.notice import notice
+from services.frontend.turns.notice import notice
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
 from tests.frontend.frontend_fakes import (

@@ -37,11 +37,11 @@ from schemas.events import (
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
+from services.frontend.media.image import ImageSource, InlineImage
+from services.frontend.media.image_reader import Put
 from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
-from services.frontend.turns.media.image import ImageSource, InlineImage
-from services.frontend.turns.media.image_reader import Put
 from services.frontend.turns.pipeline import BusPipeline
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig

@@ -13,7 +13,7 @@ from aiohttp import ClientSession
 
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
-from tests.frontend.turns.hosted.rounds import FIRST, LAST, SEARCH, Rounds, hosted
+from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds, hosted
 
 SIZE = 8_000_000
 SAID = "a" * SIZE

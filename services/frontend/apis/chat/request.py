@@ -38,7 +38,7 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
-from services.frontend.turns.hosted.tools import missing_tools
+from services.frontend.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo
 

@@ -14,7 +14,7 @@ from services.frontend.apis.responses.render.items import OutputItem, raw
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.decode import is_json
 from services.frontend.apis.shared.tools import FreeformInput
-from services.frontend.turns.hosted.tools import hosted_argument, pack
+from services.frontend.hosted.tools import hosted_argument, pack
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
 """Prefixes of item ids, by the kind of built-in tool."""

@@ -33,7 +33,7 @@ from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, h
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.apis.shared.decode import is_set
-from services.frontend.turns.hosted.tools import result_part, unpack
+from services.frontend.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
 """Precedes the summary of a compaction item in the prompt."""

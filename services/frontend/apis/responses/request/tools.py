@@ -25,7 +25,7 @@ from services.frontend.apis.shared.openai.wording import (
     unsupported,
 )
 from services.frontend.apis.shared.tools import checked_grammar
-from services.frontend.turns.hosted.tools import hosted_spec
+from services.frontend.hosted.tools import hosted_spec
 from services.runtime.memo import Memo
 
 CallKind: TypeAlias = Literal[

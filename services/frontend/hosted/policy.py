@@ -1,7 +1,5 @@
 """Decides which calls of hosted tools may run, and which of their results may be shown. Pure."""
 
-import ipaddress
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
@@ -9,10 +7,9 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, Result, Text
 from schemas.events import WebSource
+from services.frontend.http.public_address import MAX_URL_CHARS, is_public
 
 MAX_QUERY_CHARS = 1000
-MAX_URL_CHARS = 2048
-_LOCAL_NAMES = ("localhost", "local", "internal", "home.arpa")
 
 
 def refusal(
@@ -89,21 +86,6 @@ def _host(url: str) -> str | None:
         )
     except ValueError:
         return None
-
-
-def is_public(host: str) -> bool:
-    """Returns whether a host is neither a local name nor a private address. Names are not resolved."""
-    if any(host == name or host.endswith("." + name) for name in _LOCAL_NAMES):
-        return False
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        try:  # 127.1, 2130706433 and 0x7f000001 are addresses to resolvers
-            address = ipaddress.ip_address(socket.inet_aton(host))
-        except OSError:
-            return True
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_global)
 
 
 def _texts(conversation: Conversation) -> Iterator[str]:

@@ -21,7 +21,7 @@ from schemas.events import (
     Prepared,
     TurnEvent,
 )
-from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
+from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
 from services.frontend.turns.shortening import request_summary
 from tests.frontend.frontend_fakes import call, finish, reasoning, text
 

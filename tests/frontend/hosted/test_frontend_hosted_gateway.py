@@ -12,7 +12,7 @@ from openai.types.responses import ResponseFunctionWebSearch
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
-from services.frontend.turns.hosted.loop import next_turn_id
+from services.frontend.turns.hosted_turns import next_turn_id
 from tests.conftest import LIMIT_S, eventually
 from tests.frontend.frontend_fakes import (
     MODEL,
@@ -20,8 +20,8 @@ from tests.frontend.frontend_fakes import (
     finish,
     serving,
 )
-from tests.frontend.turns.hosted.provider_stub import PAGES
-from tests.frontend.turns.hosted.rounds import (
+from tests.frontend.hosted.provider_stub import PAGES
+from tests.frontend.hosted.rounds import (
     FETCH,
     FIRST,
     FOUND,

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.turns.hosted.contract import Provider, ProviderError
+from services.frontend.hosted.contract import Provider, ProviderError
 from services.runtime.config import read_secret
 
 _URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")

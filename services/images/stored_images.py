@@ -1,4 +1,4 @@
-"""Fetches the data of a prompt's images from the bucket that frontends store them in."""
+"""Reads the data of a prompt's images from the bucket that frontends store them in."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from schemas.frames import PromptImage
 from services.images.store import ImageStore
 from services.runtime.config import MIB, ImageStoreConfig
 from services.runtime.process import Process
-from services.worker.engine import EngineImage
 
 CACHE_BYTES = 64 * MIB
 _ENTRY_BYTES = 256
@@ -21,9 +20,9 @@ FETCH_S = 8.0
 """Longest time for the images of one request. Preprocessors wait longer for the answer."""
 
 
-class ImageFetcher:
-    """The images of one worker's prompts, with a cache: a session sends its images with every
-    request."""
+class StoredImages:
+    """The stored images of one worker's prompts, with a cache: a session sends its images with
+    every request."""
 
     def __init__(self, process: Process) -> None:
         self._store = ImageStore(process.bus, ImageStoreConfig(), process.log)
@@ -32,16 +31,14 @@ class ImageFetcher:
         )
         self._free = asyncio.Semaphore(CONCURRENT)
 
-    async def fetch(self, images: Sequence[PromptImage]) -> list[EngineImage]:
-        """Returns the images with their data. Raises Unavailable, with code MEDIA_MISSING if one is
-        not stored."""
-        reads = {
-            name: asyncio.create_task(self._get(name))
-            for name in dict.fromkeys(one.hash for one in images)
-        }
+    async def read(self, images: Sequence[PromptImage]) -> dict[str, bytes]:
+        """Returns the data of images, by hash. Raises Unavailable, with code MEDIA_MISSING if one
+        is not stored."""
+        hashes = dict.fromkeys(image.hash for image in images)
+        reads = {name: asyncio.create_task(self._get(name)) for name in hashes}
         try:
             async with asyncio.timeout(FETCH_S):
-                data = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
+                found = await asyncio.gather(*reads.values())
         except (TimedOut, TimeoutError) as error:
             raise Unavailable(
                 "the images could not be read in time", retry_after_s=RETRY_AFTER_S
@@ -49,7 +46,7 @@ class ImageFetcher:
         finally:  # other requests wait for the bucket
             for read in reads.values():
                 read.cancel()
-        return [EngineImage(one.hash, one.at, one.tokens, data[one.hash]) for one in images]
+        return dict(zip(reads, found, strict=True))
 
     async def _get(self, image: str) -> bytes:
         data: bytes | None = self._cache.get(image)

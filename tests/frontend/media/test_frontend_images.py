@@ -20,18 +20,18 @@ from PIL import Image
 from schemas.control import VISION, ModelCard
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from schemas.errors import Invalid, Unavailable
-from services.frontend.turns.media import image_reader, pdf_reader
-from services.frontend.turns.media.image import ImageSource, InlineImage, without_images
-from services.frontend.turns.media.image_fetch import ImageFetcher, public_connector
-from services.frontend.turns.media.notice import notice
+from services.frontend.media import image_reader, pdf_reader
+from services.frontend.media.image import ImageSource, InlineImage, without_images
+from services.frontend.media.image_fetch import ImageFetcher, public_connector
+from services.frontend.turns.notice import notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
 from services.images.parts import media_of
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
+from tests.frontend.hosted.provider_stub import provider
+from tests.frontend.hosted.rounds import FIRST, LAST, SEARCH, Rounds
 from tests.frontend.http.test_frontend_edge import line
-from tests.frontend.turns.hosted.provider_stub import provider
-from tests.frontend.turns.hosted.rounds import FIRST, LAST, SEARCH, Rounds
-from tests.frontend.turns.media.test_frontend_media_apis import APIS, HELLO, IMAGE, Api, post
+from tests.frontend.media.test_frontend_media_apis import APIS, HELLO, IMAGE, Api, post
 from tests.pdf_files import PNG, pdf
 
 MESSAGES, CHAT, RESPONSES = APIS

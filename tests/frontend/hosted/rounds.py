@@ -22,7 +22,7 @@ from tests.frontend.frontend_fakes import (
     serving,
     text,
 )
-from tests.frontend.turns.hosted.provider_stub import ProviderStub, provider
+from tests.frontend.hosted.provider_stub import ProviderStub, provider
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.turns.hosted.contract import ERRORS, Provider, ProviderError
+from services.frontend.hosted.contract import ERRORS, Provider, ProviderError
 from services.runtime.config import FrontendConfig, read_secret
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -87,7 +87,7 @@ def provider_of(config: FrontendConfig) -> Provider:
     if config.web_provider_protocol == "http":
         return HttpProvider(url, key_file, MAX_ANSWER_BYTES)
     try:
-        from services.frontend.turns.hosted.mcp_provider import McpProvider
+        from services.frontend.hosted.mcp_provider import McpProvider
     except ImportError as error:
         raise ValueError(
             f"web_provider_protocol mcp needs the packages of turnwire[mcp]: {error}"

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.conversation import Conversation, HostedTool, Media, Message, Result, Text
 from schemas.events import WebSource
-from services.frontend.turns.hosted.policy import is_permitted, permitted_sources, refusal
+from services.frontend.hosted.policy import is_permitted, permitted_sources, refusal
 
 SEARCH, FETCH = HostedTool("web_search"), HostedTool("web_fetch")
 PUBLIC = "https://example.org/a?b=c"

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from cachetools import LRUCache
 from typing_extensions import override
 
-from services.frontend.turns.hosted.policy import MAX_URL_CHARS, is_public
+from services.frontend.http.public_address import MAX_URL_CHARS, is_public
 from services.images.image import MAX_BYTES
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

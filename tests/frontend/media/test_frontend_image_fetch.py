@@ -17,15 +17,15 @@ from msgspec.structs import replace
 
 from schemas.conversation import Media
 from services.frontend import app
-from services.frontend.turns.media import image_fetch
-from services.frontend.turns.media.image_fetch import ImageFetcher, PublicResolver
-from services.frontend.turns.media.notice import notice
+from services.frontend.media import image_fetch
+from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
+from services.frontend.turns.notice import notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
 from tests.certificates import Authority
 from tests.frontend.frontend_fakes import CARD, FakeGateway, serving
-from tests.frontend.turns.media.test_frontend_images import SEEING, SEEN, Store, media
-from tests.frontend.turns.media.test_frontend_media_apis import APIS, HELLO, Api, post
+from tests.frontend.media.test_frontend_images import SEEING, SEEN, Store, media
+from tests.frontend.media.test_frontend_media_apis import APIS, HELLO, Api, post
 from tests.pdf_files import PNG
 
 HOSTS = ["images.example", "*.example.org"]

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
-from services.frontend.turns.media.image import ImageSource, InlineImage
-from services.frontend.turns.media.image_fetch import ImageFetcher
-from services.frontend.turns.media.pdf_reader import data_key
+from services.frontend.media.image import ImageSource, InlineImage
+from services.frontend.media.image_fetch import ImageFetcher
+from services.frontend.media.pdf_reader import data_key
 from services.images.image import ImageFacts, image_hash, read_facts
 from services.images.parts import media_of, replace_media
 from services.runtime.config import FrontendConfig

@@ -48,9 +48,9 @@ from schemas.events import (
     Usage,
     blocks_of,
 )
-from services.frontend.turns.hosted.contract import Provider, ProviderError
-from services.frontend.turns.hosted.policy import permitted_sources, refusal
-from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
+from services.frontend.hosted.contract import Provider, ProviderError
+from services.frontend.hosted.policy import permitted_sources, refusal
+from services.frontend.hosted.tools import add_results, hosted_argument, result_part
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from schemas.conversation import Media, Result, Text
-from services.frontend.turns.media.notice import notice
+from services.frontend.turns.notice import notice
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, Served, serving
 from tests.pdf_files import PNG, pdf

@@ -17,8 +17,8 @@ from PIL import Image
 
 from services.images.image import MAX_BYTES
 from tests.frontend.frontend_fakes import serving
-from tests.frontend.turns.media.test_frontend_images import Store, encoded, image, seeing
-from tests.frontend.turns.media.test_frontend_media_apis import APIS
+from tests.frontend.media.test_frontend_images import Store, encoded, image, seeing
+from tests.frontend.media.test_frontend_media_apis import APIS
 
 CHAT = APIS[1]  # it takes data of any type
 PEAK_MB = 800
