@@ -25,7 +25,10 @@ SOURCES = (
     "CONTRIBUTING.md",
     "SECURITY.md",
 )
-COMPARED = "longer|more|other|different|better|worse|less|fewer|later|earlier|greater|larger|smaller|faster|slower"
+COMPARED = (
+    "longer|more|other|different|better|worse|less|fewer|later|earlier|greater|larger|smaller|"
+    "faster|slower"
+)
 PLACES = r"balancers?|firewalls?|frontends?|gateways?|NAT|prox(?:y|ies)|routers?|servers?"
 LATE = "".join(rf"(?<!\b{word} )" for word in ("fall", "falls", "lag", "lags", "left", "far"))
 RULES = [

@@ -30,7 +30,8 @@ class Prompt(Struct, frozen=True):
     preamble: bool = False
     """With the parts of an agent's request: billing line, identity, cache marks, metadata."""
     thinking: bool = False
-    """Whether reasoning is on. If it is off, the output of a script is text from its first token."""
+    """Whether reasoning is on. If it is off, the output of a script is text from its first
+    token."""
 
 
 class Tokens(Struct, frozen=True):
@@ -144,7 +145,8 @@ class Chat:
     end = b"data: [DONE]"
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """Returns the body. Thinking is a variable of the template, which every server passes on."""
+        """Returns the body. Thinking is a variable of the template, which every server passes
+        on."""
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         body: dict[str, Any] = {
             "model": model,

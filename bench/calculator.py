@@ -195,8 +195,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
         prog="python -m bench.calculator",
-        description="Sends the calculator prompt five times. Without --url a stack of our own is started.",
-        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model DIR",
+        description="Sends the calculator prompt five times. Without --url a stack of our own is "
+        "started.",
+        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model "
+        "DIR",
     )
     parser.add_argument("--url", help="base URL of a running server")
     parser.add_argument(

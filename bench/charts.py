@@ -105,7 +105,8 @@ def lines(
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
         dash = ' stroke-dasharray="6 4"' if name in dashed else ""
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colors[name]}" stroke-width="2"{dash}/>'
+            f'<polyline points="{path}" fill="none" stroke="{colors[name]}" '
+            f'stroke-width="2"{dash}/>'
         )
         parts += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colors[name]}"/>' for x, y in drawn
@@ -139,7 +140,8 @@ class _Axis:
 
 def _svg(title: str, height: float, parts: Sequence[str]) -> str:
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+        f'width="{WIDTH}" '
         f'height="{height:.0f}" font-family="system-ui, sans-serif" role="img">'
     )
     ground = f'<rect width="{WIDTH}" height="{height:.0f}" rx="6" fill="#ffffff"/>'
@@ -171,11 +173,17 @@ def _legend(colors: Mapping[str, str]) -> Iterator[str]:
 
 
 def _bar(x: float, y: float, width: float, color: str, height: float = BAR - 2) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height}" fill="{color}"/>'
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height}" '
+        f'fill="{color}"/>'
+    )
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#111827">{escape(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+        f'fill="#111827">{escape(text)}</text>'
+    )
 
 
 def _figure(value: float) -> str:

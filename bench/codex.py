@@ -68,7 +68,8 @@ def codex_body(
             ),
             _message(
                 "user",
-                "<environment_context>\n  <cwd>/workspace</cwd>\n  <shell>bash</shell>\n</environment_context>",
+                "<environment_context>\n  <cwd>/workspace</cwd>\n  <shell>bash</shell>\n"
+                "</environment_context>",
             ),
             *_history(source, plain),
             _message("user", f"{ASK} ({NUMBER.decode()}). [[play {play}]]"),

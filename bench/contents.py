@@ -155,7 +155,8 @@ class Names:
         self._known: dict[str, str] = {}
 
     def rename(self, value: Any, key: str = "") -> Any:
-        """Returns `value` without what must differ between two answers. Equal ids get equal names."""
+        """Returns `value` without what must differ between two answers. Equal ids get equal
+        names."""
         if isinstance(value, dict):
             return {
                 name: self.rename(inner, name)

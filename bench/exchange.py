@@ -139,7 +139,8 @@ class Exchange:
             yield (after - before) / 1e6
 
     def event_gaps_ms(self) -> Iterator[float]:
-        """Yields the times between one event with output and the next; 0 if both came in one read."""
+        """Yields the times between one event with output and the next; 0 if both came in one
+        read."""
         previous = 0
         for time, count in self.reads:
             if previous:

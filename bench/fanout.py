@@ -4,7 +4,8 @@ Two stacks run at once, with holding and without (`--hold-tokens 0`), and take t
 work of the machine slows both:
 
     alone      one new prompt: the time that a lead takes
-    siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail (`--tail`)
+    siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail
+               (`--tail`)
     strangers  as many prompts at once that share nothing
 
 With `--peer` Dynamo takes its turns beside them: its router that knows the workers' caches, over
@@ -219,7 +220,8 @@ def show(result: Result, console: Console) -> None:
         console.print(f"{case[0]} siblings, {case[1]} workers:")
         for name, one in stacks.items():
             console.print(
-                f"  {name}: {one.computed:.2f} prompts computed; p95 ÷ alone {one.p95_ms / one.alone_ms:.3f}"
+                f"  {name}: {one.computed:.2f} prompts computed; p95 ÷ alone "
+                f"{one.p95_ms / one.alone_ms:.3f}"
             )
         held, not_held = (stacks[name].strangers_ms for name in STACKS)
         console.print(f"  strangers, held ÷ not held: {held / not_held:.3f}")
@@ -242,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.fanout",
         description="Siblings that start in one moment, with holding and without.",
-        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model DIR",
+        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model "
+        "DIR",
     )
     parser.add_argument("--tokens", type=int, default=30_000, help="that siblings share, about")
     parser.add_argument("--tail", type=int, default=100, help="tokens of a sibling's own, about")

@@ -1,4 +1,5 @@
-"""`python -m bench.load`: puts load on any base URL, or on a stack of our own that runs meanwhile."""
+"""`python -m bench.load`: puts load on any base URL, or on a stack of our own that runs
+meanwhile."""
 
 import argparse
 import asyncio
@@ -28,7 +29,10 @@ SCENARIOS = ("ttft", "stream", "open", "dispatch")
 
 def arguments(
     program: str = "python -m bench.load",
-    description: str = "Load on a serving path, and what it costs. Without --url a stack of our own is started.",
+    description: str = "Load on a serving path, and what it costs. Without --url a stack of our "
+    "own "
+    "is "
+    "started.",
 ) -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -173,7 +177,8 @@ def understand(asked: argparse.Namespace) -> argparse.Namespace:
 
 
 def prepare(asked: argparse.Namespace) -> None:
-    """Prepares this process to be the client: its limit of sockets, its priority. Raises OSError."""
+    """Prepares this process to be the client: its limit of sockets, its priority. Raises
+    OSError."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if asked.nice:

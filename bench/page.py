@@ -84,7 +84,10 @@ def record_heading(record: Record, name: str) -> str:
     where = f"{machine.cores} cores, {machine.processor}, {machine.system}, Python {machine.python}"
     disturbed = disturbance(record)
     medians = f"Medians of {_repeats(record)}"
-    return f"{record.started[:10]}, {where}. {sides}. {medians}; {disturbed}. `bench/results/{name}`.\n"
+    return (
+        f"{record.started[:10]}, {where}. {sides}. {medians}; {disturbed}. "
+        f"`bench/results/{name}`.\n"
+    )
 
 
 def _repeats(record: Record) -> str:
@@ -120,7 +123,11 @@ def _contents(record: Record) -> str:
     if not record.checks:
         return ""
     each = ", ".join(
-        f"{check.api} {check.streams - len(check.differing)} of {check.streams} ({check.events:,} events)"
+        (
+            f"{check.api} {check.streams - len(check.differing)} of {check.streams} "
+            f"({check.events:,} "
+            "events)"
+        )
         for check in record.checks
     )
     return f"Contents at full load equal to those of a slow run, deltas joined: {each}.\n"

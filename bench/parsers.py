@@ -154,7 +154,8 @@ def markdown(table: Table, names: list[str], command: str) -> str:
     rows = [f"| family | {' | '.join(LOADS)} |", "|---" * (len(LOADS) + 1) + "|"]
     for family, loads in table.items():
         rows.append(
-            f"| {family} | {' | '.join(' / '.join(map(_cell, cells.values())) for cells in loads.values())} |"
+            f"| {family} | "
+            f"{' | '.join(' / '.join(map(_cell, cells.values())) for cells in loads.values())} |"
         )
     rows.append(f"| **median** | {' | '.join(_medians(table, load, names) for load in LOADS)} |")
     rows += [
@@ -175,9 +176,10 @@ def markdown(table: Table, names: list[str], command: str) -> str:
 def _head(names: list[str]) -> str:
     machine = this_machine()
     return f"""
-µs of CPU per token, {" / ".join(names)}, median of the rounds. {datetime.now(UTC):%d %b %Y}, Python {machine.python},
-{machine.processor}, {machine.cores} cores shared with other work (load {machine.load_before} at the start): the ratios,
-measured side by side, say more than the figures. `*`: what it said is not what the stream says. `–`: it did not run.
+µs of CPU per token, {" / ".join(names)}, median of the rounds. {datetime.now(UTC):%d %b %Y},
+Python {machine.python}, {machine.processor}, {machine.cores} cores shared with other work
+(load {machine.load_before} at the start): the ratios, measured side by side, say more than the
+figures. `*`: what it said is not what the stream says. `–`: it did not run.
 """
 
 

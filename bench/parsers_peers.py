@@ -123,7 +123,8 @@ Open = Callable[[str, Tokenizer, list[dict[str, Any]]], Stream]
 
 
 def load(folder: Path | None, peer: str) -> Open | None:
-    """Loads the parsers of `peer` from the folder with its unpacked wheel; None without a folder."""
+    """Loads the parsers of `peer` from the folder with its unpacked wheel; None without a
+    folder."""
     if folder is None:
         return None
     sys.path.append(str(folder))

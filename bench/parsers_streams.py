@@ -43,15 +43,19 @@ TOOL: Final[dict[str, Any]] = {
     },
 }
 _WORD: Final = re.compile(r" ?[^\W\d_]+|\d{1,3}|[ \t]+|\n+|.", re.DOTALL)
-_PROSE: Final = """The parser keeps two buffers, and only the second one is bounded. I checked the callers: three of
-them pass an empty list (which is fine), but `render_page` hands over None when the session has expired. That means the
-early return on line 212 is never taken. Next, compare a < b against the limit; if it holds, the loop ends after one
-pass. I'd rather change the caller than the callee here, because the tests cover it.
-
-- First: reproduce the failure with a small input.
-- Then: add the missing branch, run the suite, and look at the diff.
-
-"""
+_PROSE: Final = (
+    "The parser keeps two buffers, and only the second one is bounded. I checked the "
+    "callers: three of\n"
+    "them pass an empty list (which is fine), but `render_page` hands over None when the "
+    "session has expired. That means the\n"
+    "early return on line 212 is never taken. Next, compare a < b against the limit; if it "
+    "holds, the loop ends after one\n"
+    "pass. I'd rather change the caller than the callee here, because the tests cover it.\n"
+    "\n"
+    "- First: reproduce the failure with a small input.\n"
+    "- Then: add the missing branch, run the suite, and look at the diff.\n"
+    "\n"
+)
 _CODE: Final = '''def window(rows: list[Row], start: int, limit: int = 50) -> Page:
     """The rows from `start` on, at most `limit` of them."""
     if start < 0 or limit <= 0:

@@ -6,7 +6,8 @@ turn.
 
     header stable      Claude Code's billing line in front of every request
     header varying     a billing line that differs from request to request
-    thinking kept      after the prompt, a turn with 500 tokens of reasoning that come back as they were
+    thinking kept      after the prompt, a turn with 500 tokens of reasoning that come back as
+                       they were
     thinking mutated   as kept, but the first words of that reasoning differ in every request
 
 A stack of our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the
@@ -290,7 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.prefixes",
         description="What a varying prefix costs. Without --url a stack of our own is started.",
-        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model DIR",
+        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model "
+        "DIR",
     )
     parser.add_argument("--url", help="base URL of a running server")
     parser.add_argument(

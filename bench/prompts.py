@@ -5,7 +5,8 @@ a system prompt of about 177 KB and 20 tools). `kind`: what one request has in c
 
     same    everything
     tail    all but the end of the user's message: a repeated prefix with a new tail
-    head    nothing from the first words of the first tool or the system prompt on; the words after them are the same
+    head    nothing from the first words of the first tool or the system prompt on; the words after
+            them are the same
     fresh   nothing: another text for every request
 """
 
@@ -33,32 +34,33 @@ def _words(text: str) -> tuple[str, ...]:
 
 _NOUNS = _words(
     """
-    function argument attribute expression statement definition description dictionary directory documentation
-    environment exception implementation information initialization instance instruction interface interpreter
-    iteration keyword library location message method module namespace number object operation operator option
-    output package parameter platform position process program property protocol reference representation request
-    resource response result sequence server session specification string structure subclass substitution support
-    syntax system template thread transaction translation type value variable version connection configuration
-    condition character
+    function argument attribute expression statement definition description dictionary directory
+    documentation environment exception implementation information initialization instance
+    instruction interface interpreter iteration keyword library location message method module
+    namespace number object operation operator option output package parameter platform position
+    process program property protocol reference representation request resource response result
+    sequence server session specification string structure subclass substitution support syntax
+    system template thread transaction translation type value variable version connection
+    configuration condition character
     """
 )
 _VERBS = _words(
     """
-    change check compare complete configure continue convert create define describe determine discard display
-    evaluate examine execute expect explain follow generate handle implement import include initialize insert
-    install interpret introduce iterate maintain match modify prepare preserve process provide raise recognize
-    register remove replace report represent require resolve restore return review search select separate specify
-    support translate update
+    change check compare complete configure continue convert create define describe determine
+    discard display evaluate examine execute expect explain follow generate handle implement import
+    include initialize insert install interpret introduce iterate maintain match modify prepare
+    preserve process provide raise recognize register remove replace report represent require
+    resolve restore return review search select separate specify support translate update
     """
 )
 _QUALITIES = _words(
     """
-    absolute abstract additional alternative anonymous appropriate arbitrary asynchronous available compatible
-    complete complex conditional consistent corresponding current default different dynamic effective empty
-    enclosing equivalent explicit external following global hidden immutable implicit independent individual
-    internal invalid local missing mutable necessary nested optional ordinary original particular possible previous
-    private recursive relative separate significant similar simple single specific standard static temporary
-    unexpected unique universal virtual
+    absolute abstract additional alternative anonymous appropriate arbitrary asynchronous available
+    compatible complete complex conditional consistent corresponding current default different
+    dynamic effective empty enclosing equivalent explicit external following global hidden immutable
+    implicit independent individual internal invalid local missing mutable necessary nested optional
+    ordinary original particular possible previous private recursive relative separate significant
+    similar simple single specific standard static temporary unexpected unique universal virtual
     """
 )
 _LINKS = _words(
@@ -68,9 +70,9 @@ _LINKS = _words(
 )
 _TOOLS = _words(
     """
-    read_file write_file edit_file list_files find_files search_text run_command command_output stop_command
-    fetch_page search_web plan_task start_agent ask_user edit_notebook list_resources read_resource show_diff
-    run_tests get_weather
+    read_file write_file edit_file list_files find_files search_text run_command command_output
+    stop_command fetch_page search_web plan_task start_agent ask_user edit_notebook list_resources
+    read_resource show_diff run_tests get_weather
     """
 )
 
@@ -113,7 +115,8 @@ def make_prompt(size: Size, kind: Kind, play: str, seed: int = 0) -> Prompt:
 
 
 def story_prompt(play: str) -> Prompt:
-    """A short request with three tools, for streams: their parser looks for calls in every token."""
+    """A short request with three tools, for streams: their parser looks for calls in every
+    token."""
     source = random.Random("story")
     return Prompt(
         f"Tell me a story. [[play {play}]]",

@@ -1,4 +1,5 @@
-"""Stores the result of a suite in a file after every part, so that an interrupted run can continue."""
+"""Stores the result of a suite in a file after every part, so that an interrupted run can
+continue."""
 
 import os
 from pathlib import Path

@@ -130,7 +130,10 @@ def brief(row: Row) -> str:
     )
     cpu = f"  {sum(row.cpu_us_per_token.values()):.1f} us/token" if row.cpu_us_per_token else ""
     failed = f"  {row.failed} FAILED" if row.failed else ""
-    return f"{case.scenario:8} {what}{pace} {case.mode}: {row.tokens_per_s:,.0f} tokens/s{figures}{cpu}{failed}"
+    return (
+        f"{case.scenario:8} {what}{pace} {case.mode}: {row.tokens_per_s:,.0f} "
+        f"tokens/s{figures}{cpu}{failed}"
+    )
 
 
 async def first_model(url: str, key: str | None) -> str:

@@ -164,13 +164,15 @@ def costs_table(costs: Mapping[str, StepCost], rows: Sequence[Row]) -> str:
 def checks_table(checks: Sequence[Check], share: float) -> str:
     """Whether the prediction held."""
     lines = [
-        f"| frontends, parsers, {100 * share:g} % of a core each | predicted streams | streams | tokens/s "
+        f"| frontends, parsers, {100 * share:g} % of a core each | predicted streams | streams | "
+        "tokens/s "
         "| events per token | gap p99, ms |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for one in checks:
         lines.append(
-            f"| {one.frontends}, {one.parsers} | {one.predicted:.0f} | {one.streams} | {one.tokens_per_s:,.0f} "
+            f"| {one.frontends}, {one.parsers} | {one.predicted:.0f} | {one.streams} | "
+            f"{one.tokens_per_s:,.0f} "
             f"| {one.events_per_token:.2f} | {one.gap_p99_ms:g} |"
         )
     return "\n".join(lines)

@@ -74,7 +74,8 @@ async def arrive(
 async def hold(
     site: Site, *, clients: int, tokens: int, delay_ms: float, mode: Mode, ramp_s: float
 ) -> AsyncIterator[Row]:
-    """Streams that are all open at once, and slow. Memory is of a moment at which all of them run."""
+    """Streams that are all open at once, and slow. Memory is of a moment at which all of them
+    run."""
     case = Case("hold", site.api.name, mode, clients=clients, delay_ms=delay_ms, tokens=tokens)
     body = _story(site, f"text n={tokens} delay={delay_ms:g}", tokens)
     lasts_s = tokens * delay_ms / 1e3

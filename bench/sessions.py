@@ -65,7 +65,8 @@ class AgentSession:
         self._calls = [call.id for call in answer.calls]
 
     def fork(self, seed: int) -> "AgentSession":
-        """The session up to its last answer, with other results from there on. Only after a turn."""
+        """The session up to its last answer, with other results from there on. Only after a
+        turn."""
         texts = _texts(random.Random(f"fork {seed}"), repeat(LATER_BYTES))
         results = [
             {"type": "tool_result", "tool_use_id": call, "content": next(texts)}

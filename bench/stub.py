@@ -48,7 +48,8 @@ def closing(tokens: int) -> bytes:
     usage = b'{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":%d}' % tokens
     return (
         b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
-        b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":%b}\n\n'
+        b"event: message_delta\ndata: "
+        b'{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":%b}\n\n'
         b'event: message_stop\ndata: {"type":"message_stop"}\n\n' % usage
     )
 

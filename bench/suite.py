@@ -170,7 +170,8 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.suite",
-        description="What Turnwire costs, in one table; with --peer, beside Dynamo on the same machine.",
+        description="What Turnwire costs, in one table; with --peer, beside Dynamo on the same "
+        "machine.",
         epilog="Everything after -- goes to `turnwire up`.",
     )
     parser.add_argument(
@@ -237,7 +238,8 @@ def open_record(
         record = records.load(asked.resume)
         if [one.name for one in record.sides] != [one.name for one in facts]:
             raise ValueError(
-                f"{asked.resume} compares {[one.name for one in record.sides]}: give the same options"
+                f"{asked.resume} compares {[one.name for one in record.sides]}: give the same "
+                "options"
             )
         if record.sizes != plain(sizes):
             raise ValueError(f"{asked.resume} has cases of another size: give the same options")

@@ -169,7 +169,10 @@ def disturbance(record: Record) -> str:
     """Describes which cases other work on the machine disturbed."""
     known = record.disturbed
     busy = sum(cores > BUSY_CORES for cores in known)
-    return f"other work took more than {BUSY_CORES} cores during {busy} of {len(known)} cases of more than a second"
+    return (
+        f"other work took more than {BUSY_CORES} cores during {busy} of {len(known)} cases of "
+        "more than a second"
+    )
 
 
 def number(value: float | None) -> str:
@@ -191,13 +194,19 @@ def brief(entry: Entry) -> str:
     """One line on a part that is done."""
     failed = sum(row.failed for row in entry.rows)
     said = f"{len(entry.rows)} cases in {entry.took_s:.0f} s"
-    return f"  {entry.part:17} {entry.side:14} {entry.problem or said}{f', {failed} requests failed' if failed else ''}"
+    return (
+        f"  {entry.part:17} {entry.side:14} "
+        f"{entry.problem or said}{f', {failed} requests failed' if failed else ''}"
+    )
 
 
 def brief_check(check: Check) -> str:
     """One line on the comparison of contents."""
     said = f"{len(check.differing)} DIFFER" if check.differing else "all equal"
-    return f"  contents on {check.api}: {check.streams} streams at full load against a slow run: {said}"
+    return (
+        f"  contents on {check.api}: {check.streams} streams at full load against a slow run: "
+        f"{said}"
+    )
 
 
 def _prompt(case: Case) -> str:

@@ -193,7 +193,8 @@ class User:
         """Returns the subjects, in lower case, that the server has refused since the last call."""
         for _ in range(
             3
-            # nats-py sends the first ping ahead of what was published, and reports refusals in a task
+            # nats-py sends the first ping ahead of what was published, and reports refusals in a
+            # task
         ):
             await self.client.flush()
         found, self._refusals[:] = (

@@ -19,5 +19,6 @@ for chunk in client.chat.completions.create(
         print(choice.delta.content or "", end="", flush=True)
     if chunk.usage:
         print(
-            f"\n{chunk.usage.prompt_tokens} input tokens, {chunk.usage.completion_tokens} output tokens"
+            f"\n{chunk.usage.prompt_tokens} input tokens, {chunk.usage.completion_tokens} output "
+            "tokens"
         )

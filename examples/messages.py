@@ -22,5 +22,6 @@ with client.messages.stream(
             print(event.text, end="", flush=True)
     usage = stream.get_final_message().usage
 print(
-    f"\n{usage.input_tokens} input tokens, {usage.cache_read_input_tokens} cached, {usage.output_tokens} output"
+    f"\n{usage.input_tokens} input tokens, {usage.cache_read_input_tokens} cached, "
+    f"{usage.output_tokens} output"
 )

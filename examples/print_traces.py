@@ -59,7 +59,8 @@ def _print(spans: list[tuple[str, Span]], span: Span, depth: int, zero: int) -> 
     print(f"{begin:9.1f} ms {length:9.1f} ms  {'  ' * depth}{span.name}  [{service}]{failed}")
     for event in span.events:
         print(
-            f"{(event.time_unix_nano - zero) / 1e6:9.1f} ms               {'  ' * depth}! {event.name}"
+            f"{(event.time_unix_nano - zero) / 1e6:9.1f} ms               {'  ' * depth}! "
+            f"{event.name}"
         )
     for _, child in [pair for pair in spans if pair[1].parent_span_id == span.span_id]:
         _print(spans, child, depth + 1, zero)

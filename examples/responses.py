@@ -16,5 +16,6 @@ second = client.responses.create(model=model, input="And goodbye.", previous_res
 print(second.output_text)
 if second.usage:
     print(
-        f"{second.usage.input_tokens} input tokens, {second.usage.input_tokens_details.cached_tokens} cached"
+        f"{second.usage.input_tokens} input tokens, "
+        f"{second.usage.input_tokens_details.cached_tokens} cached"
     )

@@ -17,7 +17,8 @@ MOST = 5
 
 
 def search(pages: dict[str, str], query: str) -> list[dict[str, str]]:
-    """Returns the pages with the most words of the query, each with the text around the first one."""
+    """Returns the pages with the most words of the query, each with the text around the first
+    one."""
     words = query.lower().split()
     scores = {url: sum(word in text.lower() for word in words) for url, text in pages.items()}
     best = sorted((url for url in pages if scores[url]), key=lambda url: -scores[url])[:MOST]

@@ -218,7 +218,8 @@ def from_the_input(case: Case, blocks: list[Block]) -> None:
 
 
 def _spelled(case: Case, block: Block) -> str:
-    """A pattern for the input of a block: reasoning does not have the markers that open it again."""
+    """A pattern for the input of a block: reasoning does not have the markers that open it
+    again."""
     again = reopeners(case.family) if block.kind == "reasoning" else ""
     return again.join(map(escape, block.text))
 

@@ -64,7 +64,8 @@ def reduced(case: Case) -> Case:
 
 
 def _shrunk(text: str, fails: Callable[[str], bool]) -> str:
-    """The text without every part that is not needed for the failure, other letters replaced by x."""
+    """The text without every part that is not needed for the failure, other letters replaced by
+    x."""
     size = len(text)
     while size:
         at = 0

@@ -65,7 +65,8 @@ class Call(Struct, frozen=True, tag="call", omit_defaults=True):
     namespace: str | None = None
     item_id: str | None = None
     original_id: str | None = None
-    """The id that the model wrote, in a turn that the ledger restored: the template shows this one."""
+    """The id that the model wrote, in a turn that the ledger restored: the template shows this
+    one."""
 
 
 class ToolReference(Struct, frozen=True, tag="tool_reference"):
@@ -111,7 +112,8 @@ class Grammar(Struct, frozen=True):
 
 
 class HostedTool(Struct, frozen=True, omit_defaults=True):
-    """A tool that the frontend runs between two turns of the model, and its limits in one request."""
+    """A tool that the frontend runs between two turns of the model, and its limits in one
+    request."""
 
     kind: Literal["web_search", "web_fetch"]
     max_uses: int | None = None
@@ -136,7 +138,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     kind: Literal["function", "custom"] = "function"
     namespace: str | None = None
     deferred: bool = False
-    """Loaded by the `ToolReference` that names it; not in the tool list at the start of the prompt."""
+    """Loaded by the `ToolReference` that names it; not in the tool list at the start of the
+    prompt."""
     strict: bool | None = None
     grammar: Grammar | None = None
     """The grammar of a freeform tool (`kind="custom"`), if it has one."""
@@ -173,7 +176,8 @@ class Thinking(Struct, frozen=True, omit_defaults=True):
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True):
-    """How to choose tokens. None: the model's own default (generation_config), else the engine's."""
+    """How to choose tokens. None: the model's own default (generation_config), else the
+    engine's."""
 
     max_tokens: int | None = None
     """Limit of output tokens; None: to the end of the context window; 0: prefill only."""

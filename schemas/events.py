@@ -74,7 +74,8 @@ class TokenLogprob(Struct, frozen=True, omit_defaults=True):
 
 
 class Delta(Struct, frozen=True, omit_defaults=True, gc=False, tag="delta", tag_field="type"):
-    """A piece of the open block. For tool_use the pieces add up to the JSON text of the arguments."""
+    """A piece of the open block. For tool_use the pieces add up to the JSON text of the
+    arguments."""
 
     block: int
     offset: int
@@ -125,7 +126,8 @@ class BlockStop(Struct, frozen=True, omit_defaults=True, tag="block_stop", tag_f
     length: int = 0
     """Characters in the block: a receiver that has fewer missed some."""
     seal: str | None = None
-    """For reasoning: an opaque, authenticated copy of the text; never empty on the way to a client."""
+    """For reasoning: an opaque, authenticated copy of the text; never empty on the way to a
+    client."""
     tokens: int = 0
     """For reasoning, if the request asked for it: its tokens, with those of its end."""
 
@@ -175,7 +177,8 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     prompt_ids: bytes = b""
     """The prompt (`frames.pack_ids`), if the request asked for ids."""
     cached: int = 0
-    """Prompt tokens that the worker expects in its KV cache. `Finish.usage` has the exact number."""
+    """Prompt tokens that the worker expects in its KV cache. `Finish.usage` has the exact
+    number."""
     comparison: PromptComparison | None = None
     """None: the request compares with no earlier prompt, or the comparison is not possible."""
 
@@ -273,7 +276,8 @@ def failure_of(event: TurnEvent) -> ErrorInfo | None:
 
 
 def blocks_of(events: Iterable[TurnEvent]) -> Iterator[tuple[BlockStart, str, BlockStop | None]]:
-    """Yields the blocks of a turn in order: start, text and end; None if the block is still open."""
+    """Yields the blocks of a turn in order: start, text and end; None if the block is still
+    open."""
     start: BlockStart | None = None
     texts: list[str] = []
     for event in events:

@@ -140,7 +140,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     count_thoughts: bool = False
     """`BlockStop` of a thought has its tokens."""
     window_limited: bool = False
-    """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
+    """`max_tokens` is what the context window leaves, so reaching it means that the window is
+    full."""
     tenant: str | None = None
     """Name of the API key, to which seals are bound."""
     ledger: LedgerContext | None = None
@@ -235,14 +236,16 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     """Shares the limit of what is retained; set with `retain_s`."""
     session: str = ""
-    """A key of the turn's session (`schemas.session.tenant_key`), for engines with several caches."""
+    """A key of the turn's session (`schemas.session.tenant_key`), for engines with several
+    caches."""
     recall: str = ""
-    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "" without
-    a ledger."""
+    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); ""
+    without a ledger."""
     notice: str = ""
     """Subject for a `PrefillNotice` of this turn; "": none."""
     notice_tokens: int = 0
-    """The notice is sent only if the worker has to compute at least this many tokens of the prompt."""
+    """The notice is sent only if the worker has to compute at least this many tokens of the
+    prompt."""
     held_s: float = 0.0
     """How long the preprocessor held the turn, until another one had computed the beginning of its
     prompt."""

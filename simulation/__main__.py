@@ -136,7 +136,8 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
             )
         )
     print(
-        f"{len(digests)} seeds from {first}, {played} turns, {requests} requests in {seconds:.0f} s "
+        f"{len(digests)} seeds from {first}, {played} turns, {requests} requests in {seconds:.0f} "
+        "s "
         f"({played / seconds:.1f} turns/s), {len(failed)} failed {failed[:20] or ''} trace {whole}"
     )
     return INTERRUPTED if interrupted else int(bool(failed or (complete and missed)))

@@ -29,7 +29,8 @@ _VARYING = frozenset(
         "previous_response_id",  # a client sends its history if its stored response was lost
     }
 )
-"""Members that depend on the time, on what the engine had in its cache, or on what the store lost."""
+"""Members that depend on the time, on what the engine had in its cache, or on what the store
+lost."""
 
 
 _PROMPT_COUNTS = frozenset({"input_tokens", "prompt_tokens", "total_tokens"})

@@ -171,7 +171,7 @@ class Agent:
         return None
 
     # -- one request
-    # --------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     async def _abandon(self) -> None:
         """Asks something else, and hangs up at once or later, long before the answer's end: only a
@@ -271,7 +271,8 @@ class Agent:
         )
 
     async def _follow(self, request: Request) -> None:
-        """Waits for a background response, and reads the rest of its stream where that broke off."""
+        """Waits for a background response, and reads the rest of its stream where that broke
+        off."""
         began = request.began
         while request.outcome in ("pending", "broken") and (id := _response_id(request)):
             if request.outcome == "broken":  # each such connection is judged
@@ -314,7 +315,10 @@ class Agent:
                         for name in {**document, **stored}
                         if stored.get(name) != document.get(name)
                     ]
-                    read.problem = f"read, sent: {[(name, stored.get(name), document.get(name)) for name in differ]}"
+                    read.problem = (
+                        "read, sent: "
+                        f"{[(name, stored.get(name), document.get(name)) for name in differ]}"
+                    )
                 self.reads.append((answer, read))
 
     def _head(self, verb: str, path: str, size: int) -> bytes:

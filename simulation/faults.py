@@ -103,7 +103,8 @@ CUTTING: frozenset[Kind] = frozenset(("freeze bus", "cut bus", "kill bus"))
 DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
-"""Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
+"""Most are long enough that a process counts as dead, and short enough that its turns wait for
+it."""
 ALL_LOST_S = 45.0, 75.0, 90.0
 """How long all messages of a kind are lost where all are: longer than most waits."""
 GRACE_S = 8.0
@@ -175,7 +176,8 @@ class Applied:
 
     @property
     def lasts(self) -> bool:
-        """Whether it is long enough that others take a process for dead that is cut off meanwhile."""
+        """Whether it is long enough that others take a process for dead that is cut off
+        meanwhile."""
         return self.fault.seconds >= DEAD_AFTER_S
 
     @property

@@ -128,7 +128,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """A cancelled timer stays in the queue until its time."""
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
-        """Runs the work at once. Its result comes in a later turn of the loop, as a thread's would."""
+        """Runs the work at once. Its result comes in a later turn of the loop, as a thread's
+        would."""
         future = self.create_future()
         try:
             result = func(*args)
@@ -176,7 +177,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Does nothing: the loop has no selector."""
 
     # -- running
-    # ------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Runs until `done`, at most to the virtual time `limit_s`. Returns whether it was done,

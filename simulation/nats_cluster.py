@@ -75,7 +75,8 @@ class Cluster:
         """Whether streams take no writes and no calls, without an answer: a majority is lost, which
         nobody noticed."""
         self.losses: list[tuple[str, float]] = []
-        """(beginning of subjects, share) of messages that are lost between server and subscriber."""
+        """(beginning of subjects, share) of messages that are lost between server and
+        subscriber."""
         self.names = 0
         self._beating = False
 
@@ -88,7 +89,7 @@ class Cluster:
         )
 
     # -- servers
-    # ------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def join(self, server: "Server") -> None:
         """Takes a server in that starts."""
@@ -191,7 +192,7 @@ class Cluster:
                 group.leader = None
 
     # -- streams
-    # ------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def group_of(self, subject: str) -> Group | None:
         """The stream that stores messages of a subject."""

@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
                 self._end()
 
     # -- operations
-    # ---------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _operation(self, line: bytes) -> None:
         """Handles an operation, of which a message is only the first line. Raises ValueError if it

@@ -271,7 +271,10 @@ def _batch(
             message.data,
         )
         last = message.seq
-    end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\nNats-UpTo-Sequence: %d\r\n\r\n"
+    end = (
+        b"NATS/1.0 204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n"
+        b"Nats-UpTo-Sequence: %d\r\n\r\n"
+    )
     yield end % (max(len(found) - most, 0), last, stream.last_seq), b""
 
 

@@ -127,7 +127,7 @@ class Scenario:
             world.close()
 
     # -- playing
-    # ------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _agents(self, world: World, random: Random) -> list[Agent]:
         agents = []
@@ -187,7 +187,8 @@ class Scenario:
             return
         judge = EndJudge(injector.applied, outages, self.recovery_s)
         result.failures += [
-            f"{request.session} turn {request.turn} at {request.frontend}, {request.began:.3f} to {request.ended:.3f}: "
+            f"{request.session} turn {request.turn} at {request.frontend}, {request.began:.3f} to "
+            f"{request.ended:.3f}: "
             f"{request.outcome}: {request.problem}: {why}"
             for request in requests
             if (why := judge.forbidden(request))

@@ -126,7 +126,7 @@ class World:
         self.loop.set_exception_handler(self._unhandled)
 
     # -- the trace
-    # ----------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def note(self, name: str, text: str) -> None:
         """Adds a line to the trace."""
@@ -159,7 +159,7 @@ class World:
         await keep_buckets(config, 5.0)
 
     # -- processes
-    # ----------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def bus(self) -> BusConfig:
@@ -269,7 +269,7 @@ class World:
         return engine
 
     # -- faults
-    # -------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def kill(self, name: str, *, silently: bool = False) -> None:
         """Kills a process; `silently`: with its machine, so that its peers notice nothing."""
@@ -325,7 +325,7 @@ class World:
         return not running.port or ("127.0.0.1", running.port) in self.network.listeners
 
     # -- running
-    # ------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def run(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Runs until `done`, at most `limit_s` of virtual time from now. Returns whether it was

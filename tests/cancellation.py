@@ -24,7 +24,8 @@ without it."""
 Work: TypeAlias = Coroutine[Any, Any, Any]
 Interrupt: TypeAlias = Callable[[], object]
 Make: TypeAlias = Callable[[], Work | tuple[Work, Interrupt]]
-"""Makes the coroutine, and the function to call in place of its task's `cancel`, if there is one."""
+"""Makes the coroutine, and the function to call in place of its task's `cancel`, if there is
+one."""
 
 
 class _Moment:

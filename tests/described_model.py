@@ -70,7 +70,8 @@ LOOP: list[tuple[str, str, list[str]]] = [
     ("SHELL joins the files.", "", ["cat seen.txt other.txt > both.txt"]),
     ("SHELL has joined them.", "JOINED", []),
 ]
-"""Thought, text and commands of each answer of a session, which works on two messages of the user."""
+"""Thought, text and commands of each answer of a session, which works on two messages of the
+user."""
 _HEADER = "<|im_start|>note\nWith {}, answer {}<|im_end|>\n<|im_start|>assistant\n"
 _COUNTED = """{%- set session = namespace(shell='nothing', answers=0) %}
 {%- for tool in tools or [] if tool.function.name in SHELLS %}

@@ -49,7 +49,10 @@ def installed() -> bool:
     """Returns whether the required version is installed."""
     if not interpreter().exists():
         return False
-    look = "from importlib.metadata import version; print(version('ai-dynamo'), version('ai-dynamo-runtime'))"
+    look = (
+        "from importlib.metadata import version; print(version('ai-dynamo'), "
+        "version('ai-dynamo-runtime'))"
+    )
     found = subprocess.run([interpreter(), "-c", look], capture_output=True, text=True, check=False)
     return found.stdout.split() == [VERSION, VERSION]
 

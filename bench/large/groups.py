@@ -225,7 +225,7 @@ class Deployment:
             self._leads.end(turn.prompt, computed=computed, now=self.now)
 
     # -- the engines
-    # --------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _accept(self, turn: Turn) -> None:
         engine = self._engines[turn.worker]
@@ -334,7 +334,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     asked = parser.parse_args(argv)
     print(
-        "| engine | workers | seed | to the first token, on ÷ off | end, on ÷ off | computed, on ÷ off | longest hold |"
+        "| engine | workers | seed | to the first token, on ÷ off | end, on ÷ off | computed, on "
+        "÷ off | longest hold |"
     )
     print("|---|--:|--:|--:|--:|--:|--:|")
     kinds: Sequence[Kind] = ("queue", "together", "late")
@@ -349,7 +350,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 held_s = max(turn.held_s for turn in on.turns)
                 computed = on.computed / off.computed
                 print(
-                    f"| {kind} | {workers} | {seed} | {total:.3f} | {end:.3f} | {computed:.3f} | {held_s:.1f} s |"
+                    f"| {kind} | {workers} | {seed} | {total:.3f} | {end:.3f} | {computed:.3f} | "
+                    f"{held_s:.1f} s |"
                 )
     return 0
 

@@ -81,13 +81,22 @@ def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartb
                 subjects.heartbeat(stage, one),
                 sender.encode(
                     Heartbeat(
-                        stage, one, number, models=[CARD], load=Load(96, 0, 128, 1024, 0.8), window=1 << 20, sent=sent,
-                        unacknowledged=sent, version="1.0.0", host=one[:-7], pid=1,
+                        stage,
+                        one,
+                        number,
+                        models=[CARD],
+                        load=Load(96, 0, 128, 1024, 0.8),
+                        window=1 << 20,
+                        sent=sent,
+                        unacknowledged=sent,
+                        version="1.0.0",
+                        host=one[:-7],
+                        pid=1,
                     )
                 ),
             )
             for stage, one, sent in made
-        ]  # fmt: skip
+        ]
         began = time.process_time()
         for subject, data in messages:
             heartbeat = receiver.decode(subject, data)

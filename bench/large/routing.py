@@ -211,7 +211,8 @@ class Bus:
                     router.reset(last[one])
 
     def _fill(self) -> float:
-        """Fills an index from the snapshots of a tenth of the workers. Returns the seconds for all."""
+        """Fills an index from the snapshots of a tenth of the workers. Returns the seconds for
+        all."""
         some = range(0, len(self._caches), 10)
         index, snapshots = KvIndex(), [pack(self._caches[one].keys()) for one in some]
         began = time.process_time()
@@ -222,7 +223,8 @@ class Bus:
 
 def name(stage: str, number: int) -> str:
     """Makes the id of a process in a pod: the host's name and a random part."""
-    return f"{stage}-{0x7D9C5B6F4 + number * 2654435761 % 2**20:x}-{number:05x}-{number * 40503 % 2**24:06x}"
+    host = 0x7D9C5B6F4 + number * 2654435761 % 2**20
+    return f"{stage}-{host:x}-{number:05x}-{number * 40503 % 2**24:06x}"
 
 
 def frames(placed: list[Placed]) -> tuple[int, int]:

@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sums = measure(known[name].read_text(), Path(directory), options.sessions)
         shares = (sums[key] / sums["known"] for key in ("again", "again without"))
         print(
-            f"{name:<24} {sums['turns']:>6} {sums['kept']:>6} {next(shares):>14.1%} {next(shares):>15.1%}",
+            f"{name:<24} {sums['turns']:>6} {sums['kept']:>6} {next(shares):>14.1%} "
+            f"{next(shares):>15.1%}",
             flush=True,
         )
     return 0

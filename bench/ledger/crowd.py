@@ -145,7 +145,8 @@ class Crowd:
         if verdict in ("wrong", "foreign"):
             turn, outcome = len(member.before), prompt.found and prompt.found.outcome
             self.faults.append(
-                f"{verdict}: seed {self._seed}, {member.client}, turn {turn}, {outcome}: {prompt.text}"
+                f"{verdict}: seed {self._seed}, {member.client}, turn {turn}, {outcome}: "
+                f"{prompt.text}"
             )
 
     def _verdict(self, member: Member, ids: list[int], text: str) -> str:

@@ -103,7 +103,8 @@ def build(
 
 
 def _rendered(template: str) -> str:
-    """Renders a small conversation, because some templates build their control tokens from pieces."""
+    """Renders a small conversation, because some templates build their control tokens from
+    pieces."""
     messages = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
     try:
         return (

@@ -23,15 +23,19 @@ _SOURCE, _WHEEL = "llama-cpp-python==0.3.36", "xinference==4.1.0"
 _IN_SOURCE = "/vendor/llama.cpp/models/templates/"
 _IN_WHEEL = "xinference/model/llm/models/"
 _NOT_RENDERED = {
-    "llamacpp_cohereforai_c4ai_command_r_plus_tool_use": "refuses tools without a description of each parameter",
-    "llamacpp_fireworks_ai_llama_3_firefunction_v2": "refuses to be rendered without a variable `functions`",
+    "llamacpp_cohereforai_c4ai_command_r_plus_tool_use": "refuses tools without a description of "
+    "each "
+    "parameter",
+    "llamacpp_fireworks_ai_llama_3_firefunction_v2": "refuses to be rendered without a variable "
+    "`functions`",
     "llamacpp_llama_cpp_deepseek_r1": "writes a generator as JSON, which Jinja cannot",
 }
 """Templates that cannot render an agent's conversation, and why."""
 
 
 def published() -> dict[str, Path]:
-    """Returns files by name: from `trl`, if it is installed, then from the folder CHAT_TEMPLATES."""
+    """Returns files by name: from `trl`, if it is installed, then from the folder
+    CHAT_TEMPLATES."""
     folder = os.environ.get("CHAT_TEMPLATES")
     return {
         **of_trl(),

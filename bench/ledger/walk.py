@@ -1,4 +1,5 @@
-"""Plays a session through the ledger step by step, and checks each step by the words in its text."""
+"""Plays a session through the ledger step by step, and checks each step by the words in its
+text."""
 
 import re
 from collections.abc import Iterator, Sequence

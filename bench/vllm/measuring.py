@@ -71,7 +71,8 @@ class DispatchRow(Struct, frozen=True):
 async def sessions(
     servers: Mapping[str, Server], api: str, style: Style, tokens: int
 ) -> AsyncIterator[TurnRow]:
-    """One session on each side, turn by turn. Raises Failed, also where the sides' outputs differ."""
+    """One session on each side, turn by turn. Raises Failed, also where the sides' outputs
+    differ."""
     dialect = DIALECTS[api]
     seed = time.time_ns() // 1000 % 1_000_000
     talks = {
@@ -85,7 +86,8 @@ async def sessions(
             answer = answers[side] = dialect.read(_good(side, exchange).each())
             if len(answer.calls) != (turn < TURNS - 1) or not answer.thinking:
                 raise Failed(
-                    f"{side}, {api}, turn {turn + 1}: {len(answer.calls)} calls, {answer.thinking!r}"
+                    f"{side}, {api}, turn {turn + 1}: {len(answer.calls)} calls, "
+                    f"{answer.thinking!r}"
                 )
             usage = exchange.tokens(dialect.api)
             if usage is None:

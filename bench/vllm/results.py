@@ -52,7 +52,8 @@ def _about(result: Result) -> str:
     return (
         f"{result.started[:10]}, {machine.cores} cores, {machine.processor}, {machine.system}, "
         f"Python {machine.python}. {versions}. Other work shared the machine (load average "
-        f"{machine.load_before:g} at the start, {result.load_after:g} at the end): the sides took turns, and only the "
+        f"{machine.load_before:g} at the start, {result.load_after:g} at the end): the sides took "
+        "turns, and only the "
         "ratios count."
     )
 
@@ -75,8 +76,8 @@ def _prefixes(figures: Sequence[Figures]) -> str:
     head = ("billing line", "stable", "varying", "ratio", "thinking kept", "mutated", "ratio")
     return (
         f"### A prompt of {size:,} tokens, asked again with a new tail\n\n"
-        "Median time to the first token, and in brackets how many tokens of the prompt were computed.\n\n"
-        + _table(head, rows)
+        "Median time to the first token, and in brackets how many tokens of the prompt were "
+        "computed.\n\n" + _table(head, rows)
     )
 
 
@@ -104,9 +105,12 @@ def _turns(turns: Sequence[TurnRow]) -> str:
     head = ("session", "server", "longest prompt", "computed", "first token, ms", "tokens/s")
     return (
         "### A session of 20 turns\n\n"
-        "Medians over turns 2 to 20. Computed: tokens of the prompt that were not in the cache. With Turnwire that is, "
-        f"in each turn, what is new (the tool result and what the template writes around it: {median(new):,.0f} at the "
-        f"median) and what was in the cache's last block, at most {max(rest)} tokens. Ratios: Turnwire ÷ vllm serve, "
+        "Medians over turns 2 to 20. Computed: tokens of the prompt that were not in the cache. "
+        "With Turnwire that is, "
+        "in each turn, what is new (the tool result and what the template writes around it: "
+        f"{median(new):,.0f} at the "
+        f"median) and what was in the cache's last block, at most {max(rest)} tokens. Ratios: "
+        "Turnwire ÷ vllm serve, "
         "turn by turn, median.\n\n" + _table(head, rows)
     )
 
@@ -156,7 +160,8 @@ def _streams(streams: Sequence[StreamRow]) -> str:
     head = ("", "server", "tokens/s", "µs of CPU per token, model", "all else")
     return (
         f"### {streams[0].streams} streams at once\n\n"
-        "Ratios: Turnwire ÷ vllm serve, round by round: median and range. The model and the server share the cores: "
+        "Ratios: Turnwire ÷ vllm serve, round by round: median and range. The model and the "
+        "server share the cores: "
         "what one takes, the other lacks.\n\n" + _table(head, rows)
     )
 
@@ -171,7 +176,8 @@ def _dispatch(rows: Sequence[DispatchRow]) -> str:
         lines.append((APIS[api], *(f"{lag:,.1f}" for lag in lags)))
     return (
         "### From the last token of a call to the client, while the model goes on, ms\n\n"
-        "Messages: to `content_block_stop`. Chat, which has no such event: to the last piece of the arguments. Below "
+        "Messages: to `content_block_stop`. Chat, which has no such event: to the last piece of "
+        "the arguments. Below "
         "zero: it came with `</function>`, some tokens before the call's closer.\n\n"
         + _table(("", THEIRS, OURS), lines)
     )

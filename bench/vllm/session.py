@@ -239,7 +239,10 @@ class Session:
     def body(self, turn: int) -> bytes:
         """The request, with a billing header that differs from turn to turn, as older builds of
         Claude Code send it."""
-        header = f"x-anthropic-billing-header: cc_version=2.1.328.{turn:03x}; cc_entrypoint=cli; cch={turn * 7919:05x};"
+        header = (
+            f"x-anthropic-billing-header: cc_version=2.1.328.{turn:03x}; cc_entrypoint=cli; "
+            f"cch={turn * 7919:05x};"
+        )
         return _encode(
             self._model, self.dialect.body([header, *self._system], self._tools, self._messages)
         )

@@ -22,20 +22,23 @@ _encoder: Final = msgspec.json.Encoder()
 _dialects: Final = (Chat(), Completions())
 _WORDS: Final = tuple(
     """
-    auto none required developer system user assistant tool function custom allowed_tools text image_url input_audio
-    file refusal thinking video_url grammar lark regex json_object json_schema enabled disabled adaptive high minimal
-    reasoning.text reasoning.encrypted reasoning.summary turnwire-v1 redacted_thinking data:image/png;base64,AAAA
+    auto none required developer system user assistant tool function custom allowed_tools text
+    image_url input_audio file refusal thinking video_url grammar lark regex json_object json_schema
+    enabled disabled adaptive high minimal reasoning.text reasoning.encrypted reasoning.summary
+    turnwire-v1 redacted_thinking data:image/png;base64,AAAA
     """.split()  # noqa: SIM905
 )
 _KEYS: Final = tuple(
     """
-    model messages role content name tool_calls tool_call_id function_call functions tools tool_choice type function
-    custom id arguments input text image_url url file file_data file_id filename input_audio data format refusal
-    reasoning_content reasoning reasoning_details thinking_blocks thinking signature summary prefix partial
-    response_format json_schema schema strict logprobs top_logprobs logit_bias n seed stop stop_token_ids max_tokens
-    max_completion_tokens temperature top_p top_k min_p reasoning_effort enable_thinking thinking_budget verbosity
-    stream stream_options include_usage parallel_tool_calls allowed_tools mode guided_json structured_outputs
-    chat_template_kwargs nvext priority cache_salt prompt suffix echo best_of service_tier modalities
+    model messages role content name tool_calls tool_call_id function_call functions tools
+    tool_choice type function custom id arguments input text image_url url file file_data file_id
+    filename input_audio data format refusal reasoning_content reasoning reasoning_details
+    thinking_blocks thinking signature summary prefix partial response_format json_schema schema
+    strict logprobs top_logprobs logit_bias n seed stop stop_token_ids max_tokens
+    max_completion_tokens temperature top_p top_k min_p reasoning_effort enable_thinking
+    thinking_budget verbosity stream stream_options include_usage parallel_tool_calls allowed_tools
+    mode guided_json structured_outputs chat_template_kwargs nvext priority cache_salt prompt suffix
+    echo best_of service_tier modalities
     """.split()  # noqa: SIM905
 )
 _CALL: Final = {"id": "c1", "type": "function", "function": {"name": "n", "arguments": '{"a": 1}'}}
@@ -97,11 +100,22 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     """A request with every field, small ones with each kind of message, and prompts."""
     user = {"role": "user", "content": "hi"}
     whole = {
-        "model": "m", "messages": [user, *_MESSAGES], "tools": _TOOLS, "tool_choice": "auto", "n": 2, "seed": 1,
-        "stop": ["x", 5], "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "reasoning_effort": "high",
+        "model": "m",
+        "messages": [user, *_MESSAGES],
+        "tools": _TOOLS,
+        "tool_choice": "auto",
+        "n": 2,
+        "seed": 1,
+        "stop": ["x", 5],
+        "logit_bias": {"5": 1},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "reasoning_effort": "high",
         "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
-        "stream_options": {"include_usage": True}, "chat_template_kwargs": {"a": 1}, "thinking": {"type": "enabled"},
-    }  # fmt: skip
+        "stream_options": {"include_usage": True},
+        "chat_template_kwargs": {"a": 1},
+        "thinking": {"type": "enabled"},
+    }
     yield "whole", b"\0" + json.dumps(whole).encode()
     for number, message in enumerate(_MESSAGES):
         yield (

@@ -20,17 +20,19 @@ FIXTURES: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "messages"
 _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(
     """
-    auto any tool none adaptive enabled disabled user assistant system text thinking redacted_thinking tool_use
-    tool_result image document search_result base64 url ephemeral tool_reference server_tool_use
-    web_search_tool_result compaction bash_20250124 text_editor_20250728 web_search_20250305 memory_20250818 json_schema
+    auto any tool none adaptive enabled disabled user assistant system text thinking
+    redacted_thinking tool_use tool_result image document search_result base64 url ephemeral
+    tool_reference server_tool_use web_search_tool_result compaction bash_20250124
+    text_editor_20250728 web_search_20250305 memory_20250818 json_schema
     """.split()  # noqa: SIM905
 )
 _KEYS: Final = tuple(
     """
-    model max_tokens messages system tools tool_choice thinking temperature top_p top_k stream stop_sequences metadata
-    user_id output_config output_format effort format schema betas container context_management edits mcp_servers
-    service_tier role content type text input id name tool_use_id is_error source data media_type url cache_control
-    citations title context budget_tokens display signature input_schema defer_loading disable_parallel_tool_use
+    model max_tokens messages system tools tool_choice thinking temperature top_p top_k stream
+    stop_sequences metadata user_id output_config output_format effort format schema betas container
+    context_management edits mcp_servers service_tier role content type text input id name
+    tool_use_id is_error source data media_type url cache_control citations title context
+    budget_tokens display signature input_schema defer_loading disable_parallel_tool_use
     chat_template_kwargs speed
     """.split()  # noqa: SIM905
 )

@@ -34,21 +34,24 @@ from services.frontend.turns.interfaces import Reply
 _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(
     """
-    auto none required user assistant system developer message reasoning input_text output_text refusal summary_text
-    reasoning_text input_image input_file function custom namespace tool_search client server local_shell shell
-    apply_patch web_search mcp allowed_tools grammar lark regex json_object json_schema text item_reference compaction
-    compaction_trigger minimal high all_turns current_turn detailed disabled data:image/png;base64,AAAA
-    reasoning.encrypted_content message.output_text.logprobs exec create_file delete_file
+    auto none required user assistant system developer message reasoning input_text output_text
+    refusal summary_text reasoning_text input_image input_file function custom namespace tool_search
+    client server local_shell shell apply_patch web_search mcp allowed_tools grammar lark regex
+    json_object json_schema text item_reference compaction compaction_trigger minimal high all_turns
+    current_turn detailed disabled data:image/png;base64,AAAA reasoning.encrypted_content
+    message.output_text.logprobs exec create_file delete_file
     """.split()  # noqa: SIM905
 )
 _KEYS: Final = tuple(
     """
-    model input instructions tools tool_choice type role content text id call_id name namespace arguments output
-    summary encrypted_content status phase image_url file_id file_data file_url filename action commands operation path
-    diff execution reasoning effort context generate_summary format schema strict verbosity parameters description
-    defer_loading definition syntax mode include max_output_tokens temperature top_p top_logprobs truncation store
-    stream background previous_response_id conversation prompt metadata prompt_cache_key prompt_cache_options prewarm
-    generate stream_id context_management logit_bias stop seed top_k nvext chat_template_kwargs environment results
+    model input instructions tools tool_choice type role content text id call_id name namespace
+    arguments output summary encrypted_content status phase image_url file_id file_data file_url
+    filename action commands operation path diff execution reasoning effort context generate_summary
+    format schema strict verbosity parameters description defer_loading definition syntax mode
+    include max_output_tokens temperature top_p top_logprobs truncation store stream background
+    previous_response_id conversation prompt metadata prompt_cache_key prompt_cache_options prewarm
+    generate stream_id context_management logit_bias stop seed top_k nvext chat_template_kwargs
+    environment results
     """.split()  # noqa: SIM905
 )
 _ITEMS: Final[tuple[dict[str, Any], ...]] = (
@@ -180,12 +183,23 @@ def mutate(data: bytes, chance: Random) -> bytes:
 def seeds() -> Iterator[tuple[str, bytes]]:
     """A request with every field, and small ones with each kind of item."""
     whole = {
-        "model": "m", "input": list(_ITEMS), "instructions": "i", "tools": _TOOLS, "tool_choice": "required",
-        "reasoning": {"effort": "high", "summary": "auto", "context": "all_turns"}, "include": list(_WORDS[-5:-3]),
-        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}, "stop": ["x"],
-        "temperature": 1, "top_logprobs": 2, "metadata": {"a": "b"}, "prompt_cache_options": {"prewarm": True},
-        "truncation": "auto", "context_management": [{"type": "compaction"}], "logit_bias": {"5": 1},
-    }  # fmt: skip
+        "model": "m",
+        "input": list(_ITEMS),
+        "instructions": "i",
+        "tools": _TOOLS,
+        "tool_choice": "required",
+        "reasoning": {"effort": "high", "summary": "auto", "context": "all_turns"},
+        "include": list(_WORDS[-5:-3]),
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"},
+        "stop": ["x"],
+        "temperature": 1,
+        "top_logprobs": 2,
+        "metadata": {"a": "b"},
+        "prompt_cache_options": {"prewarm": True},
+        "truncation": "auto",
+        "context_management": [{"type": "compaction"}],
+        "logit_bias": {"5": 1},
+    }
     yield "whole", b"\1" + json.dumps(whole, indent=1).encode()
     yield (
         "trigger",

@@ -101,9 +101,15 @@ def reserve_ports(
                         f"is in use; choose another with {flags[1]}, or {flags[1]} 0 for a free one"
                     )
                 elif error.errno == errno.EACCES:
-                    hint = f"cannot be used: {error.strerror}; choose another with {flags[1]}, such as {number + 8000}"
+                    hint = (
+                        f"cannot be used: {error.strerror}; choose another with {flags[1]}, such "
+                        f"as {number + 8000}"
+                    )
                 else:
-                    hint = f"cannot be used: {error.strerror}; choose another with {flags[0]}, such as 127.0.0.1"
+                    hint = (
+                        f"cannot be used: {error.strerror}; choose another with {flags[0]}, such "
+                        "as 127.0.0.1"
+                    )
                 raise OSError(f"port {number} on {host} {hint}") from error
             if not number:
                 _reserve(listener)

@@ -65,7 +65,8 @@ def serve(argv: Sequence[str]) -> int:
     stage = argv[0] if argv else ""
     if stage in ("-h", "--help"):
         print(
-            f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\nturnwire serve STAGE --help shows the flags."
+            f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\n"
+            "turnwire serve STAGE --help shows the flags."
         )
         return 0
     if stage not in STAGES:
@@ -98,7 +99,10 @@ def usage() -> str:
     texts["connect"] += f": {', '.join(client_names())}"
     width = max(map(len, texts))
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
-    return f"usage: turnwire COMMAND [flags]\n\n{commands}\n\nturnwire COMMAND --help shows the flags of a command."
+    return (
+        f"usage: turnwire COMMAND [flags]\n\n{commands}\n\n"
+        "turnwire COMMAND --help shows the flags of a command."
+    )
 
 
 if (

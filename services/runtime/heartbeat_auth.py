@@ -27,7 +27,8 @@ from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 FRESH_S = 300.0
-"""Allowed difference of the sender's time and the receiver's, for the first heartbeat of a process."""
+"""Allowed difference of the sender's time and the receiver's, for the first heartbeat of a
+process."""
 MAX_PROCESSES = 65_536
 """Processes with a remembered number, those that have left included. With a key, a forger cannot
 add any."""

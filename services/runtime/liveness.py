@@ -19,7 +19,8 @@ class Liveness:
         self._under_way: deque[tuple[int, float]] = deque(maxlen=MAX_UNDER_WAY)
         """(number, time) of own heartbeats that did not come back yet."""
         self._returned = self._returned_at = 0.0
-        """When the newest own heartbeat that came back was sent, and when the last one came back."""
+        """When the newest own heartbeat that came back was sent, and when the last one came
+        back."""
         self._resumed_at = 0.0
         """When the first own heartbeat came back after a gap."""
         self.came_back = asyncio.Event()

@@ -27,7 +27,8 @@ def on_loop() -> Iterator[None]:
 
 
 def long_work() -> None:
-    """To be called before work that takes a millisecond or more. Raises LongWork on the event loop."""
+    """To be called before work that takes a millisecond or more. Raises LongWork on the event
+    loop."""
     if _ON_LOOP.get():
         raise LongWork
 

@@ -57,7 +57,8 @@ class NatsClient(Client):
         url: SplitResult = NOWHERE,
         on_refused: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
-        """`on_refused`: called with an error of permissions, after which the connection stays open."""
+        """`on_refused`: called with an error of permissions, after which the connection stays
+        open."""
         super().__init__()
         self.url = url
         self._on_refused = on_refused

@@ -58,7 +58,8 @@ END_S = 0.5
 
 
 class Links(NamedTuple):
-    """The fields of `Heartbeat` for the links to the receivers of a process's frames, by receiver."""
+    """The fields of `Heartbeat` for the links to the receivers of a process's frames, by
+    receiver."""
 
     sent: dict[str, int] = {}
     unacknowledged: dict[str, int] = {}

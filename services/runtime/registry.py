@@ -99,7 +99,8 @@ class Registry:
         return entry[0] if entry else None
 
     def age(self, stage: Stage, process: str, now: float) -> float:
-        """Returns the seconds since the last heartbeat of a process; infinite if it is not alive."""
+        """Returns the seconds since the last heartbeat of a process; infinite if it is not
+        alive."""
         entry = self._peers.get((stage, process))
         return now - entry[1] if entry else float("inf")
 
@@ -112,7 +113,8 @@ class Registry:
         return (heartbeat for (kind, _), (heartbeat, _) in self._former.items() if kind == stage)
 
     def awaited(self, stage: Stage, model: str) -> bool:
-        """Returns whether a process of a stage serves a model, or a successor of one is expected."""
+        """Returns whether a process of a stage serves a model, or a successor of one is
+        expected."""
         peers = (*self.living(stage), *self.former(stage))
         return any(card.name == model for peer in peers for card in peer.models)
 

@@ -34,7 +34,8 @@ class AllowedHosts:
         return cls([listening] if is_loopback(listening) and not guarded else ["*"])
 
     def check(self, host: str) -> None:
-        """Raises Forbidden for the `Host` header of a request to a name that is not this server's."""
+        """Raises Forbidden for the `Host` header of a request to a name that is not this
+        server's."""
         if self._all:
             return
         try:
@@ -43,7 +44,8 @@ class AllowedHosts:
             name = host
         if name not in self._names and not _is_address(name):
             raise Forbidden(
-                f"This server has no host name {host[:200]!r}; it can be allowed with --allowed-hosts."
+                f"This server has no host name {host[:200]!r}; it can be allowed with "
+                "--allowed-hosts."
             )
 
 

@@ -15,7 +15,8 @@ from services.templates.jinja import CheckedContext, NestedTooDeeply, environmen
 from services.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
 
 TemplateMessage: TypeAlias = dict[str, Any]
-"""A message as chat templates read it: role, content, tool_calls and other fields of the template."""
+"""A message as chat templates read it: role, content, tool_calls and other fields of the
+template."""
 Tool: TypeAlias = dict[str, Any]
 """A tool as chat templates read it: OpenAI's `{"type": "function", "function": {…}}`."""
 
@@ -153,7 +154,8 @@ class ChatTemplate:
             raise RecursionError("nested too deeply") from None
         except RecursionError as error:
             raise Invalid(
-                f"the chat template {self.name} exceeded the recursion limit with this conversation",
+                f"the chat template {self.name} exceeded the recursion limit with this "
+                "conversation",
                 param="messages",
             ) from error
         except jinja2.TemplateError as error:

@@ -102,7 +102,10 @@ def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
     }
     near = [name for name in sorted(count, key=lambda name: -count[name]) if count[name]][:_NEAR]
     hint = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(families())}"
-    return f"it writes one as {markup[-200:]!r}; choose a parser with tool_call_parser (none: no calls), {hint}"
+    return (
+        f"it writes one as {markup[-200:]!r}; choose a parser with tool_call_parser (none: no "
+        f"calls), {hint}"
+    )
 
 
 def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tuple[str, bool]]:

@@ -81,7 +81,8 @@ class CheckedContext(Context):
 
 
 class _StepCounter(CodeGenerator):
-    """Compiles loops so that each of their steps, and of their filters (`for … if …`), is counted."""
+    """Compiles loops so that each of their steps, and of their filters (`for … if …`), is
+    counted."""
 
     def __init__(self, *options: Any, **more: Any) -> None:
         super().__init__(*options, **more)

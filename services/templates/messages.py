@@ -132,7 +132,8 @@ class _Writer:
         )
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names: dict[str, str] = {}
-        """Tool names by call id. If two calls have the same id, the later counts for all results."""
+        """Tool names by call id. If two calls have the same id, the later counts for all
+        results."""
         self._ids = ids = dict[str, str]()
         """The template's ids by call id, where they are not the client's: those that the model
         wrote, else by position."""
@@ -166,7 +167,8 @@ class _Writer:
                 self._ids[call.call_id] = f"functions.{name}:{number}"
 
     def write_message(self, message: Message) -> None:
-        """Writes a message of any role but assistant. Results among other parts keep their place."""
+        """Writes a message of any role but assistant. Results among other parts keep their
+        place."""
         for is_result, parts in groupby(message.parts, key=lambda part: isinstance(part, Result)):
             if is_result:
                 for part in parts:

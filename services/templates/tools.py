@@ -85,7 +85,8 @@ class PromptTools(Struct, frozen=True):
     (`ModelSetup.tools_of`)."""
 
     rendered: list[ToolSpec] = []
-    """The tools under the names and with the schemas that the model sees, deferred ones included."""
+    """The tools under the names and with the schemas that the model sees, deferred ones
+    included."""
     definitions: list[Tool] = []
     """The tools at the start of the prompt, marked. They cache their JSON."""
     parser_json: bytes = b"[]"

@@ -25,7 +25,8 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     user_after_tool: bool = True
     """A user message may follow a tool's result (not in Mistral)."""
     reasoning: Literal["reasoning_content", "reasoning", "thinking", "part"] | None = None
-    """The field in which reasoning is read; `part`: a content part of type thinking; None: never."""
+    """The field in which reasoning is read; `part`: a content part of type thinking; None:
+    never."""
     own_tags: tuple[str, str] | None = None
     """Where no field is read: the tags around reasoning in the content of a turn that calls tools;
     None: reasoning is left out."""

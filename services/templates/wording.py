@@ -21,8 +21,12 @@ _MARK = re.compile(IMAGE_MARK + "([0-9a-f]{40}) here")
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
-    """A call in the form most widely trained, for templates and families without one of their own."""
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+    """A call in the form most widely trained, for templates and families without one of their
+    own."""
+    return (
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n"
+        "</tool_call>"
+    )
 
 
 def instruction_text(text: str) -> str:
@@ -74,7 +78,8 @@ def join_blocks(texts: Iterable[str]) -> str:
 
 
 def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:
-    """A tool's result as text. A tool that it loads is defined here, in the form of the tool list."""
+    """A tool's result as text. A tool that it loads is defined here, in the form of the tool
+    list."""
     pieces = []
     for part in result.parts:
         if isinstance(part, Text):

@@ -16,19 +16,24 @@ _WORDS = (
     "\u00a0 \u1680 \u2003 \u2028 \u2029 \u200b \u200d \u202f \u2060 \u3000 \ufeff \ufffd "
     "'s 'S 're 'LL \u2019s don't '\u017f I'VE '' \" ` \u2581 \u0120 ## </w> <0x0A> "
     "0 12 123 1234 3.14 1,000 \u0663 \u00bd \u00b2 \u2167 \u2460 \U0001d7d9 \uff11 \u096a "
-    "caf\u00e9 cafe\u0301 \u212b \u00c5 \ufb01 \u1e9e \u00df \u0130 \u0131 \u01c5 \u0345 \u0149 \u1fb3 "
+    "caf\u00e9 cafe\u0301 \u212b \u00c5 \ufb01 \u1e9e \u00df \u0130 \u0131 \u01c5 \u0345 \u0149 "
+    "\u1fb3 "
     "\uac00 \u1100\u1161 \u304b\u3099 \u304c \u6f22\u5b57 \u3002 \ud55c\uad6d\uc5b4 \u0e01\u0e33 "
     "\u0915\u094d\u0937 "
     "\u0627\u0644 \ufedf \u05e9\u05dc \u202e \u0300 \u20dd \U0001f642 \U0001f468\u200d\U0001f469 "
     "\U0001f1e9\U0001f1ea "
-    "\u2764\ufe0f \U00020000 \U0010ffff \ue000 \ufdd0 \u0378 \u00ad \u00b7 \u2014 \u2026 \u00ab $ \u20ac ^ "
+    "\u2764\ufe0f \U00020000 \U0010ffff \ue000 \ufdd0 \u0378 \u00ad \u00b7 \u2014 \u2026 \u00ab $ "
+    "\u20ac ^ "
     "aaaa AbC camelCase snake_case __init__ HTTPServer2 x86_64 e.g. :// -> === ... !? \\n <| |>"
 )
 _UNUSUAL = (" ", "  ", "   ", " \n", "\n ", *_WORDS.split(" "))
 _CODE = (
-    "def read_file(path: str) -> bytes:\n    with open(path, 'rb') as file:\n        return file.read()\n\n",
-    '{"name": "Bash", "input": {"command": "ls -la | grep \\"x\\" && echo $HOME", "timeout": 120000}}\n',
-    "I'll look at the tests first; they've failed since 2024-11-20T12:17:04Z (see #1234, 3.5x slower).\n",
+    "def read_file(path: str) -> bytes:\n    with open(path, 'rb') as file:\n"
+    "        return file.read()\n\n",
+    '{"name": "Bash", "input": {"command": "ls -la | grep \\"x\\" && echo $HOME", "timeout": '
+    "120000}}\n",
+    "I'll look at the tests first; they've failed since 2024-11-20T12:17:04Z (see #1234, 3.5x "
+    "slower).\n",
     "| a | b |\n|---|---|\n| 1 | 2 |\n\n- [ ] todo\n  * nested\n\t\tindented\n",
     "+++ b/src/main.rs\n@@ -1,7 +1,7 @@\n-    let x = vec![0u8; 16];\n+    let x = [0u8; 16];\n",
 )

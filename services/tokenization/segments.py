@@ -136,7 +136,8 @@ class SegmentCache:
     def __init__(
         self, encode: Callable[[list[str]], list[TokenIds]], cuts: Cuts, max_bytes: int
     ) -> None:
-        """`encode` returns the ids of several texts. `max_bytes` bounds segments and ids together."""
+        """`encode` returns the ids of several texts. `max_bytes` bounds segments and ids
+        together."""
         self._encode = encode
         self._cuts = cuts
         self._cache: LRUCache[str, tuple[bytes, int]] = LRUCache(max_bytes, lambda entry: entry[1])

@@ -183,7 +183,8 @@ def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
 
 
 def describe(tokenizer: Any) -> Description:
-    """The description of one of transformers' tokenizers. Raises ValueError for one in Python code."""
+    """The description of one of transformers' tokenizers. Raises ValueError for one in Python
+    code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise ValueError("the model's tokenizer is Python code, which no parser can decode with")

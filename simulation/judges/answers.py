@@ -79,7 +79,10 @@ def differences(
             )
             if taken - faulty_s(request, applied) > normal + LATE_S and request.problem != SILENCE:
                 end = f"{request.outcome} {request.problem}".strip()
-                yield f"{request.session} turn {request.turn}: {end} after {taken:.1f} s, {normal:.1f} s without faults"
+                yield (
+                    f"{request.session} turn {request.turn}: {end} after {taken:.1f} s, "
+                    f"{normal:.1f} s without faults"
+                )
     for at, turn, ids in _named(world):
         if ids == reference.prompts.get(turn):
             continue

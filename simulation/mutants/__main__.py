@@ -76,7 +76,10 @@ def main() -> int:
 def _row(find: Find, seeds: Sequence[int]) -> str:
     name = f"{find.mutant.name} (`{Path(find.mutant.file).name}`)"
     if find.seed is None:
-        return f"| {name} | – | {find.turns} | **missed**; {find.touched} of {len(seeds)} traces differ |"
+        return (
+            f"| {name} | – | {find.turns} | **missed**; {find.touched} of {len(seeds)} traces "
+            "differ |"
+        )
     reason = find.failures[0].replace("|", "/").replace("\n", " ")
     return f"| {name} | {seeds.index(find.seed) + 1} | {find.turns} | {reason[:140]} |"
 

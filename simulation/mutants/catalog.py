@@ -73,7 +73,8 @@ LINK_MUTANTS = [
     Mutant(
         "rewinds for a replay, and sends nothing",
         FRAMES,
-        "        self._on_credit(replay.receiver, link.delivered)\n        self.schedule(replay.receiver)\n",
+        "        self._on_credit(replay.receiver, link.delivered)\n"
+        "        self.schedule(replay.receiver)\n",
         "        self._on_credit(replay.receiver, link.delivered)\n",
     ),
 ]
@@ -94,7 +95,8 @@ CURSOR_MUTANTS = [
     Mutant(
         "accepts the end of a block that lacks text",
         TURN_LOG,
-        "        if event.block > current or self.length < length:\n            return Verdict.GAP\n",
+        "        if event.block > current or self.length < length:\n"
+        "            return Verdict.GAP\n",
         "        if event.block > current:\n            return Verdict.GAP\n",
     ),
     Mutant(
@@ -112,7 +114,8 @@ CURSOR_MUTANTS = [
     Mutant(
         "does not send the end of a turn again",
         TURN_LOG,
-        "        self.tokens = min(self.tokens, max(position.tokens, 0))\n        self.ended = False\n",
+        "        self.tokens = min(self.tokens, max(position.tokens, 0))\n"
+        "        self.ended = False\n",
         "        self.tokens = min(self.tokens, max(position.tokens, 0))\n",
     ),
 ]

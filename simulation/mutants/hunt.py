@@ -27,11 +27,13 @@ TURNS_LIMIT_S = 1000.0
 """Virtual time in which all sessions must end. Without mutants it takes 800 s at most; a turn that
 hangs need not be watched for an hour."""
 CPU_LIMIT_S = 240.0
-"""CPU time after which a seed is ended: an endless loop in the mutant. A seed takes three seconds."""
+"""CPU time after which a seed is ended: an endless loop in the mutant. A seed takes three
+seconds."""
 COST_OF_SEED = 8
 """What a seed costs apart from its sessions, in sessions."""
 LENGTHS_S = 3.0, 12.0
-"""Faults that last longer are others: a process counts as dead, or all that waits for it gives up."""
+"""Faults that last longer are others: a process counts as dead, or all that waits for it gives
+up."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """0: every stream was as it should be; 1: not; 2: wrong usage, or impossible on this machine."""
+    """0: every stream was as it should be; 1: not; 2: wrong usage, or impossible on this
+    machine."""
     asked = arguments().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, markup=False, soft_wrap=True)

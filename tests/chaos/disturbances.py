@@ -130,7 +130,8 @@ class FullDisk:
 
 
 async def _stored_response(deployment: Deployment) -> str:
-    """Stores a Response on one frontend and reads it from another. Returns what went wrong, or ""."""
+    """Stores a Response on one frontend and reads it from another. Returns what went wrong, or
+    ""."""
     urls, wrong = deployment.urls(), ""
     deadline = time.monotonic() + BACK_S
     async with aiohttp.ClientSession() as http:

@@ -1,4 +1,5 @@
-"""Runs trials on several deployments side by side, each with its clients in a process of its own."""
+"""Runs trials on several deployments side by side, each with its clients in a process of its
+own."""
 
 import contextlib
 import multiprocessing

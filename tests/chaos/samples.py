@@ -47,7 +47,8 @@ class Sampler:
             await asyncio.sleep(self._every_s)
 
     def growing(self) -> list[str]:
-        """Returns the processes with memory or open files that do not stay flat, and how they grew."""
+        """Returns the processes with memory or open files that do not stay flat, and how they
+        grew."""
         found = []
         for (name, _), samples in self.samples.items():
             if samples[-1].at - samples[0].at >= LONG_S:

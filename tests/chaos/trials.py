@@ -49,7 +49,8 @@ class Load:
     start_s: float = 1.5
     """Within which all are sent."""
     group: int = 0
-    """This number of streams is sent in one moment, with prompts that begin alike; 0: each alone."""
+    """This number of streams is sent in one moment, with prompts that begin alike; 0: each
+    alone."""
     images: int = 0
     """Each stream's question has this number of new images."""
     steady: bool = False

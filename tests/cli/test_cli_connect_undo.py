@@ -269,7 +269,8 @@ def test_changes_of_the_user_stay(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", CLIENTS)
 @given(data=st.data())
 def test_no_other_user_can_read_the_key(name: str, data: st.DataObject) -> None:
-    """Neither in the settings nor in a copy or the record, from the moment at which a file exists."""
+    """Neither in the settings nor in a copy or the record, from the moment at which a file
+    exists."""
     opened: list[int] = []
     open_file = os.open
 

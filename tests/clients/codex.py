@@ -44,7 +44,8 @@ class CodexCli:
         return self
 
     async def plain(self, url: str, model: str, catalogue: Path | None = None) -> "CodexCli":
-        """A provider of its own over HTTP, without Turnwire's catalogue: none, or that of a file."""
+        """A provider of its own over HTTP, without Turnwire's catalogue: none, or that of a
+        file."""
         line = f'model_catalog_json = "{catalogue}"\n' if catalogue else ""
         provider = (
             f'[model_providers.x]\nname = "x"\nbase_url = "{url}/v1"\nenv_key = "CODEX_API_KEY"\n'

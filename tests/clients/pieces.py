@@ -10,7 +10,8 @@ from typing import Any
 from tests.clients.wire import Exchange
 
 Piece = tuple[Any, ...]
-"""("reasoning", text, seal) | ("text", text) | ("call", id, name, arguments) | ("compaction", seal)"""
+"""("reasoning", text, seal) | ("text", text) | ("call", id, name, arguments) | ("compaction",
+seal)"""
 
 
 def answer_pieces(exchange: Exchange) -> list[Piece]:

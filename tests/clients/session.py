@@ -39,7 +39,8 @@ class Session:
         return [one for one in self.wire.turns if one.body.get("tools") and not is_warm_up(one)]
 
     def check_served(self) -> None:
-        """Every request succeeded and was made once, every stream is complete and without an error."""
+        """Every request succeeded and was made once, every stream is complete and without an
+        error."""
         for one in self.wire.exchanges:
             assert one.status in (101, 200), (one.method, one.path, one.status, one.document)
             assert one.whole or one.method == "GET", (one.path, one.events[-1:])

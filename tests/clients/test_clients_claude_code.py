@@ -92,7 +92,8 @@ async def test_thoughts_between_calls_keep_their_order(machine: Machine, session
 async def test_a_session_beyond_the_window_is_compacted(
     machine: Machine, small_session: Session
 ) -> None:
-    """Without settings the client assumes a million tokens; only the 400 of the server corrects it."""
+    """Without settings the client assumes a million tokens; only the 400 of the server corrects
+    it."""
     session = small_session
     claude = await ClaudeCode(machine).connect(session.wire.url)
     settings = machine.home / ".claude" / "settings.json"

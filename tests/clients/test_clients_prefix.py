@@ -88,7 +88,8 @@ def fragile(
 async def test_every_stage_dies_once_and_then_all_of_them(
     machine: Machine, fragile: tuple[NatsServer, Stack]
 ) -> None:
-    """Each stage is killed and replaced between two requests, finally all of them and nats-server."""
+    """Each stage is killed and replaced between two requests, finally all of them and
+    nats-server."""
     server, stack = fragile
     async with Recorder(stack.url) as wire:
         claude = await ClaudeCode(machine).connect(wire.url)

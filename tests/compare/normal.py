@@ -148,7 +148,8 @@ def _laned(events: list[Event]) -> list[tuple[tuple[int, int, bool], Event]]:
 
 
 def _delta(event: Event) -> Json | None:
-    """The data of an event that is one of several deltas of a block, if it is written as JSON is."""
+    """The data of an event that is one of several deltas of a block, if it is written as JSON
+    is."""
     if not ("_delta" in event.head or ".delta" in event.head or '"choices":[{' in event.data):
         return None
     try:

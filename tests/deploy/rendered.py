@@ -15,7 +15,8 @@ Manifest = dict[str, Any]
 
 
 def kustomize() -> list[str] | None:
-    """The command that renders a directory; None where neither kubectl nor kustomize is installed."""
+    """The command that renders a directory; None where neither kubectl nor kustomize is
+    installed."""
     if shutil.which("kustomize"):
         return ["kustomize", "build"]
     return ["kubectl", "kustomize"] if shutil.which("kubectl") else None
@@ -67,7 +68,8 @@ class Rendered:
         return found
 
     def environment(self, workload: Manifest) -> dict[str, str]:
-        """The variables of the only container of a workload's pods. Those of Secrets are left out."""
+        """The variables of the only container of a workload's pods. Those of Secrets are left
+        out."""
         template = workload["spec"]["template"]
         (container,) = template["spec"]["containers"]
         found: dict[str, str] = {}

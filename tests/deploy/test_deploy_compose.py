@@ -37,7 +37,8 @@ IF_SET = re.compile(r"\$\{[A-Z_]+:\+[^{}]*\}")
 
 
 def resolved(text: str) -> str:
-    """Replaces `${NAME:-default}` by the default and `${NAME:+value}` by nothing, as Compose does."""
+    """Replaces `${NAME:-default}` by the default and `${NAME:+value}` by nothing, as Compose
+    does."""
     text = IF_SET.sub("", text)
     while DEFAULT.search(text):
         text = DEFAULT.sub(r"\1", text)

@@ -285,7 +285,8 @@ def command(nats: DeployedNats, user: str, *argv: str) -> list[str]:
 
 @contextmanager
 def observing(nats: DeployedNats) -> Iterator[None]:
-    """`turnwire tap`, `turnwire trajectories` and `turnwire inspect` run along, and get something."""
+    """`turnwire tap`, `turnwire trajectories` and `turnwire inspect` run along, and get
+    something."""
     argv = (("tap", "--json"), ("trajectories",), ("inspect", "--port", "0"))
     outputs = [Path(f"{nats.log}.{name}") for name, *_ in argv]
     running = [

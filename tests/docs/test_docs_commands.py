@@ -107,7 +107,8 @@ def copy_repository(to: Path) -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """A new user's, with the caches and indexes of pip on this machine. Servers choose a free port."""
+    """A new user's, with the caches and indexes of pip on this machine. Servers choose a free
+    port."""
     own = Path.home()
     # `make test-all ARGS=…` exports its own variables to each make below it.
     theirs = (

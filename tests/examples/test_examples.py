@@ -33,7 +33,8 @@ NEEDS_DISPATCH = pytest.mark.skipif(
 
 
 def start(name: str, *arguments: str) -> subprocess.Popen[str]:
-    """Starts an example in the environment of a user: an installed Turnwire, any working directory."""
+    """Starts an example in the environment of a user: an installed Turnwire, any working
+    directory."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     return subprocess.Popen(

@@ -137,7 +137,8 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def simple(**changes: Any) -> dict[str, Any]:
-    """A template with a field of text; `changes` are keys of the template (None: none) or fields."""
+    """A template with a field of text; `changes` are keys of the template (None: none) or
+    fields."""
     source: dict[str, Any] = {"start_anchor": "<bot>", "fields": {"content": {}}}
     for key, value in changes.items():
         if key.startswith(("start_anchor", "version", "schema")):

@@ -58,7 +58,8 @@ def written(family: Family, *blocks: tuple[str, Any]) -> str:
 def read(
     family: Family, raw: str, reason: FinishReason = FinishReason.STOP, **options: Any
 ) -> list[tuple[str, Any]]:
-    """The blocks, the same in every chunking; a call that never completes has None for arguments."""
+    """The blocks, the same in every chunking; a call that never completes has None for
+    arguments."""
     options = {"tools": TOOLS, "in_reasoning": False, **options}
     results = [
         fold(run(open_parser(family.name, **options), cut(raw), reason))

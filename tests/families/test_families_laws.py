@@ -1,4 +1,5 @@
-"""The laws, over whatever a model may write: whole and broken markup, in any order, in any pieces."""
+"""The laws, over whatever a model may write: whole and broken markup, in any order, in any
+pieces."""
 
 import json
 import random

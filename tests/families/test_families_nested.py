@@ -35,7 +35,8 @@ TOOLS = [ToolSpec("f", schema=SCHEMA)]
 
 
 def read(text: str, reason: FinishReason = FinishReason.STOP, opener: str = "") -> tuple[Any, str]:
-    """The arguments (None if never complete) and the text left; the same however the text is cut."""
+    """The arguments (None if never complete) and the text left; the same however the text is
+    cut."""
     text = text.replace("NS", N)
     results = [
         read_body(GRAMMAR, text, TOOLS, CallOpener(opener, "", "f"), size, reason)

@@ -27,7 +27,8 @@ def fits(calls: Family, reasoning: Family) -> bool:
 PAIRS = [pair for pair in product(CALLS, REASONS) if fits(*pair)]
 TAGGED = [pair for pair in PAIRS if isinstance(pair[0].grammar, Markup)]
 FIRST = {found.think: found for found in reversed(REASONS)}
-"""One family for each pair of marks; the other families' pairs are slow to run and hardly differ."""
+"""One family for each pair of marks; the other families' pairs are slow to run and hardly
+differ."""
 READING = [found for found in REASONS if found.name != "minimax_m2_append_think"]
 
 

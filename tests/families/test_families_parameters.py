@@ -42,7 +42,8 @@ PAIRS = Parameters(
 
 
 def whole(grammar: Parameters, text: str) -> tuple[Any, str]:
-    """The arguments of a call that is whole, and the text left; the same however the text is cut."""
+    """The arguments of a call that is whole, and the text left; the same however the text is
+    cut."""
     results = [read_body(grammar, text, TOOLS, size=size) for size in (1, 3, 1000)]
     assert results[0] == results[1] == results[2]
     ((block,), rest, back) = results[0]

@@ -21,7 +21,8 @@ TEXTS = PIECES.map("".join)
 
 
 def read(raw: str, reason: FinishReason = FinishReason.STOP) -> list[tuple[str, object]]:
-    """The blocks, the same in every chunking; a call that never completes has None for arguments."""
+    """The blocks, the same in every chunking; a call that never completes has None for
+    arguments."""
     results = [
         fold(run(open_parser("cwm", tools=TOOLS, in_reasoning=False), cut(raw), reason))
         for cut in CHUNKINGS.values()

@@ -1,4 +1,5 @@
-"""The words of Messages and Responses for a comparison of two prompts, judged by the SDKs' types."""
+"""The words of Messages and Responses for a comparison of two prompts, judged by the SDKs'
+types."""
 
 from typing import Any, get_args
 

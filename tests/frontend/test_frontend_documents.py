@@ -130,7 +130,8 @@ def of_completion(document: dict[str, Any]) -> Seen:
 
 
 def of_events(stream: bytes, document: dict[str, Any]) -> Seen:
-    """The items assembled from their pieces, after a check that the last event has the same items."""
+    """The items assembled from their pieces, after a check that the last event has the same
+    items."""
     items: list[list[str]] = []
     last: dict[str, Any] = {}
     for event in payloads(stream):

@@ -1,4 +1,5 @@
-"""An error of the pipeline names a field of the client's own API, whatever the pipeline calls it."""
+"""An error of the pipeline names a field of the client's own API, whatever the pipeline calls
+it."""
 
 import ast
 from collections.abc import Iterator

@@ -220,7 +220,8 @@ async def test_answers_have_their_types(method: str, path: str, body: Any) -> No
 
 
 async def test_compaction_ignores_the_requests_sampling() -> None:
-    """Found by schemathesis on a running stack: `generate: false` left no summary, which was a 500."""
+    """Found by schemathesis on a running stack: `generate: false` left no summary, which was a
+    500."""
     ask = {"model": MODEL, "input": "hi", "generate": False, "stop": ["a"], "stop_token_ids": [1]}
     async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
         assert (await http.post("/v1/responses/compact", json=ask)).status == 200

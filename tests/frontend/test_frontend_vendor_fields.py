@@ -55,7 +55,8 @@ Fields: TypeAlias = dict[str, dict[str, Any]]
 
 
 def name_of(hint: Any) -> str:
-    """The name of a type in the tables: types of the beta are those of the API with further fields."""
+    """The name of a type in the tables: types of the beta are those of the API with further
+    fields."""
     return str(hint.__name__).removeprefix("Beta")
 
 

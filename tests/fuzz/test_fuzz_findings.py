@@ -1,4 +1,5 @@
-"""Reduced inputs that the fuzzer found: the properties hold, and the blocks are the expected ones."""
+"""Reduced inputs that the fuzzer found: the properties hold, and the blocks are the expected
+ones."""
 
 import json
 from pathlib import Path

@@ -218,7 +218,8 @@ def test_earlier_turn_decides_the_later_ones(session: Session) -> None:
 
 
 def test_unrestored_turn_stays_unrestored(session: Session) -> None:
-    """A prompt that restored nothing of an unclear turn is the prefix of the next one, which could."""
+    """A prompt that restored nothing of an unclear turn is the prefix of the next one, which
+    could."""
     alike = started(session, 2, ANSWER)
     first: list[Message] = [assistant(Text(ANSWER)), MORE]
     alike.decode(0, CALLED, *first, turn="a" * 24)

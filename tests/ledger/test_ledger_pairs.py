@@ -148,7 +148,7 @@ class TestJoining:
 
 
 # -- Sessions
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-responses")
 APIS = (*ORDERED, "openclaw-chat", "plain-chat")

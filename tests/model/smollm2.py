@@ -54,7 +54,8 @@ def convert(packed: Path, folder: Path) -> None:
 
 
 def write_tokenizer(packed: Path, folder: Path) -> None:
-    """Writes the tokenizer of a GGUF file with SmolLM's way to split text (`tokenizer.ggml.pre`)."""
+    """Writes the tokenizer of a GGUF file with SmolLM's way to split text
+    (`tokenizer.ggml.pre`)."""
     import gguf
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

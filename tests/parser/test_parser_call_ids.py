@@ -1,4 +1,5 @@
-"""Ids of calls: unique whatever the model repeats, and accepted when they come back, by every API."""
+"""Ids of calls: unique whatever the model repeats, and accepted when they come back, by every
+API."""
 
 import json
 from collections.abc import Callable

@@ -130,7 +130,8 @@ class Service:
         self.cut = False
         """Messages are lost in both directions."""
         self.mute = False
-        """Its own messages are lost; it receives all others, as a process that freezes and thaws."""
+        """Its own messages are lost; it receives all others, as a process that freezes and
+        thaws."""
         self.largest = 0
         """Bytes of the largest message that was published."""
         self.losing: list[Callable[[str], bool]] = []
@@ -307,7 +308,8 @@ class Local:
 
     @property
     def complete(self) -> bool:
-        """Every process counts every other among the living, and none is still announcing itself."""
+        """Every process counts every other among the living, and none is still announcing
+        itself."""
         there = [s for s in self.services if s.alive and not s.cut]
         return all(
             (heartbeat := one.process.registry.get(other.stage, other.id)) is not None

@@ -160,7 +160,8 @@ class Stack:
         return child
 
     def start_all(self, counts: dict[str, int] | None = None, **options: dict[str, Any]) -> "Stack":
-        """Starts `counts` of each stage (default one) and waits until the first frontend is ready."""
+        """Starts `counts` of each stage (default one) and waits until the first frontend is
+        ready."""
         for stage in ("worker", "parser", "preprocessor", "frontend"):
             for _ in range((counts or {}).get(stage, 1)):
                 self.start(stage, **options.get(stage, {}))

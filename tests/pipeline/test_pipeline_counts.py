@@ -57,7 +57,8 @@ async def post(client: Client, path: str, body: Json) -> Json:
 
 
 class Session:
-    """A client of one API: makes requests with some features, and knows the paths that count them."""
+    """A client of one API: makes requests with some features, and knows the paths that count
+    them."""
 
     path: str
     counts: tuple[str, ...]

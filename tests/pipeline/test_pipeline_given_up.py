@@ -142,7 +142,8 @@ async def test_a_turn_for_a_parser_that_is_gone_goes_to_another(local: Local) ->
 
 
 async def test_tokens_for_a_frontend_that_is_gone_are_not_kept(local: Local) -> None:
-    """A parser gets a turn after it has given up the turn's frontend, from a worker that has not."""
+    """A parser gets a turn after it has given up the turn's frontend, from a worker that has
+    not."""
     await local.start(1, 2)
     (worker,), (frontend,) = local.of("worker"), local.of("frontend")
     registry = worker.process.registry

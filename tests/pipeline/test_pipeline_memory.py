@@ -1,4 +1,5 @@
-"""The memory of every process has a plateau: it grows until the caches are full, and then no more."""
+"""The memory of every process has a plateau: it grows until the caches are full, and then no
+more."""
 
 import asyncio
 import os
@@ -54,7 +55,8 @@ def words(rng: random.Random, count: int) -> str:
 
 
 async def session(http: aiohttp.ClientSession, rng: random.Random) -> int:
-    """A session with tools, instructions and words of its own. Returns the number of its requests."""
+    """A session with tools, instructions and words of its own. Returns the number of its
+    requests."""
     outputs = [
         f"{words(rng, 20)}\n</think>\n\n{call(words(rng, 5))}",
         f"Done.\n</think>\n\n{words(rng, 40)}",

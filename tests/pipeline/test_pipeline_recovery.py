@@ -162,7 +162,7 @@ async def test_a_turn_that_gets_further_outlives_any_number_of_workers(local: Lo
 
 
 # -- new requests
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", INNER_STAGES)

@@ -1,4 +1,5 @@
-"""Several models on one bus: started, stopped and updated apart, while streams run on all of them."""
+"""Several models on one bus: started, stopped and updated apart, while streams run on all of
+them."""
 
 import asyncio
 import contextlib

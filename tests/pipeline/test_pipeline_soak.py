@@ -26,7 +26,8 @@ BOUNDED = ("marks.data._plain",)
 
 
 def sizes(local: Local) -> dict[str, int]:
-    """The size of every container of every service, the largest where there are several of a kind."""
+    """The size of every container of every service, the largest where there are several of a
+    kind."""
     found: dict[str, int] = {}
     for service in local.services:
         if service.cut:
@@ -119,7 +120,8 @@ async def test_finished_turns_leave_no_state(local: Local) -> None:
 
 @pytest.mark.parametrize("seed", [6, 7, 8])
 async def test_every_turn_ends_when_messages_are_lost(local: Local, seed: int) -> None:
-    """Six in a hundred messages of every kind are lost; every turn ends complete or with an error."""
+    """Six in a hundred messages of every kind are lost; every turn ends complete or with an
+    error."""
     await local.start(2, 2, 2)
     chance = random.Random(seed)
     for service in local.services:

@@ -29,7 +29,8 @@ FUNCTIONS: list[dict[str, Any]] = [
 
 
 def check(turn: Running, end: Finish, prompt: list[int]) -> None:
-    """The ids decode to the texts, count as the usage does, and come with their log probabilities."""
+    """The ids decode to the texts, count as the usage does, and come with their log
+    probabilities."""
     sink, model = turn.sink, turn.local.model
     prepared = turn.task.result().prepared
     assert isinstance(prepared, Prepared)
@@ -94,7 +95,7 @@ async def test_a_turn_that_the_limit_ends_has_all_ids(local: Local) -> None:
 
 
 # -- over HTTP
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""fastokens is compared with tokenizers on some prompts, and not used any more after a difference."""
+"""fastokens is compared with tokenizers on some prompts, and not used any more after a
+difference."""
 
 import pytest
 

@@ -249,7 +249,8 @@ def test_parser_gets_tools_as_the_model_sees_them(setup: ModelSetup) -> None:
 def test_string_and_its_single_block_have_the_same_tokens(
     setup: ModelSetup, system: str, asked: str, results: list[str]
 ) -> None:
-    """Claude Code sends a message as a list of blocks while it is the last, and as a string later."""
+    """Claude Code sends a message as a list of blocks while it is the last, and as a string
+    later."""
 
     def ids(wrap: Any) -> list[int]:
         messages: list[dict[str, Any]] = [{"role": "user", "content": wrap(asked)}]
@@ -268,7 +269,7 @@ def test_string_and_its_single_block_have_the_same_tokens(
 
 
 # -- append-only
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
     lambda text: bool(text.strip())

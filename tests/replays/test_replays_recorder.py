@@ -1,4 +1,5 @@
-"""Tests that a turn on the bus becomes a file that plays like the turn, with its texts or masked."""
+"""Tests that a turn on the bus becomes a file that plays like the turn, with its texts or
+masked."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Buses with what they reported, real servers of any configuration, and servers that a test plays."""
+"""Buses with what they reported, real servers of any configuration, and servers that a test
+plays."""
 
 import asyncio
 import contextlib

@@ -18,7 +18,8 @@ from services.runtime.observability.telemetry import open_log
 from tests.conftest import LIMIT_S, NatsServer, examples
 
 ACK = b'{"stream":"KV_tw_responses","seq":7}'
-"""JetStream's answer to a writer, which has no headers. Any writer can have it sent to any subject."""
+"""JetStream's answer to a writer, which has no headers. Any writer can have it sent to any
+subject."""
 HEADERS = [
     b"",
     b"NATS/1.0",

@@ -123,7 +123,8 @@ def _cores(text: str) -> float:
 
 
 def scaled(target: Target, divide: float, speed: float, most: int) -> Target:
-    """Adapts a target to a small machine: thresholds divided, times shortened, at most `most` pods."""
+    """Adapts a target to a small machine: thresholds divided, times shortened, at most `most`
+    pods."""
 
     def rules(of: Rules) -> Rules:
         policies = [Policy(one.kind, one.value, one.period_s / speed) for one in of.policies]

@@ -35,7 +35,8 @@ class Fleet:
     """All Deployments. `Service`: `urls` of frontends that are ready and do not terminate."""
 
     def __init__(self, stack: Stack, speed: float, options: dict[str, dict[str, Any]]) -> None:
-        """`speed`: by which the preStop hooks are shortened. `options`: of each stage's processes."""
+        """`speed`: by which the preStop hooks are shortened. `options`: of each stage's
+        processes."""
         self._stack = stack
         self._speed = speed
         self._options = options

@@ -140,7 +140,8 @@ class Run:
         await self._until(self._content)
 
     def _content(self) -> bool:
-        """Whether there are as many pods of each stage as its metric asks for, all of them ready."""
+        """Whether there are as many pods of each stage as its metric asks for, all of them
+        ready."""
         if not self._fleet.settled() or set(self.values) != set(self._plan.targets):
             return False
         counts = self._fleet.counts()

@@ -1,4 +1,5 @@
-"""Turns as published chat templates write them: read by the description as transformers reads them."""
+"""Turns as published chat templates write them: read by the description as transformers reads
+them."""
 
 import json
 import random

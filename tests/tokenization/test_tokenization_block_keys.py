@@ -69,7 +69,8 @@ _prompts = st.lists(
 
 @given(_prompts)
 def test_memo_changes_no_key(prompts: list[tuple[int, int, int, str | None]]) -> None:
-    """Prompts with common beginnings of any length, under several salts, with room for few of them."""
+    """Prompts with common beginnings of any length, under several salts, with room for few of
+    them."""
     memo = KeyMemo(2, max_stretches=5)
     for head, cut, tail, salt in prompts:
         packed = pack_ids([head] * cut + [tail] * (_stretch + 3))

@@ -1,4 +1,5 @@
-"""Small tokenizers of every kind that models have, trained here, with control tokens of every sort."""
+"""Small tokenizers of every kind that models have, trained here, with control tokens of every
+sort."""
 
 from collections.abc import Callable, Sequence
 

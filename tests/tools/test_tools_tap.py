@@ -1,4 +1,5 @@
-"""The tap as a process at a real nats-server: the messages that it shows, records and leaves out."""
+"""The tap as a process at a real nats-server: the messages that it shows, records and leaves
+out."""
 
 import asyncio
 import signal

@@ -1,4 +1,5 @@
-"""Samples of turns with made-up ids, and turns of messages that are lost, repeated and in pieces."""
+"""Samples of turns with made-up ids, and turns of messages that are lost, repeated and in
+pieces."""
 
 import json
 from collections.abc import Sequence
@@ -233,7 +234,7 @@ def test_quiet_sessions_are_closed() -> None:
 
 
 # -- turns
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def request(attempt: int = 1) -> TurnRequest:

@@ -1,4 +1,5 @@
-"""What the engines' tests share: models to run, and the conformance suite's assertions rewritten."""
+"""What the engines' tests share: models to run, and the conformance suite's assertions
+rewritten."""
 
 import gc
 import sys

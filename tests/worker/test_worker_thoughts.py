@@ -537,7 +537,8 @@ def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(
 
 @pytest.mark.parametrize("single", [True, False])
 def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: Tokenizers) -> None:
-    """In all vectors, but for the tokens of markers: none of an answer's tokens or a call's count."""
+    """In all vectors, but for the tokens of markers: none of an answer's tokens or a call's
+    count."""
     for case in vectors():
         name = case["family"]
         tokenizer = tokenizer_of(name, single)

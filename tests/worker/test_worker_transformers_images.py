@@ -163,7 +163,8 @@ def cached(deltas: list[Delta]) -> int:
 
 
 def check(model: Model, prompt: tuple[list[int], list[EngineImage]], deltas: list[Delta]) -> None:
-    """The tokens are those of `generate`, the log probabilities those of the model's forward pass."""
+    """The tokens are those of `generate`, the log probabilities those of the model's forward
+    pass."""
     ids = ids_of(deltas)
     assert ids == model.generate(*prompt, len(ids))
     assert logprobs_of(deltas) == pytest.approx(model.logprobs(*prompt, ids), abs=1e-3)
@@ -375,7 +376,8 @@ def rewrite(path: Path, file: str, **changes: Any) -> None:
 
 
 def save(path: Path, kind: Any, own: Any) -> None:
-    """Writes a model of this class with random weights, with the end tokens that the directory has."""
+    """Writes a model of this class with random weights, with the end tokens that the directory
+    has."""
     ends = {
         key: json.loads((path / "config.json").read_bytes())[key]
         for key in ("eos_token_id", "pad_token_id")

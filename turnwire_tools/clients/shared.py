@@ -92,7 +92,8 @@ class SseParser:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[tuple[str, Any]]:
-        """The name and decoded data of each event that this chunk completes. Comments are left out."""
+        """The name and decoded data of each event that this chunk completes. Comments are left
+        out."""
         *frames, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
         events = []
         for frame in frames:

@@ -29,7 +29,8 @@ RECALL = {
     "template": "the template renders it differently",
     "": "there is no ledger",
 }
-"""Why the newest turn's original tokens are not in the prompt (`services.ledger.recall.Outcome`)."""
+"""Why the newest turn's original tokens are not in the prompt
+(`services.ledger.recall.Outcome`)."""
 
 
 def compare(
@@ -121,7 +122,10 @@ def in_words(change: Change) -> str:
             }
             return f"{change.where} changed{varies.get(change.varies, '')}"
         case "reasoning":
-            return f"the reasoning of {change.where} was {'added' if 'no reasoning' in change.was else 'left out'}"
+            return (
+                f"the reasoning of {change.where} was "
+                f"{'added' if 'no reasoning' in change.was else 'left out'}"
+            )
         case "answer":
             return f"the client changed the model's answer, {change.where}"
         case "history":
@@ -154,7 +158,8 @@ def _cause(
         return changes[0].kind, in_words(changes[0])
     return (
         "unknown",
-        "the conversation is the same, and its tokens are others: the template wrote something else",
+        "the conversation is the same, and its tokens are others: the template wrote something "
+        "else",
     )
 
 

@@ -86,7 +86,10 @@ class Fold:
             case Replay():
                 for position in message.streams:
                     if (turn := self.turns.get(position.turn)) is not None and not turn.has_ended:
-                        text = f"{message.receiver} requests what follows position {position.block}/{position.offset}"
+                        text = (
+                            f"{message.receiver} requests what follows position "
+                            f"{position.block}/{position.offset}"
+                        )
                         turn.mark(now, "replay", text, trouble=True)
                         self._changed(turn)
 
@@ -121,7 +124,7 @@ class Fold:
             names[turn.id] = None
 
     # -- requests
-    # ---------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _request(self, request: frames.TurnRequest, now: float) -> None:
         if (turn := self.turns.get(request.turn)) is not None:
@@ -132,7 +135,10 @@ class Fold:
         turn = InspectedTurn(
             id=request.turn, time=now, model=conversation.model, client=client, session=request.turn
         )
-        text = f"{len(conversation.messages)} messages, {len(conversation.tools)} tools, by {request.frontend}"
+        text = (
+            f"{len(conversation.messages)} messages, {len(conversation.tools)} tools, by "
+            f"{request.frontend}"
+        )
         turn.mark(now, "received", text)
         self._place_in_session(turn, conversation)
         self._find_parent(turn, conversation.client)
@@ -244,7 +250,10 @@ class Fold:
         turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
         if request.held_for and not again:
-            text = f"{request.held_s:.3f} s, until {request.held_for} had computed the beginning of the prompt"
+            text = (
+                f"{request.held_s:.3f} s, until {request.held_for} had computed the beginning of "
+                "the prompt"
+            )
             turn.mark(now - request.held_s, "held", text)
         turn.mark(now, "placed", f"{turn.prompt} tokens, on {worker}{refused}", trouble=again)
         prompt = self._prompts.get(turn.id)
@@ -337,7 +346,10 @@ class Fold:
                     now, "block", f"{block.name or block.kind}, {block.length} characters{cut}"
                 )
             case events.Interrupted():
-                text = f"{event.worker} after {len(event.token_ids) // 4} tokens: {event.error.message}"
+                text = (
+                    f"{event.worker} after {len(event.token_ids) // 4} tokens: "
+                    f"{event.error.message}"
+                )
                 turn.mark(now, "interrupted", text, trouble=True)
             case Finish() | Failed():
                 self._ended(turn, event, now)
@@ -381,7 +393,7 @@ class Fold:
             self._remember(self._keys(prompt.conversation, answer)[-1], turn.id)
 
     # -- memory
-    # -----------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """Drops the oldest turn."""

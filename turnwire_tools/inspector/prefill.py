@@ -12,7 +12,8 @@ KEPT = 512
 
 
 class PrefillRate:
-    """Follows one model: seconds to the first token against prompt tokens that had to be computed."""
+    """Follows one model: seconds to the first token against prompt tokens that had to be
+    computed."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)

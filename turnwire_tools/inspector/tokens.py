@@ -18,7 +18,8 @@ class TokenList(Struct, frozen=True):
     texts: list[str]
     """One for each; empty without a tokenizer."""
     blocks: list[tuple[int, int]]
-    """First and last index of each block's text, the last one excluded; empty without a tokenizer."""
+    """First and last index of each block's text, the last one excluded; empty without a
+    tokenizer."""
 
 
 def tokens_of(

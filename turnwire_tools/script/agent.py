@@ -22,8 +22,10 @@ from turnwire_tools.script.agent_steps import edits_as_text, find_steps, make_ca
 from turnwire_tools.script.agent_tools import ToolCall, find_tool, make_call
 
 ABOUT = (
-    "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell command in backticks, "
-    "or ask for a file to be read, written or edited, and it makes the tool calls a model would make."
+    "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell "
+    "command in backticks, "
+    "or ask for a file to be read, written or edited, and it makes the tool calls a model would "
+    "make."
 )
 
 
@@ -44,7 +46,8 @@ _EXACTLY = re.compile(
     r"(?:(?P<quote>[\"'`])(?P<word>(?:(?!(?P=quote))[^\n])+)(?P=quote)|(?P<bare>[A-Z][A-Z0-9_-]+)\b)"
 )
 _COMPACTION = re.compile(
-    r"\bTEXT ONLY\b|CHECKPOINT COMPACTION|handoff summary|(?:detailed|concise) summary of (?:the|our|this) conversation"
+    r"\bTEXT ONLY\b|CHECKPOINT COMPACTION|handoff summary|(?:detailed|concise) summary of "
+    r"(?:the|our|this) conversation"
     r"|^Summarize the conversation so far|prompt for continuing our conversation"
     r"|Here is the conversation so far:\s*<conversation>"
 )
@@ -186,7 +189,10 @@ def _summary(view: Prompt) -> str:
     # No backticks: the summary becomes part of the next request, and must not look like a command
     # in it.
     last = asked[-1].replace("`", "'")[:_LINE_CHARS] if asked else "nothing yet"
-    text = f"The user asked last: {last}\n{results} tool results came in. Nothing else is known to the demo engine."
+    text = (
+        f"The user asked last: {last}\n"
+        f"{results} tool results came in. Nothing else is known to the demo engine."
+    )
     if "<summary>" not in view.request:
         return text
     analysis = f"The conversation has {len(view.messages)} messages."

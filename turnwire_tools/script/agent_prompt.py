@@ -85,7 +85,8 @@ _ADDED = re.compile(
     r"|# AGENTS\.md instructions\b.*?</INSTRUCTIONS>"
     r"|<\|(?:vision|image)_(?:start|end)\|>"
     r"|<<<BEGIN_(\w+)>>>.*?<<<END_\3>>>"
-    r"|\[(?:Request interrupted by user|Your previous response had no visible output|earlier conversation truncated)"
+    r"|\[(?:Request interrupted by user|Your previous response had no visible output|earlier "
+    r"conversation truncated)"
     r"[^\]\n]*\]",
     re.DOTALL,
 )

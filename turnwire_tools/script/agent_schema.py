@@ -1,4 +1,5 @@
-"""Makes the smallest JSON value that fits a schema: the scripted agent's structured output. Pure."""
+"""Makes the smallest JSON value that fits a schema: the scripted agent's structured output.
+Pure."""
 
 from typing import Any
 

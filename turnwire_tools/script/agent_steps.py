@@ -30,12 +30,16 @@ class Step(Struct, frozen=True):
 
 _PATH = r"[\"'`]?(?P<path>[\w.~-]*/[\w./~-]*\w|[\w-]+\.\w+)[\"'`]?"
 _QUOTED = r"(?P<q{0}>[\"'`])(?P<{0}>(?:(?!(?P=q{0}))[^\n])*)(?P=q{0})"
-_THE_FILE = r"(?:me )?(?:the )?(?:contents? of )?(?:the |a )?(?:new )?(?:text )?(?:file )?(?:called |named )?"
+_THE_FILE = (
+    r"(?:me )?(?:the )?(?:contents? of )?(?:the |a )?(?:new )?(?:text )?(?:file )?(?:called "
+    r"|named )?"
+)
 _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         "edit",
         re.compile(
-            rf"\b(?:replace|change) {_QUOTED.format('old')} (?:with|by|to|into) {_QUOTED.format('text')}"
+            rf"\b(?:replace|change) {_QUOTED.format('old')} (?:with|by|to|into) "
+            rf"{_QUOTED.format('text')}"
             rf" in {_THE_FILE}{_PATH}",
             re.IGNORECASE,
         ),
@@ -49,8 +53,10 @@ _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         "write",
         re.compile(
-            rf"\b(?:write|create|make) {_THE_FILE}{_PATH} (?:with|containing|that (?:says|contains))"
-            rf"(?: (?:the|exactly|exact|this|text|contents?|lines?|words?))*:? {_QUOTED.format('text')}",
+            rf"\b(?:write|create|make) {_THE_FILE}{_PATH} (?:with|containing|that "
+            r"(?:says|contains))"
+            r"(?: (?:the|exactly|exact|this|text|contents?|lines?|words?))*:? "
+            rf"{_QUOTED.format('text')}",
             re.IGNORECASE,
         ),
     ),
@@ -76,7 +82,8 @@ _IN_TURN = re.compile(
     re.IGNORECASE,
 )
 _TOGETHER = re.compile(
-    r"\b(?:parallel|simultaneous(?:ly)?|at once|in (?:one|a|1)(?: single)? (?:response|turn|message|go))\b",
+    r"\b(?:parallel|simultaneous(?:ly)?|at once|in (?:one|a|1)(?: single)? "
+    r"(?:response|turn|message|go))\b",
     re.I,
 )
 
@@ -205,7 +212,10 @@ def _written(step: Step, form: str, before: str) -> str:
     if form == "listing":
         return f"{step.path}\n```\n{new}\n```"
     if form == "blocks":
-        return f"{step.path}\n```\n<<<<<<< SEARCH\n{old + chr(10) if old else ''}=======\n{new}\n>>>>>>> REPLACE\n```"
+        return (
+            f"{step.path}\n```\n<<<<<<< SEARCH\n{old + chr(10) if old else ''}=======\n{new}\n"
+            ">>>>>>> REPLACE\n```"
+        )
     source = step.path if old else "/dev/null"
     removed = [f"-{line}" for line in old.splitlines()]
     added = [f"+{line}" for line in new.splitlines()]
@@ -214,7 +224,8 @@ def _written(step: Step, form: str, before: str) -> str:
 
 
 def _contents(path: str, view: Prompt) -> str:
-    """The file as the user's messages show it last: its name on a line, then its text in a fence."""
+    """The file as the user's messages show it last: its name on a line, then its text in a
+    fence."""
     shown = re.compile(
         rf"^{re.escape(path)}\n(?P<fence>`{{3,}})\w*\n(?P<text>.*?)\n?^(?P=fence)$",
         re.DOTALL | re.MULTILINE,

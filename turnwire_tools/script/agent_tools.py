@@ -25,7 +25,8 @@ class ToolCall(Struct, frozen=True):
 
 
 _NAMES: dict[ToolKind, str] = {
-    "shell": "bash exec_command shell shell_command local_shell exec run_shell_command run_shell run_command"
+    "shell": "bash exec_command shell shell_command local_shell exec run_shell_command run_shell "
+    "run_command"
     " run_commands execute_command run_terminal_cmd terminal",
     "read": "read read_file read_files view_file view open_file cat",
     "write": "write write_file create_file write_to_file",

@@ -31,7 +31,10 @@ _CORPUS_BYTES = 4_000_000
 _FILES = sorted((Path(__file__).parent / "files").iterdir())
 """Copied as they are; config.json, Qwen3's with the smallest sizes that work, gets the vocabulary's
 ids."""
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def make(directory: Path, /) -> int:

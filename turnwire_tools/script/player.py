@@ -29,9 +29,12 @@ ActionKind: TypeAlias = Literal["pause", "delay", "burst", "mark", "fail", "die"
 Encode: TypeAlias = Callable[[str], list[int]]
 
 PROSE = (
-    "Every engine waits for something. This one waits for nobody: it has its text before it starts, and all that is "
-    "left to it is to say the words one after the other, at an even pace, until there are enough of them. Nothing in "
-    "these sentences means anything to the reader, and nothing in them looks like the opening of a tool call. They "
+    "Every engine waits for something. This one waits for nobody: it has its text before it "
+    "starts, and all that is "
+    "left to it is to say the words one after the other, at an even pace, until there are enough "
+    "of them. Nothing in "
+    "these sentences means anything to the reader, and nothing in them looks like the opening of "
+    "a tool call. They "
     "are here to be counted, and when they come to their end they begin again. "
 )
 """The text of which `fill` takes tokens."""
@@ -208,7 +211,8 @@ def _equal(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _remaining_actions(script: Playback, resumed: int, length: int) -> list[tuple[int, Action]]:
-    """The actions that are still to come. Of former ones only those that set the pace still hold."""
+    """The actions that are still to come. Of former ones only those that set the pace still
+    hold."""
     kept = []
     for at, action in script.actions:
         place = at - resumed

@@ -85,14 +85,20 @@ def _describe(message: Any) -> str:
         case control.Cancel():
             return f"cancel up to attempt {message.attempt}: {message.reason}"
         case control.Credit():
-            return f"{message.receiver} has handled {frame_number(message.seq)}, window {message.window}"
+            return (
+                f"{message.receiver} has handled {frame_number(message.seq)}, window "
+                f"{message.window}"
+            )
         case control.Replay():
             return f"{message.receiver} requests everything from 0"
         case control.Heartbeat():
             return _heartbeat(message)
         case control.KvUpdate():
             stored, removed = len(message.stored), len(message.removed)
-            return f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} removed"
+            return (
+                f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} "
+                "removed"
+            )
         case ledger.LedgerEntry():
             end = "" if message.closed else ", cut off"
             return f"a turn of {len(frames.unpack_ids(message.ids))} tokens{end}"
@@ -104,7 +110,10 @@ def describe(event: events.TurnEvent) -> str:
     match event:
         case events.Prepared():
             path = f"{event.worker} → {event.parser}"
-            return f"prepared: {event.prompt_tokens} prompt tokens, {event.max_tokens} may follow, {path}"
+            return (
+                f"prepared: {event.prompt_tokens} prompt tokens, {event.max_tokens} may follow, "
+                f"{path}"
+            )
         case events.BlockStart():
             return " ".join(
                 filter(None, (f"[{event.block}]", event.kind, event.name, event.call_id))
@@ -117,7 +126,10 @@ def describe(event: events.TurnEvent) -> str:
             call = " ".join(filter(None, (event.name, event.call_id)))
             return f"[{event.block}] dispatch {call} {' '.join(event.arguments.splitlines())}"
         case events.BlockStop():
-            return f"[{event.block}] end after {event.length} characters{'' if event.complete else ', incomplete'}"
+            return (
+                f"[{event.block}] end after {event.length} "
+                f"characters{'' if event.complete else ', incomplete'}"
+            )
         case events.HostedResults():
             return f"results of {len(event.results)} hosted calls"
         case events.Finish(usage=usage):
@@ -126,7 +138,10 @@ def describe(event: events.TurnEvent) -> str:
         case events.Failed():
             return f"failed: {event.error.kind}: {event.error.message}"
         case events.Interrupted():
-            return f"interrupted after {len(event.token_ids) // 4} tokens on {event.worker}: {event.error.message}"
+            return (
+                f"interrupted after {len(event.token_ids) // 4} tokens on {event.worker}: "
+                f"{event.error.message}"
+            )
 
 
 def ids(numbers: list[int]) -> str:

@@ -108,7 +108,10 @@ def read_lines(name: str, lines: Iterable[bytes]) -> Iterator[tuple[float, str, 
         try:
             message = _decode_line(line)
             if _of_a_release(message.subject) and not kind_of(message.subject):
-                text = f"{message.subject} is from another release of Turnwire; this one reads {subjects.ALL}"
+                text = (
+                    f"{message.subject} is from another release of Turnwire; this one reads "
+                    f"{subjects.ALL}"
+                )
                 raise UsageError(f"{name}:{number}: {text}")
             if message.payload is not msgspec.UNSET and kind_of(message.subject) in TURN_KINDS:
                 yield message.time, message.subject, decode(message.subject, bytes(message.payload))

@@ -86,7 +86,8 @@ def connect(
     reads = [f". {shlex.quote(settings.path)}" for settings in plan.files if settings.kind == "env"]
     print(f"Start {module.title} with:  {' && '.join([*reads, plan.start])}")
     print(
-        f"Undo with:  turnwire connect {client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo"
+        "Undo with:  turnwire connect "
+        f"{client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo"
     )
     return 0
 

@@ -105,7 +105,10 @@ def read_models(address: str, key: str | None) -> Server:
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         if isinstance(why, ssl.SSLCertVerificationError):
-            text = f"{url}: {why.verify_message}; if your own authority signed the certificate: SSL_CERT_FILE=FILE"
+            text = (
+                f"{url}: {why.verify_message}; if your own authority signed the certificate: "
+                "SSL_CERT_FILE=FILE"
+            )
             raise ServerError(text) from None
         raise ServerError(
             f"no Turnwire server answers at {url} ({' '.join(str(why).split())}); "

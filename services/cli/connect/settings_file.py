@@ -170,7 +170,8 @@ def _without_ours(
     kept, ours = set(clean.splitlines()), set(record.after.splitlines())
     if lost := [line for line in text.splitlines() if line.strip() and line not in kept | ours]:
         raise CommandError(
-            f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move it first"
+            f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move "
+            "it first"
         )
     return restored if clean == (record.before or "") else (clean, mode)
 

@@ -60,7 +60,10 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     await asyncio.sleep(listen_s)
     findings = []
     if others:
-        text = f"not used by those of {subjects.PREFIX}, which this release has: {'; '.join(sorted(others.values()))}"
+        text = (
+            f"not used by those of {subjects.PREFIX}, which this release has: "
+            f"{'; '.join(sorted(others.values()))}"
+        )
         findings.append(Finding("warn", "protocols", text))
     if not heartbeats:
         return [*findings, Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]

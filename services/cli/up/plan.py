@@ -89,7 +89,8 @@ def make_plan(sources: Sources) -> Plan:
     if up.metrics_port and up.metrics_port == stages["frontend"].config.port:
         raise ConfigError(
             [
-                f"Invalid value for {origins['metrics_port']}: {up.metrics_port} is the frontend's port"
+                f"Invalid value for {origins['metrics_port']}: {up.metrics_port} is the "
+                "frontend's port"
             ]
         )
     return Plan(

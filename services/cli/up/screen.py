@@ -24,9 +24,10 @@ from services.cli.connect.server import ServedModel
 from services.cli.up.plan import Plan
 from services.runtime.observability.log_lines import printable
 
-DEMO_NOTE = """\
-This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.
-"""
+DEMO_NOTE = (
+    "This is the demo: a small rule-based agent that calls real tools. For a real model: --model, "
+    "--engine.\n"
+)
 AGENT_TOKENS = 24_000
 """Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's
 prompt has 16,000."""
@@ -65,13 +66,16 @@ class ServedModelNotes(Struct, frozen=True):
         found = []
         if not self.tools:
             found.append(
-                "Its chat template lists no tools: requests with tools get status 400, so agents cannot work with it.\n"
+                "Its chat template lists no tools: requests with tools get status 400, so agents "
+                "cannot work with it.\n"
                 "Name a template that lists them (--chat-template), or another model."
             )
         if 0 < self.window < AGENT_TOKENS:
             found.append(
-                f"Its window of {self.window:,} tokens is too small for coding agents: before your first word, the\n"
-                "prompt of Claude Code has 16,000 tokens. Serve a larger window (--max-model-len), or another model."
+                f"Its window of {self.window:,} tokens is too small for coding agents: before "
+                "your first word, the\n"
+                "prompt of Claude Code has 16,000 tokens. Serve a larger window "
+                "(--max-model-len), or another model."
             )
         return found
 
@@ -114,7 +118,8 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Shows that something takes time. Yields a function to call with the reason for waiting."""
+        """Shows that something takes time. Yields a function to call with the reason for
+        waiting."""
         started, shown, next_reminder = time.monotonic(), what, 0.0
         status = self._console.status(what) if self._console.is_terminal else None
 

@@ -66,7 +66,8 @@ def run_command(
         topic, groups = "".join(argv[place : place + 1]).lower(), list(map(_group_name, configs))
         if topic and topic not in ("all", *map(str.lower, groups)):
             print(
-                f"{prog}: --help knows no group {topic}{nearest(topic, ['all', *map(str.lower, groups)])}",
+                f"{prog}: --help knows no group "
+                f"{topic}{nearest(topic, ['all', *map(str.lower, groups)])}",
                 file=sys.stderr,
             )
             raise SystemExit(USAGE)

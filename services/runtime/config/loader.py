@@ -33,7 +33,8 @@ from services.runtime.config.settings import TABLES, BusConfig, Config
 PREFIX = "TURNWIRE_"
 CONFIG_VARIABLE = "TURNWIRE_CONFIG"
 KEY_VARIABLE = "TURNWIRE_API_KEY"
-"""The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send it."""
+"""The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send
+it."""
 _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 # Kubernetes sets these variables in every pod for every Service of the namespace: a Service named
 # `turnwire-frontend` makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
@@ -128,7 +129,10 @@ class Sources(Struct, frozen=True):
                 if tokens:
                     (values if name in fields else bus)[name] = _value(option, tokens)
                 elif option.field_info.required and name not in values:
-                    places = f"{option.name}, {PREFIX}{name.upper()}, or {name} = … in the configuration file"
+                    places = (
+                        f"{option.name}, {PREFIX}{name.upper()}, or {name} = … in the "
+                        "configuration file"
+                    )
                     problems.append(f"{name} is required: {places}")
             except CycloptsError as error:
                 problems.append(one_line(error))
@@ -148,7 +152,8 @@ class Sources(Struct, frozen=True):
     def load_all(
         self, configs: Mapping[str, type[Config]], defaults: Mapping[str, Any] | None = None
     ) -> dict[str, LoadedConfig[Any]]:
-        """Loads all of `configs` by name. Raises ConfigError with the problems of all, each once."""
+        """Loads all of `configs` by name. Raises ConfigError with the problems of all, each
+        once."""
         loaded: dict[str, LoadedConfig[Any]] = {}
         problems: dict[str, None] = {}
         for name, config in configs.items():
@@ -261,7 +266,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def nearest_file(path: str) -> str:
-    """Returns `; did you mean "x"?` with the most similar name in the same directory, or nothing."""
+    """Returns `; did you mean "x"?` with the most similar name in the same directory, or
+    nothing."""
     place = Path(path).expanduser()
     try:
         names = {file.name for file in place.parent.iterdir()} - {

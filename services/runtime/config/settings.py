@@ -97,7 +97,8 @@ class ServiceConfig(Config):
     """Settings of all four services."""
 
     id: str | None = None
-    """Name of this process on the bus, to which a random part is added; default: the host's name."""
+    """Name of this process on the bus, to which a random part is added; default: the host's
+    name."""
     bus: BusConfig = field(default_factory=BusConfig)
     log_format: Literal["auto", "json", "console"] = "auto"
     """`json`: one JSON object a line; `console`: text for people; `auto`: text on a terminal, else
@@ -327,7 +328,8 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, ServiceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig(ServiceConfig):
-    """Settings of the services behind the frontend: the model, and a port for metrics and health."""
+    """Settings of the services behind the frontend: the model, and a port for metrics and
+    health."""
 
     model: Annotated[str, also("--model-path")]
     """Directory or hub id of the model: tokenizer, chat template and, for engines that need them,
@@ -482,7 +484,8 @@ class WorkerConfig(StageConfig):
     device: str = "auto"
     """Device of the transformers engine: `auto`, `cpu`, `cuda`, `cuda:1`, `mps` …"""
     dtype: str = "auto"
-    """Data type of the weights: `auto` (that of the checkpoint), `bfloat16`, `float16`, `float32`."""
+    """Data type of the weights: `auto` (that of the checkpoint), `bfloat16`, `float16`,
+    `float32`."""
     kv_tokens: Count | None = None
     """Capacity of the KV cache in tokens; default: chosen by the engine."""
     engine_args: Annotated[Table | None, also("--extra-llm-api-options")] = None

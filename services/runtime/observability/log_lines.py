@@ -33,7 +33,8 @@ class RateLimit:
         self._left_out = 0
 
     def admit(self) -> int | None:
-        """Returns how many lines were left out since the last one; None: this one is left out, too."""
+        """Returns how many lines were left out since the last one; None: this one is left out,
+        too."""
         now = time.monotonic()
         if now < self._next:
             self._left_out += 1

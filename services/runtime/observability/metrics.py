@@ -39,7 +39,8 @@ class CountCollector(Collector):
     """Collects metrics that are plain attributes of other objects."""
 
     def __init__(self, readings: Mapping[str, Reading]) -> None:
-        """`readings`: name → reading. Names of counters end in `_total`; other metrics are gauges."""
+        """`readings`: name → reading. Names of counters end in `_total`; other metrics are
+        gauges."""
         self._readings = readings
 
     def collect(self) -> Iterator[Metric]:

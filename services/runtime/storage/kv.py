@@ -239,7 +239,10 @@ class Bucket:
 
     def _missing(self) -> None:
         if not self._reported:
-            hint = "`turnwire buckets` creates it on a server with JetStream; until then nothing is stored"
+            hint = (
+                "`turnwire buckets` creates it on a server with JetStream; until then nothing is "
+                "stored"
+            )
             self._log.warning("kv.missing", bucket=self._config.name, hint=hint)
         self._reported = True
 

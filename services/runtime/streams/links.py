@@ -128,8 +128,8 @@ class ReceiveLink:
         return lost
 
     def absent(self) -> bool:
-        """Records a heartbeat without a number for this link. Returns whether the sender has dropped
-        the link."""
+        """Records a heartbeat without a number for this link. Returns whether the sender has
+        dropped the link."""
         self._absences += 1
         return self._absences >= ABSENCES
 

@@ -1,4 +1,5 @@
-"""Connections: limits of their heads and of their number, slow senders, and what an idle one costs."""
+"""Connections: limits of their heads and of their number, slow senders, and what an idle one
+costs."""
 
 import asyncio
 import gzip
@@ -140,7 +141,8 @@ async def test_slow_body_is_a_408(head: bytes, then: bytes) -> None:
 
 
 async def test_time_limit_ends_with_the_body() -> None:
-    """A body in many pieces that ends in time, and an answer that takes longer than the body may."""
+    """A body in many pieces that ends in time, and an answer that takes longer than the body
+    may."""
     async with serving(config=FrontendConfig(body_timeout_s=LIMIT_S)) as served:
         pieces = [chunk(BODY[at : at + 7]) for at in range(0, len(BODY), 7)]
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

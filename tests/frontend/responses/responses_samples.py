@@ -1,4 +1,5 @@
-"""Makes values of the SDKs' request types with every field set and a different value in each leaf."""
+"""Makes values of the SDKs' request types with every field set and a different value in each
+leaf."""
 
 import re
 import types

@@ -1,4 +1,5 @@
-"""Tests background responses: polling, following, cancelling, limits, and the end of the process."""
+"""Tests background responses: polling, following, cancelling, limits, and the end of the
+process."""
 
 import asyncio
 import functools

@@ -182,7 +182,8 @@ CHOICES = {
     "size": "kept: as action",
     "moderation_stage": "kept: as action",
 }
-"""Fields with few values, which a sample cannot identify by value, by the last part of their path."""
+"""Fields with few values, which a sample cannot identify by value, by the last part of their
+path."""
 
 
 @pytest.mark.parametrize("name", ITEMS)

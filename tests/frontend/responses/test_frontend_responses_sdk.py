@@ -1,4 +1,5 @@
-"""Tests streams and documents with the OpenAI SDK: its stream helper, strict client and item types."""
+"""Tests streams and documents with the OpenAI SDK: its stream helper, strict client and item
+types."""
 
 import json
 from pathlib import Path

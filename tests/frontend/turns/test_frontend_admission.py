@@ -1,4 +1,5 @@
-"""Only `Admission` makes what the gateway takes, and the model is looked up once for each request."""
+"""Only `Admission` makes what the gateway takes, and the model is looked up once for each
+request."""
 
 from dataclasses import FrozenInstanceError
 from pathlib import Path

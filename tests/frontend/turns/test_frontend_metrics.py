@@ -1,4 +1,5 @@
-"""Times between tokens: one observation for each token, whatever it came with, and no time is lost."""
+"""Times between tokens: one observation for each token, whatever it came with, and no time is
+lost."""
 
 import pytest
 from hypothesis import given

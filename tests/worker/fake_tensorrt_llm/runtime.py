@@ -311,7 +311,8 @@ class Runtime:
             time.sleep(STEP_S)
 
     def _fits(self, running: dict[RequestOutput, list[int]]) -> bool:
-        """Whether the cache holds the next token of all; without pauses, all of their `max_tokens`."""
+        """Whether the cache holds the next token of all; without pauses, all of their
+        `max_tokens`."""
         if self._kv_tokens is None:
             return True
         most = (

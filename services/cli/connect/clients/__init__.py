@@ -1,1 +1,2 @@
-"""The agent clients: one module each, with a `services.cli.connect.client.Client` named `CLIENT`."""
+"""The agent clients: one module each, with a `services.cli.connect.client.Client` named
+`CLIENT`."""

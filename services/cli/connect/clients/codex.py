@@ -6,7 +6,8 @@ from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 
 CATALOGUE_PATH = "/codex/models.json"
 NO_SEARCH = (
-    "Web search is off, because this server has no provider for it (--web-provider, docs/hosted-tools.md): "
+    "Web search is off, because this server has no provider for it (--web-provider, "
+    "docs/hosted-tools.md): "
     "connect again when it has one."
 )
 
@@ -46,7 +47,8 @@ def make_settings(target: Target) -> Plan:
         start="codex" if target.default else f"codex --profile {PROVIDER}",
         notes=[
             *([] if searches else [NO_SEARCH]),
-            "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no setting changes that.",
+            "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no "
+            "setting changes that.",
             *(
                 ["The catalogue is a file: write it again when the model changes."]
                 if target.catalogue_file

@@ -1,4 +1,5 @@
-"""Sets up Kilo's CLI: a provider in kilo.json, in the form of opencode, from which Kilo is derived."""
+"""Sets up Kilo's CLI: a provider in kilo.json, in the form of opencode, from which Kilo is
+derived."""
 
 from services.cli.connect.client import Client, Plan, Target
 from services.cli.connect.clients.opencode import plan_for

@@ -23,7 +23,8 @@ def make_settings(target: Target) -> Plan:
 def plan_for(target: Target, program: str, schema: str) -> Plan:
     """Makes the settings of opencode, or of a program that has the same ones under its own name."""
     base = target.env.get("XDG_CONFIG_HOME")
-    path = f"{target.settings_folder(f'{base}/{program}' if base else f'~/.config/{program}')}/{program}.json"
+    folder = f"{base}/{program}" if base else f"~/.config/{program}"
+    path = f"{target.settings_folder(folder)}/{program}.json"
     if target.folder is None:
         path = target.env.get(f"{program.upper()}_CONFIG") or path
     chosen = f"{PROVIDER}/{target.model.id}"
