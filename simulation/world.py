@@ -40,8 +40,9 @@ from services.runtime.config import (
     WorkerConfig,
 )
 from services.runtime.config.settings import MIB
+from services.runtime.heartbeats import Service
 from services.runtime.observability import telemetry
-from services.runtime.process import Process, Service
+from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service

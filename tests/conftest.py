@@ -25,7 +25,8 @@ from services.cli.commands.make_buckets import make_buckets
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig, ServiceConfig
-from services.runtime.process import Process, Service
+from services.runtime.heartbeats import Service
+from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 
 pytest_plugins = ["tests.model_fixtures"]
@@ -231,7 +232,7 @@ class Reported(Service):
 async def make_process(
     nats: NatsServer, quiet_log: FilteringBoundLogger
 ) -> AsyncIterator[MakeProcess]:
-    """Connected processes, which send a heartbeat at each `process.send_heartbeat()`; closed at the
+    """Connected processes, which send a heartbeat at each `process.heartbeats.send()`; closed at the
     end."""
     processes: list[Process] = []
 

@@ -18,8 +18,9 @@ from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
+from services.runtime.heartbeats import Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.process import Process, Service
+from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 
 BACKLOG = 1024
@@ -91,7 +92,7 @@ async def run(config: FrontendConfig) -> None:
     frontend = _Frontend(pipeline.gateway, app, site)
     try:
         process.serve(frontend)
-        await process.announce()  # a client's first request must find the models
+        await process.heartbeats.announce()  # a client's first request must find the models
         try:
             await site.start()
         except OSError as error:

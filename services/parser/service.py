@@ -26,9 +26,10 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Delivery
 from services.runtime.config import ParserConfig
+from services.runtime.heartbeats import Links, Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
-from services.runtime.process import Links, Process, Service
+from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer

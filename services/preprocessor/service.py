@@ -66,9 +66,10 @@ from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
+from services.runtime.heartbeats import Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, register, step_histogram
-from services.runtime.process import Process, Service
+from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket

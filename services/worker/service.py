@@ -34,9 +34,10 @@ from schemas.frames import (
 from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
+from services.runtime.heartbeats import Links, Service
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.process import Links, Process, Service
+from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
@@ -456,7 +457,7 @@ class Worker(Service):
         self._settle()
         if not self._outbox.busy and self._process.draining:
             # a heartbeat makes the shards acknowledge what they have
-            self._process.heartbeat_soon()
+            self._process.heartbeats.send_soon()
 
     def _deadline_passed(self, decoding: Decoding) -> None:
         """Ends a turn that still waits for its slot or its prefill. Its frontend cancels one that

@@ -6,6 +6,7 @@ from simulation.mutants.plant import Mutant
 BUS = "services/runtime/bus.py"
 REQUESTS = "services/runtime/requests.py"
 PROCESS = "services/runtime/process.py"
+HEARTBEATS = "services/runtime/heartbeats.py"
 REGISTRY = "services/runtime/registry.py"
 LINKS = "services/runtime/streams/links.py"
 FRAMES = "services/runtime/streams/frames.py"
@@ -123,7 +124,7 @@ CURSOR_MUTANTS = [
 PROCESS_MUTANTS = [
     Mutant(
         "never declares a process dead",
-        PROCESS,
+        HEARTBEATS,
         "self.registry.sweep(sent_at)",
         "self.registry.sweep(-math.inf)",
     ),

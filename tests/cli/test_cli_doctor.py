@@ -39,7 +39,7 @@ async def test_bus_and_its_worker_are_found(
     worker.serve(Reported(ModelCard("m", max_model_len=4096), load=Load(running=1, slots=8)))
     check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
-        worker.send_heartbeat()
+        worker.heartbeats.send()
         await asyncio.sleep(0.1)
     found = by_name(await check)
     assert found["bus"].status == "ok"

@@ -40,8 +40,8 @@ from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery, Handler, Subscription
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
+from services.runtime.heartbeats import Service as StageService
 from services.runtime.process import Process
-from services.runtime.process import Service as StageService
 from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually
 from tests.frontend.frontend_fakes import admission

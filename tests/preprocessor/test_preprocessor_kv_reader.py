@@ -48,7 +48,7 @@ class Pair:
         publisher = KvPublisher(self.process, self.model, self.blocks)
         await publisher.start()
         await self.process.bus.flush()  # subscribed before anyone answers
-        self.process.send_heartbeat()
+        self.process.heartbeats.send()
         return publisher
 
     async def preprocessor(self) -> None:
@@ -100,7 +100,7 @@ async def test_snapshot_is_requested_from_an_earlier_worker(pair: Pair) -> None:
     publisher = await pair.worker()
     taken(publisher, PROMPT)
     await pair.preprocessor()
-    pair.process.send_heartbeat()
+    pair.process.heartbeats.send()
     await eventually(lambda: pair.held(PROMPT) == 10)
     taken(publisher, [7] * 8)
     await eventually(lambda: pair.held([7] * 8) == 2)
@@ -141,7 +141,7 @@ async def test_leaving_worker_is_removed(pair: Pair) -> None:
     publisher = await pair.worker()
     taken(publisher, PROMPT)
     await eventually(lambda: pair.held(PROMPT) == 10)
-    pair.process.send_heartbeat(leaving=True)
+    pair.process.heartbeats.send(leaving=True)
     await eventually(lambda: len(pair.index) == 0)
 
 
@@ -170,7 +170,7 @@ async def test_nothing_is_published_before_a_request(pair: Pair) -> None:
     await other.bus.flush()
     assert not heard
     await pair.preprocessor()
-    pair.process.send_heartbeat()
+    pair.process.heartbeats.send()
     await eventually(lambda: pair.held(PROMPT) == 10)
     assert not heard
     taken(publisher, [7] * 8)
@@ -191,7 +191,7 @@ async def test_silent_worker_is_requested_again(pair: Pair) -> None:
         delivery.reply(b"later")
 
     mute = await silent.subscribe(subjects.kv_snapshot(pair.model, silent.id), nonsense)
-    silent.send_heartbeat()
+    silent.heartbeats.send()
     await asked.wait()
     await mute.stop()
     pair.process = silent
@@ -201,5 +201,5 @@ async def test_silent_worker_is_requested_again(pair: Pair) -> None:
     taken(publisher, PROMPT)
     async with asyncio.timeout(60):
         while pair.held(PROMPT) != 10:
-            silent.send_heartbeat()
+            silent.heartbeats.send()
             await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, r
     )
     placement = Placement(preprocessor, "m", Router())
     worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
-    worker.send_heartbeat()
+    worker.heartbeats.send()
     await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)
     data = placement.encode(REQUEST, worker.id)
     assert decode_generate(data) == REQUEST

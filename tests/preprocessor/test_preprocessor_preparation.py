@@ -29,7 +29,7 @@ from services.preprocessor.prompt import assemble
 from services.preprocessor.service import UNANSWERED_IMAGES, UNANSWERED_REQUESTS, Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
-from services.runtime.process import Service
+from services.runtime.heartbeats import Service
 from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually
 
@@ -187,7 +187,7 @@ async def test_turn_without_images_does_not_wait_for_the_images_of_others(
     await preprocessor.start()
     for peer in (worker, parser):
         peer.serve(Peer(setup))
-        peer.send_heartbeat()
+        peer.heartbeats.send()
     for one in (frontend, process, worker):
         await one.bus.flush(60)
     await eventually(

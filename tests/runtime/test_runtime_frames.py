@@ -12,7 +12,8 @@ from schemas import subjects
 from schemas.control import Replay, StreamPosition
 from schemas.frames import TokenEntry, TokenFrame
 from services.runtime.bus import Delivery
-from services.runtime.process import Links, Process, Service
+from services.runtime.heartbeats import Links, Service
+from services.runtime.process import Process
 from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender
 from tests.conftest import MakeProcess, NatsServer, eventually
@@ -158,7 +159,7 @@ def harm(process: Process, seed: int) -> None:
 
 async def beat(*processes: Process) -> None:
     for process in processes:
-        process.send_heartbeat()
+        process.heartbeats.send()
     await asyncio.sleep(0.01)
 
 
@@ -190,7 +191,7 @@ async def test_a_receiver_that_stands_still_holds_the_sender_and_not_the_memory(
     source, stuck = Source(worker, parser.id, tokens_per_frame=20), StuckSink(parser)
     await source.sender.start()
     await stuck.start()
-    parser.send_heartbeat()
+    parser.heartbeats.send()
     await eventually(lambda: worker.registry.get("parser", parser.id) is not None)
     for _ in range(TOKENS * 4):
         source.add()
@@ -222,7 +223,7 @@ async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess
     both = [Source(worker, slow.id, 20, fill=fill), Source(worker, quick.id)]
     sender = both[1].sender = both[0].sender
     await sender.start()
-    slow.send_heartbeat()
+    slow.heartbeats.send()
     await eventually(lambda: worker.registry.get("parser", slow.id) is not None)
     for _ in range(TOKENS):
         for source in both:

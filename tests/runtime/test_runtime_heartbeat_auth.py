@@ -179,7 +179,7 @@ async def test_processes_with_a_key_take_each_other_and_no_forged_one(
     one = await make_process("frontend", "f", heartbeat_key_file=str(key))
     other = await make_process("worker", "w", heartbeat_key_file=str(key))
     stranger = await make_process("parser", "p")
-    other.send_heartbeat()
+    other.heartbeats.send()
     await eventually(lambda: one.registry.get("worker", other.id) is not None)
     for number in range(2000):
         forged = Heartbeat("worker", f"forged-{number}")
@@ -187,10 +187,10 @@ async def test_processes_with_a_key_take_each_other_and_no_forged_one(
     stranger.publish(
         subjects.heartbeat("worker", other.id), Heartbeat("worker", other.id, leaving=True)
     )
-    stranger.send_heartbeat()
+    stranger.heartbeats.send()
     await stranger.bus.flush()
     other.serve(Reported(load=Load(running=9)))
-    other.send_heartbeat()
+    other.heartbeats.send()
     await eventually(lambda: any(peer.load.running == 9 for peer in one.registry.living("worker")))
     assert [peer.id for peer in one.registry.living("worker")] == [other.id]
     assert list(one.registry.living("parser")) == []

@@ -55,8 +55,8 @@ async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_
     seen: list[tuple[Stage, str]] = []
     process.registry.on_heartbeat(lambda heartbeat: seen.append((heartbeat.stage, heartbeat.id)))
     sender = await make_process("worker", "w")
-    for (prefix, stage, name), readable in sent:
-        heartbeat = Heartbeat(stage, name, models=[ModelCard("m")])
+    for number, ((prefix, stage, name), readable) in enumerate(sent, 1):
+        heartbeat = Heartbeat(stage, name, number=number, models=[ModelCard("m")])
         own = subjects.heartbeat(stage, name)
         data = (
             msgspec.json.encode(heartbeat)
@@ -64,7 +64,7 @@ async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_
             else b"\xff of another form"
         )
         assert sender.bus.publish(own.replace(subjects.PREFIX, prefix, 1), data)
-    sender.send_heartbeat()
+    sender.heartbeats.send()
     await eventually(lambda: ("worker", sender.id) in seen)
     await process.bus.close()
     used = [(stage, name) for (prefix, stage, name), _ in sent if prefix == subjects.PREFIX]

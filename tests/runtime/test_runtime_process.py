@@ -11,7 +11,8 @@ from schemas.control import Heartbeat, Stage
 from schemas.errors import EngineFailed
 from services.runtime.config import BusConfig, ParserConfig
 from services.runtime.config.loader import ConfigError
-from services.runtime.process import CHANGE_DELAY_S, Process, Service
+from services.runtime.heartbeats import CHANGE_DELAY_S, Service
+from services.runtime.process import Process
 from tests.conftest import MakeProcess, NatsServer, eventually
 from tests.frontend.frontend_fakes import log_into
 
@@ -78,7 +79,7 @@ async def test_changes_are_sent_soon_and_in_one_heartbeat(
     await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
     heartbeats.clear()
     for _ in range(100):
-        process.heartbeat_soon()
+        process.heartbeats.send_soon()
     await eventually(lambda: bool(heartbeats))
     assert len(heartbeats) == 1
     process.stop()

@@ -120,7 +120,7 @@ async def trial(
     await shard.bus.flush()
     await worker.start()
     await process.bus.flush()
-    shard.send_heartbeat()
+    shard.heartbeats.send()
     yield made
     await engine.stop(1.0)
 
@@ -322,7 +322,7 @@ async def test_drain_waits_until_a_request_with_images_is_answered(
     await trial.store.put(image_hash(image(), None), image())
     sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()))))
     await eventually(lambda: slow.waiting == 1)
-    trial.worker.draining = True
+    trial.worker.heartbeats.draining = True
     drain = asyncio.create_task(trial.service.drain())
     await asyncio.sleep(0)
     await trial.worker.bus.flush()

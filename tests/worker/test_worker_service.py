@@ -133,7 +133,7 @@ async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> As
     worker = Worker(process, engine, await engine.start(), "m", 9)
     await worker.start()
     await process.bus.flush()
-    shard.send_heartbeat()
+    shard.heartbeats.send()
     yield made
     await engine.stop(1.0)
 

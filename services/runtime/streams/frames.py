@@ -16,8 +16,9 @@ from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
 from services.runtime.bus import Delivery
+from services.runtime.heartbeats import Links
 from services.runtime.observability.metrics import CountCollector, register
-from services.runtime.process import Links, Process
+from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
 FRAME_BYTES = 128 * 1024
