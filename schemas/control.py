@@ -2,6 +2,7 @@
 
 from typing import Final, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct, field
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
@@ -133,24 +134,67 @@ class Replay(Struct, frozen=True, omit_defaults=True):
     """1, 2, 3 … per receiver and sender; the sender's heartbeats have the last one handled."""
 
 
-class FrontendNotice(Struct, frozen=True, omit_defaults=True):
-    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`);
-    one of the models that share a name was chosen for a session, or made a prompt with which later
-    ones may be compared (`place`)."""
+class SessionPlaced(Struct, frozen=True, omit_defaults=True, tag="place", tag_field="action"):
+    """Fan-out among frontends: one of the models that share a name was chosen for a session."""
 
-    action: Literal["forget", "cancel", "place"]
     id: str
-    """Id of the response, or a hash of the session or of the turn."""
-    name: str = ""
-    model: str = ""
-    """`place`: the model that serves the session under `name`, or made the prompt."""
-    preprocessor: str = ""
-    """The process that made the prompt, and can compare others with it."""
-    prompt_tokens: int = 0
-    """Tokens of the prompt; 0: the notice is of a session."""
+    """A hash of the session."""
+    name: str
+    """The name that several models share."""
+    model: str
+    """The model that serves the session under `name`."""
     root: str = ""
-    """`place` of a helper's session: a hash of the session that its tree of agents began with, and
-    is placed by."""
+    """A hash of the session that a helper's tree of agents began with, and is placed by; "" for
+    sessions that are not a helper's."""
+
+
+class PromptSeen(Struct, frozen=True, omit_defaults=True, tag="place", tag_field="action"):
+    """Fan-out among frontends: a prompt was made, with which later ones may be compared."""
+
+    id: str
+    """A hash of the turn."""
+    model: str
+    preprocessor: str
+    """The process that made the prompt, and can compare others with it."""
+    prompt_tokens: int
+
+
+class ResponseDeleted(Struct, frozen=True, tag="forget", tag_field="action"):
+    """Fan-out among frontends: a stored response was deleted."""
+
+    id: str
+
+
+class ResponseCancelled(Struct, frozen=True, tag="cancel", tag_field="action"):
+    """Fan-out among frontends: a stored response was cancelled, wherever it runs."""
+
+    id: str
+
+
+ResponseNotice: TypeAlias = ResponseDeleted | ResponseCancelled
+FrontendNotice: TypeAlias = SessionPlaced | PromptSeen | ResponseNotice
+
+
+class _NoticeHead(Struct):
+    prompt_tokens: int = 0
+
+
+_decode_head = msgspec.json.Decoder(_NoticeHead).decode
+_decode_prompt = msgspec.json.Decoder(PromptSeen).decode
+_other_notices: msgspec.json.Decoder[SessionPlaced | ResponseNotice] = msgspec.json.Decoder(
+    SessionPlaced | ResponseNotice
+)
+
+
+def decode_notice(data: bytes) -> FrontendNotice:
+    """Decodes a notice. On the bus both a session and a prompt have the action `place`, and only a
+    prompt has tokens: so frontends of all releases with this protocol write and read them.
+
+    Raises msgspec.DecodeError and msgspec.ValidationError.
+    """
+    if _decode_head(data).prompt_tokens:
+        return _decode_prompt(data)
+    return _other_notices.decode(data)
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):

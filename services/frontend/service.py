@@ -2,11 +2,10 @@
 
 import asyncio
 
-import msgspec
 from aiohttp import web
 
 from schemas import subjects
-from schemas.control import FrontendNotice, Load
+from schemas.control import Load, PromptSeen, SessionPlaced, decode_notice
 from services.frontend.apis.responses.state.server import RESPONSES
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
@@ -74,13 +73,13 @@ async def run(config: FrontendConfig) -> None:
     responses = app[RESPONSES]
 
     def on_notice(delivery: Delivery) -> None:
-        notice = _notice.decode(delivery.data)
-        if notice.action != "place":
-            responses.apply_notice(notice)
-        elif notice.prompt_tokens:
-            pipeline.gateway.prompts.apply(notice)
-        else:
-            pipeline.catalog.apply(notice)
+        match decode_notice(delivery.data):
+            case SessionPlaced() as placed:
+                pipeline.catalog.apply(placed)
+            case PromptSeen() as prompt:
+                pipeline.gateway.prompts.apply(prompt)
+            case notice:
+                responses.apply_notice(notice)
 
     await process.subscribe(subjects.frontends(), on_notice)
     if tls is not None:
@@ -122,6 +121,3 @@ def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
         publish_notice=lambda notice: process.publish(subjects.frontends(), notice),
         spawn=process.spawn,
     )
-
-
-_notice = msgspec.json.Decoder(FrontendNotice)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from schemas.control import THINKING_BUDGET, VISION, FrontendNotice, Heartbeat, ModelCard, Stage
+from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, SessionPlaced, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from services.frontend.turns.shared_names import SharedNames
@@ -25,7 +25,7 @@ class ModelCatalog:
         *,
         default_model: str | None,
         accept_any_model: bool,
-        publish: Callable[[FrontendNotice], object] = lambda _: None,
+        publish: Callable[[SessionPlaced], object] = lambda _: None,
     ) -> None:
         """`publish`: sends a notice to the other frontends."""
         self._registry = registry
@@ -87,7 +87,7 @@ class ModelCatalog:
             raise Unavailable(message, retry_after_s=RETRY_AFTER_S)
         raise NotFound(f"model: {model}")
 
-    def apply(self, notice: FrontendNotice) -> None:
+    def apply(self, notice: SessionPlaced) -> None:
         """Applies another frontend's notice of a session's model."""
         self._shared.apply(notice)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cachetools import TTLCache
 from msgspec.structs import replace
 
-from schemas.control import FrontendNotice
+from schemas.control import PromptSeen
 from schemas.conversation import Conversation
 from schemas.events import Prepared, PromptComparison
 from services.frontend.turns.turn_state import BusTurn
@@ -23,14 +23,12 @@ MAX_TURNS = 65_536
 class PromptOrigins:
     """The origins of prompts that may be compared, bounded in number and time."""
 
-    def __init__(
-        self, publish: Callable[[FrontendNotice], object], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, publish: Callable[[PromptSeen], object], clock: Callable[[], float]) -> None:
         """`publish`: sends a notice to the other frontends."""
         self._publish = publish
-        self._origins: TTLCache[str, FrontendNotice] = TTLCache(MAX_TURNS, KEPT_S, clock)
+        self._origins: TTLCache[str, PromptSeen] = TTLCache(MAX_TURNS, KEPT_S, clock)
 
-    def find(self, conversation: Conversation) -> FrontendNotice | None:
+    def find(self, conversation: Conversation) -> PromptSeen | None:
         """Returns the origin of the prompt that a conversation's is compared with."""
         return self._origins.get(_key(conversation, conversation.client.compare or ""))
 
@@ -39,7 +37,7 @@ class PromptOrigins:
         Prompts of two models have nothing in common. An earlier prompt that is not where it was
         made cannot be compared."""
         key, maker = _key(turn.conversation, turn.id), turn.attempt.preprocessor
-        notice = FrontendNotice("place", key, "", turn.card.name, maker, prepared.prompt_tokens)
+        notice = PromptSeen(key, turn.card.name, maker, prepared.prompt_tokens)
         self.apply(notice)
         self._publish(notice)
         origin, found = turn.compared, prepared.comparison
@@ -49,7 +47,7 @@ class PromptOrigins:
             found = None
         return replace(prepared, comparison=found)
 
-    def apply(self, notice: FrontendNotice) -> None:
+    def apply(self, notice: PromptSeen) -> None:
         """Applies a notice."""
         self._origins[notice.id] = notice
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import xxhash
 from cachetools import LRUCache
 
-from schemas.control import FrontendNotice, ModelCard
+from schemas.control import ModelCard, SessionPlaced
 from schemas.conversation import Conversation
 from schemas.session import helper_key, placement_key
 
@@ -24,7 +24,7 @@ MAX_SESSIONS = 65_536
 class SharedNames:
     """The placements of sessions on models that share names, of one frontend."""
 
-    def __init__(self, publish: Callable[[FrontendNotice], object]) -> None:
+    def __init__(self, publish: Callable[[SessionPlaced], object]) -> None:
         """`publish`: sends a notice to the other frontends."""
         self._publish = publish
         self._placements: LRUCache[tuple[str, str], str] = LRUCache(MAX_SESSIONS)
@@ -47,21 +47,21 @@ class SharedNames:
         chosen = next((card for card in cards if card.name == previous), None)
         if chosen is None:
             chosen = max(cards, key=lambda card: _score(card, root))
-            self._store(FrontendNotice("place", root, name, chosen.name))
+            self._store(SessionPlaced(root, name, chosen.name))
         # Only of a new session, because anyone may claim a parent for another one.
         if (
             helper is not None
             and ("", helper) not in self._placements
             and (name, helper) not in self._placements
         ):
-            self._store(FrontendNotice("place", helper, name, chosen.name, root=root))
+            self._store(SessionPlaced(helper, name, chosen.name, root))
         return chosen
 
-    def _store(self, notice: FrontendNotice) -> None:
+    def _store(self, notice: SessionPlaced) -> None:
         self.apply(notice)
         self._publish(notice)
 
-    def apply(self, notice: FrontendNotice) -> None:
+    def apply(self, notice: SessionPlaced) -> None:
         """Stores where a session was placed, by this or another frontend."""
         self._placements[notice.name, notice.root or notice.id] = notice.model
         if notice.root:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from typing_extensions import override
 
-from schemas.control import FrontendNotice, ModelCard, StreamPosition
+from schemas.control import ModelCard, PromptSeen, StreamPosition
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared
@@ -128,7 +128,7 @@ class BusTurn(OpenTurn):
     """Set while the first stream is not prepared, and the images can be stored again."""
     span: TurnSpan | None = None
     """Set if the turn is traced."""
-    compared: FrontendNotice | None = None
+    compared: PromptSeen | None = None
     """The origin of the prompt that this turn's is compared with."""
     prepared: Prepared = NOT_PREPARED
     """From the first attempt that was prepared."""

@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
-from schemas.control import FrontendNotice
+from schemas.control import ResponseCancelled, ResponseDeleted, decode_notice
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
@@ -79,11 +79,12 @@ async def pairing(
         serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[1]) as other,
         ClientSession() as http,
     ):
-        decode = msgspec.json.Decoder(FrontendNotice).decode
         for process, served in ((one_process, one), (other_process, other)):
 
             def apply(delivery: Delivery, served: Served = served) -> None:
-                served.responses.apply_notice(decode(delivery.data))
+                notice = decode_notice(delivery.data)
+                assert isinstance(notice, ResponseCancelled | ResponseDeleted)
+                served.responses.apply_notice(notice)
 
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()

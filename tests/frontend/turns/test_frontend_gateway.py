@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
-from schemas.control import VISION, Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
+from schemas.control import VISION, Cancel, Heartbeat, ModelCard, Replay, SessionPlaced
 from schemas.conversation import Client, Conversation, Media, Message
 from schemas.errors import (
     DEADLINE_PASSED,
@@ -429,7 +429,7 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage:
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
-    assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published
+    assert SessionPlaced(placement_key(asked), "coder", "v2") in stage.process.published
 
 
 @pytest.mark.parametrize("features", [[], [VISION]])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.control import FrontendNotice, Heartbeat, ModelCard, Stage
+from schemas.control import Heartbeat, ModelCard, SessionPlaced, Stage
 from schemas.conversation import Client, Conversation, Message, Text
 from schemas.session import placement_key
 from services.frontend.apis.models.documents import listing, names
@@ -58,7 +58,7 @@ def test_session_leaves_a_model_that_takes_no_turns_and_does_not_return() -> Non
 
 
 def test_other_frontends_get_notices_of_placements() -> None:
-    notices: list[FrontendNotice] = []
+    notices: list[SessionPlaced] = []
     one, other = SharedNames(notices.append), new()
     first = choices(one, [card("v1"), card("v2", 0)], 20)
     choices(one, [card("v1"), card("v2", 0)], 20)
@@ -85,7 +85,7 @@ def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(
     any order, while weights change and models leave."""
     frontends: list[SharedNames] = []
 
-    def publish(notice: FrontendNotice) -> None:
+    def publish(notice: SessionPlaced) -> None:
         for frontend in frontends:
             frontend.apply(notice)
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import FrontendNotice, ModelCard
+from schemas.control import ModelCard, ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.responses import wire
@@ -212,7 +212,7 @@ class ResponsesServer:
             raise Invalid("Cannot cancel a synchronous response.", param="response_id")
         if not record.ended:
             if self._sharing is not None:  # the frontend in which it runs cancels it
-                self._sharing.publish_notice(FrontendNotice("cancel", id))
+                self._sharing.publish_notice(ResponseCancelled(id))
             for _ in range(CANCEL_POLLS):
                 await asyncio.sleep(CANCEL_POLL_S)
                 record = await self.store.get(id, record.tenant) or record
@@ -287,12 +287,13 @@ class ResponsesServer:
             raise not_found("Response", id, "response_id")
         return record
 
-    def apply_notice(self, notice: FrontendNotice) -> None:
+    def apply_notice(self, notice: ResponseNotice) -> None:
         """Applies a notice of another frontend about a stored response."""
-        if notice.action == "cancel":
-            self.background.cancel(notice.id)
-        else:
-            self.store.forget(notice.id)
+        match notice:
+            case ResponseCancelled(id):
+                self.background.cancel(id)
+            case ResponseDeleted(id):
+                self.store.forget(id)
 
     async def drain(self) -> None:
         """Accepts nothing new; returns when background responses have ended and all writes to the

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import FrontendNotice
+from schemas.control import ResponseDeleted, ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
@@ -163,7 +163,7 @@ class Sharing(Struct, frozen=True):
     """This process's id."""
     alive: Callable[[str], bool]
     """Whether a frontend with this id is alive."""
-    publish_notice: Callable[[FrontendNotice], object]
+    publish_notice: Callable[[ResponseNotice], object]
     """Publishes a notice to every other frontend."""
     spawn: Callable[..., "asyncio.Task[None]"]
     """`Process.spawn`."""
@@ -248,7 +248,7 @@ class SharedStore(MemoryStore):
         if (write := self._writes.get(id)) is not None:
             await asyncio.wait([write])
         await self._sharing.bucket.delete(digest_key(tenant, id))
-        self._sharing.publish_notice(FrontendNotice("forget", id))
+        self._sharing.publish_notice(ResponseDeleted(id))
         return True
 
     @override

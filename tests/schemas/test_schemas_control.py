@@ -1,0 +1,36 @@
+"""Notices of frontends, as releases before this form of the types wrote and read them."""
+
+import msgspec
+import pytest
+
+from schemas.control import (
+    FrontendNotice,
+    PromptSeen,
+    ResponseCancelled,
+    ResponseDeleted,
+    SessionPlaced,
+    decode_notice,
+)
+
+NOTICES: dict[str, FrontendNotice] = {
+    '{"action":"place","id":"s","name":"coder","model":"v2"}': SessionPlaced("s", "coder", "v2"),
+    '{"action":"place","id":"h","name":"coder","model":"v2","root":"s"}': SessionPlaced(
+        "h", "coder", "v2", "s"
+    ),
+    '{"action":"place","id":"t","model":"v2","preprocessor":"p1","prompt_tokens":7}': PromptSeen(
+        "t", "v2", "p1", 7
+    ),
+    '{"action":"forget","id":"resp_1"}': ResponseDeleted("resp_1"),
+    '{"action":"cancel","id":"resp_1"}': ResponseCancelled("resp_1"),
+}
+
+
+@pytest.mark.parametrize(("written", "notice"), NOTICES.items())
+def test_notice_has_the_same_bytes_in_all_releases(written: str, notice: FrontendNotice) -> None:
+    assert msgspec.json.encode(notice).decode() == written
+    assert decode_notice(written.encode()) == notice
+
+
+def test_notice_of_an_unknown_action_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_notice(b'{"action":"merge","id":"x"}')
