@@ -29,7 +29,7 @@ from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.media.image import without_images
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(
@@ -165,7 +165,7 @@ def one(data: bytes) -> None:
         return
     _encoder.encode(without_images(ask.conversation))
     _encoder.encode(stored_items(request, "t1"))
-    renderer = ask.renderer(Reply("t1", "req", ask.request.model, 1))
+    renderer = ask.renderer(AnswerInfo("t1", "req", ask.request.model, 1))
     rendered = renderer.start([Prepared(1, 1)]) + renderer.events(_TURN)
     for number, payload in enumerate(payloads(rendered)):
         if json.loads(payload)["sequence_number"] != number:

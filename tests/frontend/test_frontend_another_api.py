@@ -16,7 +16,7 @@ from schemas.events import Delta, Prepared, TurnEvent
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.app import APIS, make_app
 from services.frontend.http.errors import ErrorFormat, ErrorReply
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway
 
@@ -73,10 +73,10 @@ class ShoutAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
 
-    def renderer(self, reply: Reply) -> Any:
+    def renderer(self, answer: AnswerInfo) -> Any:
         return Answer()
 
-    def collector(self, reply: Reply) -> Any:
+    def collector(self, answer: AnswerInfo) -> Any:
         return Answer()
 
 

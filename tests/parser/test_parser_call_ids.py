@@ -13,7 +13,7 @@ from schemas.frames import ParseContext, TokenFinish
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.turns.interfaces import Ask, Reply
+from services.frontend.turns.interfaces import AnswerInfo, ParsedRequest
 from services.parser.turn_parse import TurnParse
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
@@ -43,15 +43,15 @@ def decoded(family: str, text: str, turn: str) -> list[TurnEvent]:
     return [*parse.log.read(Cursor())[0]]
 
 
-def answer(ask: Ask, turn: str, events: list[TurnEvent]) -> dict[str, Any]:
-    collector = ask.collector(Reply(turn, "r", "m", 0))
+def answer(ask: ParsedRequest, turn: str, events: list[TurnEvent]) -> dict[str, Any]:
+    collector = ask.collector(AnswerInfo(turn, "r", "m", 0))
     collector.start([Prepared(3, 100)])
     collector.events(events)
     found: dict[str, Any] = json.loads(collector.body())
     return found
 
 
-def messages(history: list[dict[str, Any]]) -> Ask:
+def messages(history: list[dict[str, Any]]) -> ParsedRequest:
     tools = [{"name": "look", "input_schema": LOOK.schema}]
     body = {
         "model": "m",
@@ -73,7 +73,7 @@ def messages_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def chat(history: list[dict[str, Any]]) -> Ask:
+def chat(history: list[dict[str, Any]]) -> ParsedRequest:
     tools = [{"type": "function", "function": {"name": "look", "parameters": LOOK.schema}}]
     body = {"model": "m", "tools": tools, "messages": [{"role": "user", "content": "hi"}, *history]}
     return Chat().parse(json.dumps(body).encode(), {})
@@ -88,7 +88,7 @@ def chat_history(answer: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def responses(history: list[dict[str, Any]]) -> Ask:
+def responses(history: list[dict[str, Any]]) -> ParsedRequest:
     tools = [{"type": "function", "name": "look", "parameters": LOOK.schema}]
     body = {
         "model": "m",
@@ -119,7 +119,7 @@ APIS = {
 @pytest.mark.parametrize("api", APIS)
 def test_ids_are_unique_although_the_model_repeats_its_own(api: str, family: str) -> None:
     """Twice in a turn, and again in the next one."""
-    ask: Callable[[list[dict[str, Any]]], Ask]
+    ask: Callable[[list[dict[str, Any]]], ParsedRequest]
     back: Callable[[dict[str, Any]], list[dict[str, Any]]]
     ask, back = APIS[api]
     history: list[dict[str, Any]] = []

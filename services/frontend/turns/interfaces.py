@@ -178,7 +178,7 @@ class Pipeline(Protocol):
         ...
 
 
-class Reply(Struct, frozen=True):
+class AnswerInfo(Struct, frozen=True):
     """What a renderer needs besides the events."""
 
     turn: str
@@ -223,7 +223,7 @@ class Collector(Protocol):
         """Returns the JSON document. Called once, after every choice's Finish."""
 
 
-class Ask(Protocol):
+class ParsedRequest(Protocol):
     """A parsed request."""
 
     @property
@@ -240,10 +240,10 @@ class Ask(Protocol):
         """Parts of the request that this server ignores because it lacks them, for a response
         header and the log."""
 
-    def renderer(self, reply: Reply) -> Renderer:
+    def renderer(self, answer: AnswerInfo) -> Renderer:
         """Returns what renders the streamed answer."""
 
-    def collector(self, reply: Reply) -> Collector:
+    def collector(self, answer: AnswerInfo) -> Collector:
         """Returns what collects the whole answer."""
 
 
@@ -258,5 +258,5 @@ class Dialect(Protocol):
     def keepalive(self) -> bytes:
         """Bytes that the API's clients ignore. They may be sent between any two events of a stream."""
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> Ask:
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ParsedRequest:
         """Parses a request. `headers` is looked up by lower-case names. Raises Invalid."""

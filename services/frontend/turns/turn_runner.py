@@ -22,7 +22,7 @@ from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecord
-from services.frontend.turns.interfaces import Admitted, Ask, OpenTurn, Reply
+from services.frontend.turns.interfaces import Admitted, AnswerInfo, OpenTurn, ParsedRequest
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.shortening import shorten_conversation
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
@@ -198,7 +198,7 @@ class TurnRunner:
             conversation, context.caller, self.model(conversation, context)
         )
 
-    async def report(self, ask: Ask, context: RequestContext) -> None:
+    async def report(self, ask: ParsedRequest, context: RequestContext) -> None:
         """Records for headers and log what the answer will lack. Raises as `model`."""
         context.note(ask.notes)
         first = ask.conversations[0]
@@ -207,7 +207,7 @@ class TurnRunner:
             False, lambda: not_enforced(first, card.features, card.family)
         )
 
-    async def admit(self, ask: Ask, answer: OpenAnswer) -> list[Admitted]:
+    async def admit(self, ask: ParsedRequest, answer: OpenAnswer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
         admitted = await self._admit(ask.conversations, answer)
         await self.report(ask, answer.context)  # examines schemas, which have a limit now
@@ -240,10 +240,10 @@ class TurnRunner:
         *,
         dispatch: bool = False,
         dispatch_reasoning: bool = False,
-    ) -> Reply:
+    ) -> AnswerInfo:
         """Makes the ids and times of an answer. Raises as `model` where the request names no model."""
         model = conversation.model or self.model(conversation, context).name
-        return Reply(
+        return AnswerInfo(
             context.id,
             context.request_id,
             model,

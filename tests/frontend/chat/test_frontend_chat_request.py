@@ -18,7 +18,7 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import Settings
-from services.frontend.apis.chat.request import ChatAsk, parse
+from services.frontend.apis.chat.request import ChatRequest, parse
 
 PLAIN = Settings()
 USER = {"role": "user", "content": "hi"}
@@ -38,7 +38,7 @@ SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
 
 def ask(
     headers: dict[str, str] | None = None, settings: Settings = PLAIN, **fields: Any
-) -> ChatAsk:
+) -> ChatRequest:
     body = {"model": "m", "messages": [USER], **fields}
     return parse(json.dumps(body).encode(), headers or {}, settings)
 

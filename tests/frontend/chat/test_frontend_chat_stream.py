@@ -29,7 +29,7 @@ from schemas.events import (
 )
 from services.frontend.apis.chat.render import ChatCollector, ChatShape, chat_stream
 from services.frontend.apis.shared.tools import freeform_input
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 from tests.frontend.frontend_fakes import with_dispatch
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "chat" / "turns"
@@ -45,8 +45,8 @@ class Case(msgspec.Struct):
     dispatch: bool = False
     dispatch_reasoning: bool = False
 
-    def reply(self) -> Reply:
-        return Reply(
+    def reply(self) -> AnswerInfo:
+        return AnswerInfo(
             "0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000,
             dispatch=self.dispatch, dispatch_reasoning=self.dispatch_reasoning,
         )  # fmt: skip

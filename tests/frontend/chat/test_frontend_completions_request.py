@@ -8,11 +8,11 @@ import pytest
 from schemas.conversation import Hints, OutputFormat, RawPrompt, Sampling
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
-from services.frontend.apis.completions.request import Completions, CompletionsAsk
+from services.frontend.apis.completions.request import Completions, CompletionsRequest
 from services.frontend.apis.completions.routes import API
 
 
-def ask(**fields: Any) -> CompletionsAsk:
+def ask(**fields: Any) -> CompletionsRequest:
     body = json.dumps({"model": "m", "prompt": "Once", **fields}).encode()
     return Completions("fp").parse(body, {"user-agent": "ua"})
 

@@ -26,10 +26,10 @@ from services.frontend.apis.completions.render import (
     CompletionsShape,
     completions_stream,
 )
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
-REPLY = Reply("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)
+REPLY = AnswerInfo("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)
 HEAD = {
     "id": "cmpl-0a1b2c",
     "object": "text_completion",

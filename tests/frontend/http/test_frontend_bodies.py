@@ -12,7 +12,7 @@ import zstandard
 from aiohttp import ClientSession
 
 from schemas.errors import Invalid, TooLarge
-from services.frontend.apis.messages.request import Messages, MessagesAsk
+from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.http.bodies import THREAD_FROM_BYTES, decode
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, serving
@@ -176,7 +176,7 @@ async def test_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch)
     threads: list[bool] = []
     parse = Messages.parse
 
-    def watched(self: Messages, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+    def watched(self: Messages, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
         threads.append(threading.current_thread() is threading.main_thread())
         return parse(self, body, headers)
 

@@ -14,7 +14,7 @@ from anthropic.types.beta import (
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
-from services.frontend.apis.messages.request import MessagesAsk, apply_context_edits, parse
+from services.frontend.apis.messages.request import MessagesRequest, apply_context_edits, parse
 from services.frontend.turns.interfaces import Admitted
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
@@ -57,7 +57,7 @@ TALK: list[Json] = [
 ]
 
 
-def ask(keep: Any = None, *edits: Json) -> MessagesAsk:
+def ask(keep: Any = None, *edits: Json) -> MessagesRequest:
     edit = {"type": CLEAR} if keep is None else {"type": CLEAR, "keep": keep}
     body = {
         "model": "m",
@@ -180,7 +180,7 @@ async def by_length(conversation: Conversation) -> int:
     return len(json.dumps(msgspec.to_builtins(conversation.messages)))
 
 
-async def after(counted: list[Conversation] | None = None, **edit: Any) -> MessagesAsk:
+async def after(counted: list[Conversation] | None = None, **edit: Any) -> MessagesRequest:
     async def count(conversation: Conversation) -> int:
         if counted is not None:
             counted.append(conversation)
@@ -189,7 +189,7 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
     return await apply_context_edits(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
 
 
-def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
+def story(asked: MessagesRequest) -> dict[str, tuple[str, bool]]:
     """The arguments of each call, and whether it has a result, by call id."""
     parts = [part for message in asked.conversation.messages for part in message.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}

@@ -27,7 +27,7 @@ from schemas.events import (
 )
 from services.frontend.apis.messages.render import MessageCollector, MessagesStream
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 from tests.frontend.frontend_fakes import with_dispatch
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "messages" / "turns"
@@ -40,8 +40,8 @@ class Case(msgspec.Struct):
     events: list[TurnEvent]
     options: dict[str, bool] = {}
 
-    def reply(self) -> Reply:
-        return Reply(
+    def reply(self) -> AnswerInfo:
+        return AnswerInfo(
             "0a1b2c",
             "req_0a1b2c",
             "acme/served-model",
@@ -263,7 +263,9 @@ def test_finished_thought_is_sent_whole_on_request() -> None:
         BlockStop(2, complete=False, length=3),
         Finish(FinishReason.LENGTH, 3, Usage()),
     ]
-    reply = Reply("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000, dispatch_reasoning=True)
+    reply = AnswerInfo(
+        "0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000, dispatch_reasoning=True
+    )
     for omitted, thinking in ((False, "one two"), (True, "")):
         renderer = MessagesStream(reply, omit_thinking=omitted)
         renderer.start([PREPARED])
@@ -315,7 +317,7 @@ def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int
     batches = [events[at : at + batch] for at in range(0, len(events), batch)]
 
     def deltas(**options: Any) -> list[list[dict[str, Any]]]:
-        renderer = MessagesStream(Reply("0a", "req_0a", "m", 1700000000), **options)
+        renderer = MessagesStream(AnswerInfo("0a", "req_0a", "m", 1700000000), **options)
         stream = (
             renderer.start([PREPARED]) + b"".join(renderer.events(part) for part in batches)
         ).decode()

@@ -8,12 +8,12 @@ import pytest
 
 from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import Invalid
-from services.frontend.apis.messages.request import Messages, MessagesAsk, parse
+from services.frontend.apis.messages.request import Messages, MessagesRequest, parse
 
 CUSTOM = {"name": "look", "input_schema": {"type": "object"}}
 
 
-def ask(*tools: dict[str, Any], **fields: Any) -> MessagesAsk:
+def ask(*tools: dict[str, Any], **fields: Any) -> MessagesRequest:
     body = {
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "hi"}],

@@ -24,7 +24,7 @@ from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.render.items import url_citations
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 TIDES, MOON = "https://example.org/tides", "https://example.org/moon?full=1"
 TITLES = {TIDES: "Tides", MOON: "Moon"}
@@ -76,7 +76,7 @@ def test_stream_has_citations_before_the_end_of_the_text() -> None:
     text = f"At noon ([tides]({TIDES})), says {TIDES}."
     body = {"model": "m", "input": "When?", "tools": [{"type": "web_search"}]}
     ask = Responses(["web_search"]).parse(json.dumps(body).encode(), {})
-    renderer = ask.renderer(Reply("0a1b2c", "req_0a1b2c", "m", 1700000000))
+    renderer = ask.renderer(AnswerInfo("0a1b2c", "req_0a1b2c", "m", 1700000000))
     out = renderer.start([Prepared(9, 1024)])
     for event in searched(text):
         out += renderer.events([event])

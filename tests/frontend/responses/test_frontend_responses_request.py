@@ -18,7 +18,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import Invalid
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
 from services.frontend.apis.responses.state.input_items import stored_items
@@ -39,7 +39,7 @@ NS = {
 }
 
 
-def parse(headers: dict[str, str] | None = None, **body: Any) -> ResponsesAsk:
+def parse(headers: dict[str, str] | None = None, **body: Any) -> ResponsesTurn:
     return Responses().parse(
         json.dumps({"model": "m", "input": "Hi.", **body}).encode(), headers or {}
     )

@@ -30,10 +30,10 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "responses" / "turns"
 CASES = sorted(path for path in TURNS.glob("*.json") if not path.name.endswith(".response.json"))
@@ -54,11 +54,11 @@ class Case(msgspec.Struct):
     request: dict[str, Any] = msgspec.field(default_factory=lambda: dict(PLAIN))
     dispatch: bool = False
 
-    def ask(self) -> ResponsesAsk:
+    def ask(self) -> ResponsesTurn:
         return Responses().parse(json.dumps(self.request).encode(), {})
 
-    def reply(self) -> Reply:
-        return Reply(
+    def reply(self) -> AnswerInfo:
+        return AnswerInfo(
             "0a1b2c",
             "req_0a1b2c",
             "acme/served-model",
@@ -349,7 +349,7 @@ class Plain:
         return blob.removeprefix("sealed:") if blob.startswith("sealed:") else None
 
 
-def compacting(stream: bool = True) -> ResponsesAsk:
+def compacting(stream: bool = True) -> ResponsesTurn:
     items = [{"role": "user", "content": "Fix it."}, {"type": "compaction_trigger"}]
     body = {
         "model": "m",

@@ -45,7 +45,7 @@ from services.frontend.apis.shared.openai.chunks import (
     reason_of,
     usage_of,
 )
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
@@ -83,13 +83,13 @@ class ChatShape(ChunkShape, frozen=True, kw_only=True):
     service_tier: str | None = None
 
 
-def chat_stream(reply: Reply, shape: ChatShape, choices: int = 1) -> ChunkStream:
+def chat_stream(answer: AnswerInfo, shape: ChatShape, choices: int = 1) -> ChunkStream:
     """The renderer of one answer."""
-    head = chunk_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape)
+    head = chunk_head(f"chatcmpl-{answer.turn}", "chat.completion.chunk", answer, shape)
     if shape.service_tier is not None:
         head.service_tier = shape.service_tier
     return ChunkStream(
-        head, [_Choice(head, reply, shape, index) for index in range(choices)], shape
+        head, [_Choice(head, answer, shape, index) for index in range(choices)], shape
     )
 
 
@@ -153,9 +153,9 @@ def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
 class _Choice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
-    def __init__(self, head: Chunk, reply: Reply, shape: ChatShape, index: int) -> None:
+    def __init__(self, head: Chunk, answer: AnswerInfo, shape: ChatShape, index: int) -> None:
         self._head = head
-        self._reply = reply
+        self._answer = answer
         self._shape = shape
         self._index = index
         before, after = chunk_frame(head)
@@ -207,7 +207,7 @@ class _Choice(ChoiceRenderer):
         self._call = CallWriter(
             event,
             self._calls,
-            f"{self._reply.turn}c{self._index}b",
+            f"{self._answer.turn}c{self._index}b",
             freeform=event.name in self._shape.freeform,
             legacy=self._shape.legacy,
         )
@@ -264,7 +264,7 @@ class _Choice(ChoiceRenderer):
     def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:
         place = self._shape.reasoning
         opening, self._thinking = not self._thinking, True
-        if self._reply.dispatch_reasoning:
+        if self._answer.dispatch_reasoning:
             self._thought.append(text)
         if place == "omitted":
             return
@@ -278,7 +278,7 @@ class _Choice(ChoiceRenderer):
             field, delta = b"reasoning", wire.MessageDelta(reasoning=text)
         else:
             field, delta = b"reasoning_content", wire.MessageDelta(reasoning_content=text)
-        if not self._reply.dispatch_reasoning:
+        if not self._answer.dispatch_reasoning:
             self.plain = self._bytes_around(b'{"%b":' % field)
         out.append(self._chunk(delta))
 
@@ -289,7 +289,7 @@ class _Choice(ChoiceRenderer):
             out.append(self._chunk(wire.MessageDelta(content=_THINK[1])))
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
-        if self._reply.dispatch_reasoning:
+        if self._answer.dispatch_reasoning:
             reasoning = {"index": self._index, "reasoning_content": "".join(self._thought)}
             out.append(replace(self._head, reasoning_dispatch=reasoning))
 
@@ -301,7 +301,7 @@ class _Choice(ChoiceRenderer):
         if not event.complete:
             return
         self._complete += 1
-        dispatched = self._dispatched if self._reply.dispatch else None
+        dispatched = self._dispatched if self._answer.dispatch else None
         whole = None if dispatched is None else call.whole(dispatched.arguments)
         if whole is not None:
             dispatch = {"choice_index": self._index, "tool_call": whole}
@@ -319,7 +319,7 @@ class _Choice(ChoiceRenderer):
             return
         details = []
         for index, seal in enumerate(self._seals, self._seals_sent):
-            id = call_id or f"rs_{self._reply.turn}{self._index}{index}"
+            id = call_id or f"rs_{self._answer.turn}{self._index}{index}"
             details.append(wire.ReasoningDetail("reasoning.encrypted", seal, id, DETAILS, index))
         self._seals_sent += len(details)
         self._seals.clear()

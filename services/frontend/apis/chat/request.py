@@ -39,7 +39,7 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_sampling,
 )
 from services.frontend.hosted.tools import missing_tools
-from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
 from services.runtime.memo import Memo
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
@@ -68,7 +68,7 @@ _explain = explainer(
 Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]
 
 
-class ChatAsk(Struct, frozen=True):
+class ChatRequest(Struct, frozen=True):
     """A parsed request."""
 
     conversation: Conversation
@@ -82,14 +82,14 @@ class ChatAsk(Struct, frozen=True):
         """One conversation for each choice; a `seed` is varied by choice."""
         return [for_choice(self.conversation, choice) for choice in range(self.choices)]
 
-    def renderer(self, reply: Reply) -> Renderer:
+    def renderer(self, answer: AnswerInfo) -> Renderer:
         """Returns the renderer of a streamed answer."""
-        return chat_stream(reply, self.shape, self.choices)
+        return chat_stream(answer, self.shape, self.choices)
 
-    def collector(self, reply: Reply) -> Collector:
+    def collector(self, answer: AnswerInfo) -> Collector:
         """Returns the collector of an answer in one document."""
-        reply = replace(reply, dispatch=False, dispatch_reasoning=False)
-        return ChatCollector(chat_stream(reply, self.shape.whole(), self.choices))
+        answer = replace(answer, dispatch=False, dispatch_reasoning=False)
+        return ChatCollector(chat_stream(answer, self.shape.whole(), self.choices))
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]
@@ -103,7 +103,7 @@ def parse(
     *,
     counting: bool = False,
     decoder: Decoder = _decoder,
-) -> ChatAsk:
+) -> ChatRequest:
     """Parses a request. Raises Invalid in the native wording.
 
     `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default
@@ -156,7 +156,7 @@ def parse(
     session = request.prompt_cache_key if isinstance(request.prompt_cache_key, str) else None
     conversation = with_client(conversation, headers, session)
     shape = _shape(request, specs, headers, settings)
-    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
+    return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
 
 
 def _logprobs(request: wire.Body) -> int | None:
@@ -281,12 +281,12 @@ class Chat(Dialect):
             wire.Body, tools.read_tools, _explain, unknown_parameter, self._memo
         )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatRequest:
         """Parses POST /v1/chat/completions. Raises Invalid."""
         ask = parse(body, headers, self._settings, decoder=self._decoder)
         share_texts(ask.conversation, self._memo)
         return ask
 
-    def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
+    def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatRequest:
         """Parses a request for its prompt only. Raises Invalid."""
         return parse(body, headers, self._settings, counting=True, decoder=self._decoder)

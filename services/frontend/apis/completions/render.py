@@ -23,7 +23,7 @@ from services.frontend.apis.shared.openai.chunks import (
     reason_of,
     usage_of,
 )
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 _UNKNOWN = TokenLogprob("", 0.0, 0)
 """Stands for a token without a log probability from the engine."""
@@ -37,9 +37,9 @@ class CompletionsShape(ChunkShape, frozen=True):
     prompts: int = 1
 
 
-def completions_stream(reply: Reply, shape: CompletionsShape) -> ChunkStream:
+def completions_stream(answer: AnswerInfo, shape: CompletionsShape) -> ChunkStream:
     """The renderer of one answer."""
-    head = chunk_head(f"cmpl-{reply.turn}", "text_completion", reply, shape)
+    head = chunk_head(f"cmpl-{answer.turn}", "text_completion", answer, shape)
     choices = [_Choice(head, shape, index) for index in range(len(shape.echoes))]
     return ChunkStream(head, choices, shape, shape.prompts)
 

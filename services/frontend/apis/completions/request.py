@@ -24,7 +24,7 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
-from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
 
 MAX_TOKENS = 16
 """The default of the native API."""
@@ -36,7 +36,7 @@ MAX_CHOICES = 1024
 """Choices of one request, over all its prompts; each choice is a turn."""
 
 
-class CompletionsAsk(Struct, frozen=True):
+class CompletionsRequest(Struct, frozen=True):
     """A parsed request."""
 
     conversation: Conversation
@@ -57,13 +57,13 @@ class CompletionsAsk(Struct, frozen=True):
             for choice in range(self.each)
         ]
 
-    def renderer(self, reply: Reply) -> Renderer:
+    def renderer(self, answer: AnswerInfo) -> Renderer:
         """Returns the renderer of a streamed answer."""
-        return completions_stream(reply, self.shape)
+        return completions_stream(answer, self.shape)
 
-    def collector(self, reply: Reply) -> Collector:
+    def collector(self, answer: AnswerInfo) -> Collector:
         """Returns the collector of an answer in one document."""
-        return CompletionsCollector(completions_stream(reply, self.shape.whole()))
+        return CompletionsCollector(completions_stream(answer, self.shape.whole()))
 
 
 def prompts(body: wire.Body) -> list[RawPrompt]:
@@ -121,7 +121,7 @@ class Completions(Dialect):
     def __init__(self, fingerprint: str | None = None) -> None:
         self._fingerprint = fingerprint
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsAsk:
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsRequest:
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
         request = decode_body(_decode, body, _explain)
         raw_prompts, each = prompts(request), request.n or 1
@@ -155,4 +155,6 @@ class Completions(Dialect):
         # Few models are trained to fill a gap, each in its own format, which a client can write
         # into the prompt.
         notes = ["suffix"] if request.suffix else []
-        return CompletionsAsk(conversation, raw_prompts, each, bool(request.stream), notes, shape)
+        return CompletionsRequest(
+            conversation, raw_prompts, each, bool(request.stream), notes, shape
+        )

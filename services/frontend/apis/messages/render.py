@@ -46,7 +46,7 @@ from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_i
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 COUNT_EVERY = 16
 """Tokens of an omitted thought after which the client gets their number."""
@@ -108,7 +108,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
 
     def __init__(
         self,
-        reply: Reply,
+        answer: AnswerInfo,
         *,
         omit_thinking: bool = False,
         count_thinking: bool = False,
@@ -120,7 +120,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         request has no `context_management`. `compaction`: the compaction at the beginning of the
         answer. `compare`: as in `Client`."""
         self._compare = compare
-        self._reply = reply
+        self._answer = answer
         self._compaction = compaction
         self._omit_thinking = omit_thinking
         self._counts = count_thinking
@@ -151,8 +151,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         """`message_start`, with the exact size of the prompt and the part expected in the KV cache."""
         self._ids.start(prepared[0])
         message = wire.StartedAnswer(
-            id=f"msg_{self._reply.turn}",
-            model=self._reply.model,
+            id=f"msg_{self._answer.turn}",
+            model=self._answer.model,
             content=[],
             usage=_first_usage(prepared[0]),
             diagnostics=UNSET
@@ -164,7 +164,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
 
     def error(self, info: ErrorInfo) -> bytes:
         """The `error` event; nothing follows it."""
-        return self.encode([error_document(info, self._reply.request_id)])
+        return self.encode([error_document(info, self._answer.request_id)])
 
     @override
     def encode(self, events: Sequence[Event]) -> bytes:
@@ -173,7 +173,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         )
 
     def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
-        out.append(error_document(info, self._reply.request_id))
+        out.append(error_document(info, self._answer.request_id))
 
     def _compaction_block(self) -> Sequence[Event]:
         """The block of the compaction, if there is one."""
@@ -190,7 +190,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self._counted = self._uncounted = 0
         self._call = None
         if event.kind in ("tool_use", "hosted"):
-            self._announce(event, _tool_use(event, self._reply), out)
+            self._announce(event, _tool_use(event, self._answer), out)
             out.append(self._piece(""))
 
     def _announce(self, block: BlockStart, content: wire.Content, out: list[Event]) -> None:
@@ -227,7 +227,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             if self._uncounted == COUNT_EVERY:
                 self._count(COUNT_EVERY, out)
             return
-        is_repeated = block.kind == "reasoning" and self._reply.dispatch_reasoning
+        is_repeated = block.kind == "reasoning" and self._answer.dispatch_reasoning
         if is_repeated:
             self._text.append(text)
         counted = block.kind == "reasoning" and self._counts
@@ -255,9 +255,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self._block = None
         if block.kind == "tool_use" and event.complete:
             self._calls += 1
-        if block.kind == "reasoning" and event.complete and self._reply.dispatch_reasoning:
+        if block.kind == "reasoning" and event.complete and self._answer.dispatch_reasoning:
             self._send_whole(block, "".join(self._text), event.seal, out)
-        elif self._call is not None and event.complete and self._reply.dispatch:
+        elif self._call is not None and event.complete and self._answer.dispatch:
             self._send_whole(block, self._call.arguments or "{}", None, out)
 
     def _count(self, tokens: int, out: list[Event]) -> None:
@@ -293,7 +293,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
                 # An event is one line; the model may have put line breaks between the tokens of its
                 # JSON.
                 arguments = msgspec.json.format(arguments, indent=-1)
-            call = replace(_tool_use(block, self._reply), input=Raw(arguments))
+            call = replace(_tool_use(block, self._answer), input=Raw(arguments))
             out.append(wire.ToolCallDispatch(self._with_index(call)))
 
     def _with_index(self, content: wire.ThinkingContent | wire.ToolUseContent) -> dict[str, Any]:
@@ -323,8 +323,8 @@ class CompactionStream(MessagesStream):
     """Renders a turn that writes a summary as a message with only the compaction, for
     `pause_after_compaction`."""
 
-    def __init__(self, reply: Reply, **options: Any) -> None:
-        super().__init__(reply, **options)
+    def __init__(self, answer: AnswerInfo, **options: Any) -> None:
+        super().__init__(answer, **options)
         self._events: list[TurnEvent] = []
 
     @override
@@ -333,7 +333,7 @@ class CompactionStream(MessagesStream):
         self._events += events
         last = events[-1]
         if (failure := failure_of(last)) is not None:
-            return [error_document(failure, self._reply.request_id)]
+            return [error_document(failure, self._answer.request_id)]
         if not isinstance(last, Finish):
             return []
         self._compaction = summary_of(self._events)
@@ -499,8 +499,8 @@ def _input(text: str) -> str:
     )
 
 
-def _tool_use(block: BlockStart, reply: Reply) -> wire.ToolUseContent:
-    call_id = block.call_id or f"toolu_{reply.turn}{block.block}"
+def _tool_use(block: BlockStart, answer: AnswerInfo) -> wire.ToolUseContent:
+    call_id = block.call_id or f"toolu_{answer.turn}{block.block}"
     if block.kind == "hosted":
         return wire.ServerToolUseContent(shown_id(call_id), block.name or "", Raw(b"{}"), DIRECT)
     return wire.ToolUseContent(call_id, block.name or "", Raw(b"{}"), DIRECT)

@@ -33,7 +33,7 @@ from services.frontend.apis.messages.render import (
 from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
-from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
 from services.runtime.memo import Memo
 
 THREADS = "thread_unsupported_request"
@@ -44,7 +44,7 @@ _INTERLEAVED = "interleaved-thinking-"
 _TOKEN_COUNT = "thinking-token-count-"
 
 
-class MessagesAsk(Struct, frozen=True):
+class MessagesRequest(Struct, frozen=True):
     """A parsed request."""
 
     conversation: Conversation
@@ -64,20 +64,20 @@ class MessagesAsk(Struct, frozen=True):
         """The conversation; an answer has one choice."""
         return (self.conversation,)
 
-    def renderer(self, reply: Reply) -> Renderer:
+    def renderer(self, answer: AnswerInfo) -> Renderer:
         """Returns the renderer of a streamed answer."""
-        return self._stream(reply)
+        return self._stream(answer)
 
-    def collector(self, reply: Reply) -> Collector:
+    def collector(self, answer: AnswerInfo) -> Collector:
         """Returns the collector of an answer in one document."""
         return MessageCollector(
-            self._stream(replace(reply, dispatch=False, dispatch_reasoning=False))
+            self._stream(replace(answer, dispatch=False, dispatch_reasoning=False))
         )
 
-    def _stream(self, reply: Reply) -> MessagesStream:
+    def _stream(self, answer: AnswerInfo) -> MessagesStream:
         make = CompactionStream if self.pausing else MessagesStream
         return make(
-            reply,
+            answer,
             omit_thinking=self.conversation.thinking.display == "omitted",
             count_thinking=self.conversation.thinking.count_tokens,
             applied_edits=None if self.edits is None else self.edits.applied,
@@ -92,7 +92,7 @@ _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain, extra_inpu
 
 def parse(
     body: bytes, headers: Mapping[str, str], *, counting: bool = False, decoder: Decoder = _decoder
-) -> MessagesAsk:
+) -> MessagesRequest:
     """Parses a request. Raises Invalid in the native wording.
 
     `counting`: for count_tokens. Its requests have no `max_tokens`, may have unmatched calls and
@@ -149,10 +149,12 @@ def parse(
             all_messages if cleared else None, cleared, context_edits.tool_edit(management)
         )
         compact_edit = read_compact_edit(management, declared.specs)
-    return MessagesAsk(conversation, bool(request.stream), declared.dropped, edits, compact_edit)
+    return MessagesRequest(
+        conversation, bool(request.stream), declared.dropped, edits, compact_edit
+    )
 
 
-async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> MessagesAsk:
+async def apply_context_edits(ask: MessagesRequest, count: context_edits.Count) -> MessagesRequest:
     """The request with its context edits applied. Raises as `count`."""
     if ask.edits is None:
         return ask
@@ -161,8 +163,8 @@ async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> M
 
 
 async def compact(
-    ask: MessagesAsk, count: context_edits.Count, window: int, write: Write
-) -> MessagesAsk:
+    ask: MessagesRequest, count: context_edits.Count, window: int, write: Write
+) -> MessagesRequest:
     """The request after compaction, if it needs one. `window`: the model's context window; `write`:
     runs the summary's turn.
 
@@ -340,17 +342,17 @@ class Messages(Dialect):
             wire.Body, read_tools, explain, extra_input, self._memo
         )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
         """Parses POST /v1/messages. Raises Invalid."""
         ask = parse(body, headers, decoder=self._decoder)
         share_texts(ask.conversation, self._memo)
         return ask
 
-    def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
+    def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
         return parse(body, headers, counting=True, decoder=self._decoder)
 
-    def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
+    def count_body(self, ask: MessagesRequest, tokens: int) -> bytes:
         """The answer to count_tokens."""
         count = wire.Tokens(tokens)
         if ask.edits is not None:

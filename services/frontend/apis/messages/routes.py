@@ -6,7 +6,7 @@ from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.request import (
     Messages,
-    MessagesAsk,
+    MessagesRequest,
     apply_context_edits,
     compact,
 )
@@ -53,10 +53,10 @@ _EVENTS = "^(message_(start|delta|stop)|content_block_(start|delta|stop)|ping|er
 def _mount(mount: Mount) -> None:
     messages, runner = Messages(mount.config.served_tools), mount.runner
 
-    async def prepare(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
+    async def prepare(ask: MessagesRequest, context: RequestContext) -> MessagesRequest:
         return await apply_context_edits(ask, partial(runner.count, context=context))
 
-    async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
+    async def prepare_turn(ask: MessagesRequest, context: RequestContext) -> MessagesRequest:
         ask = await prepare(ask, context)
         if ask.compact is None:
             return ask

@@ -28,12 +28,12 @@ from services.frontend.apis.responses.request.body import (
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
-from services.frontend.turns.interfaces import Dialect, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Dialect
 from services.frontend.turns.shortening import request_summary
 from services.runtime.memo import Memo
 
 
-class ResponsesAsk(Struct, frozen=True):
+class ResponsesTurn(Struct, frozen=True):
     """A request with its conversation; it makes the renderer of its answer."""
 
     request: ResponsesRequest
@@ -57,15 +57,15 @@ class ResponsesAsk(Struct, frozen=True):
         """Whether the answer is streamed; a compaction by POST /v1/responses/compact never is."""
         return bool(self.request.body.stream) and self.user_messages is None
 
-    def renderer(self, reply: Reply) -> ResponsesStream:
+    def renderer(self, answer: AnswerInfo) -> ResponsesStream:
         """Returns the renderer of a streamed answer, or of a compaction."""
         if self.sealer is not None:
-            return CompactionStream(reply, self.shape, self.sealer)
-        return ResponsesStream(reply, self.shape)
+            return CompactionStream(answer, self.shape, self.sealer)
+        return ResponsesStream(answer, self.shape)
 
-    def collector(self, reply: Reply) -> ResponsesCollector:
+    def collector(self, answer: AnswerInfo) -> ResponsesCollector:
         """Returns the collector of an answer in one document."""
-        return ResponsesCollector(self.renderer(reply), self.user_messages)
+        return ResponsesCollector(self.renderer(answer), self.user_messages)
 
 
 class Responses(Dialect):
@@ -92,7 +92,7 @@ class Responses(Dialect):
         sealer: TextSealer | None = None,
         counting: bool = False,
         compacting: bool = False,
-    ) -> ResponsesAsk:
+    ) -> ResponsesTurn:
         """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a
         reference that was not resolved.
 
@@ -132,11 +132,11 @@ class Responses(Dialect):
             compacted=any(kind.type == "compaction" for kind in request.kinds),
         )
         notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
-        return ResponsesAsk(
+        return ResponsesTurn(
             request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer
         )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesTurn:
         """Converts a request without a store, as tests and benchmarks do; the server's requests go
         through `Intake`.
 

@@ -16,7 +16,14 @@ from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten
-from services.frontend.turns.interfaces import Admitted, Ask, Dialect, Pipeline, Renderer, Reply
+from services.frontend.turns.interfaces import (
+    Admitted,
+    AnswerInfo,
+    Dialect,
+    ParsedRequest,
+    Pipeline,
+    Renderer,
+)
 from services.frontend.turns.sinks import DocumentSink, StreamSink
 from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig
@@ -84,10 +91,10 @@ class Api(Struct, frozen=True, kw_only=True):
     enabled: Callable[[FrontendConfig], bool] = lambda _: True
 
 
-A = TypeVar("A", bound=Ask)
+A = TypeVar("A", bound=ParsedRequest)
 Prepare: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
 """Returns the request that replaces a parsed one. Raises TurnwireError."""
-Read: TypeAlias = Callable[[], Awaitable[Ask]]
+Read: TypeAlias = Callable[[], Awaitable[ParsedRequest]]
 """Reads and parses the request. Raises TurnwireError."""
 
 
@@ -189,14 +196,14 @@ class Mount:
         self,
         request: web.Request,
         dialect: Dialect,
-        ask: Ask,
+        ask: ParsedRequest,
         answer: OpenAnswer,
         wrap: Callable[[Any], Renderer] | None,
     ) -> StreamSink[SseWriter] | DocumentSink:
         """Makes the sink of an HTTP answer."""
         choices, runner = len(ask.conversations), self.runner
 
-        def reply() -> Reply:
+        def reply() -> AnswerInfo:
             config, headers = self.config, request.headers
             return runner.reply(
                 answer.context,

@@ -10,7 +10,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import failure
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.shared.answer import TokenReport
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 _MISS_REASONS = {
     "model": "model_changed",
@@ -47,8 +47,8 @@ def diagnostics(comparison: PromptComparison | None, *, compacted: bool) -> dict
 class ResponseState:
     """One Response, from its beginning to its end."""
 
-    def __init__(self, reply: Reply, shape: ResponsesShape) -> None:
-        self.reply = reply
+    def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
+        self.answer = answer
         self.shape = shape
         self.items: list[Raw] = []
         """The finished output items, as JSON."""
@@ -74,11 +74,11 @@ class ResponseState:
     def finish(self, usage: Usage, *, cut: bool) -> None:
         """Ends the Response of a finished turn. `cut`: a limit ended it early.
 
-        `completed_at` is the time of this call where the reply has a clock, otherwise that of the
-        reply.
+        `completed_at` is the time of this call if the answer has a clock, otherwise the time at
+        which the answer was created.
         """
-        reply = self.reply
-        self._completed_at = int(reply.now()) if reply.now is not None else reply.created
+        answer = self.answer
+        self._completed_at = int(answer.now()) if answer.now is not None else answer.created
         self.usage = usage + self.shape.spent
         self.status = "incomplete" if cut else "completed"
 
@@ -88,17 +88,17 @@ class ResponseState:
 
     def document(self, status: wire.Status | None = None) -> wire.Answer:
         """The Response object at this moment; `status` overrides the state."""
-        reply, status = self.reply, status or self.status
+        answer, status = self.answer, status or self.status
         return wire.Answer(
-            id=response_id(reply.turn),
-            created_at=reply.created,
+            id=response_id(answer.turn),
+            created_at=answer.created,
             status=status,
             completed_at=self._completed_at if status == "completed" else None,
             error=failure(self.failure)
             if self.failure is not None and status == "failed"
             else None,
             incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
-            model=reply.model,
+            model=answer.model,
             output=list(self.items),
             **self.shape.echo,
             prompt_cache_diagnostics=self.diagnostics,

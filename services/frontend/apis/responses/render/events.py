@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
@@ -17,10 +17,10 @@ _encode = msgspec.json.Encoder().encode
 class EventWriter:
     """Writes the events of one stream."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, answer: AnswerInfo) -> None:
         self._dispatched = {
-            "tool_call_dispatch": reply.dispatch,
-            "reasoning_dispatch": reply.dispatch_reasoning,
+            "tool_call_dispatch": answer.dispatch,
+            "reasoning_dispatch": answer.dispatch_reasoning,
         }
         self.number = 0
         """The `sequence_number` of the next event."""

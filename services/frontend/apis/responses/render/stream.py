@@ -53,7 +53,7 @@ from services.frontend.apis.responses.render.items import (
 from services.frontend.apis.responses.request.items import TextSealer, seal_summary
 from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.shared.answer import TurnRenderer
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
@@ -62,10 +62,10 @@ _encode = msgspec.json.Encoder().encode
 class ResponsesStream(TurnRenderer[None], Renderer):
     """Renders one turn. Events go to its writer instead of `out`."""
 
-    def __init__(self, reply: Reply, shape: ResponsesShape) -> None:
-        self.state = ResponseState(reply, shape)
-        self._writer = EventWriter(reply)
-        self._turn = reply.turn
+    def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
+        self.state = ResponseState(answer, shape)
+        self._writer = EventWriter(answer)
+        self._turn = answer.turn
         """The id of the current turn, part of the items' ids. Each round of hosted tools is a turn."""
         self._item: OutputItem | None = None
         """The item of the open block, or the message with a pending end."""
@@ -240,8 +240,8 @@ class CompactionStream(ResponsesStream):
     as a failure, so neither reasoning nor text is sent; before the item the stream has only
     keep-alive events."""
 
-    def __init__(self, reply: Reply, shape: ResponsesShape, sealer: TextSealer) -> None:
-        super().__init__(reply, shape)
+    def __init__(self, answer: AnswerInfo, shape: ResponsesShape, sealer: TextSealer) -> None:
+        super().__init__(answer, shape)
         self._sealer = sealer
         self._texts: list[_HiddenItem] = []
 
@@ -258,7 +258,7 @@ class CompactionStream(ResponsesStream):
             return
         sealed = seal_summary(self._sealer, summary)
         item = {
-            "id": f"cmp_{self.state.reply.turn}000",
+            "id": f"cmp_{self.state.answer.turn}000",
             "type": "compaction",
             "encrypted_content": sealed,
         }

@@ -21,7 +21,7 @@ from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter, 
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import AnswerInfo
 from services.runtime.config import FrontendConfig
 
 RETRY_AFTER_S = 5.0
@@ -33,7 +33,7 @@ Events = AsyncIterator[Sequence[bytes]]
 class Job:
     """A background response that has not ended."""
 
-    def __init__(self, accepted: AcceptedRequest, reply: Reply) -> None:
+    def __init__(self, accepted: AcceptedRequest, reply: AnswerInfo) -> None:
         self.accepted = accepted
         self.id = response_id(reply.turn)
         self.renderer = Recorder(accepted.ask.renderer(reply))

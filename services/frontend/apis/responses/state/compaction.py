@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from schemas.conversation import Conversation
 from schemas.errors import raised
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.apis.responses.state.runner import truncate
@@ -42,7 +42,7 @@ async def exceeds_threshold(
 
 async def summarize(
     request: ResponsesRequest,
-    understand: Callable[..., ResponsesAsk],
+    understand: Callable[..., ResponsesTurn],
     turns: TurnRunner,
     context: RequestContext,
 ) -> ResponseState:

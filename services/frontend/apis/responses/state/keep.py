@@ -12,7 +12,7 @@ from typing_extensions import override
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.dialect import ResponsesAsk
+from services.frontend.apis.responses.dialect import ResponsesTurn
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
@@ -95,7 +95,7 @@ class Recorder(Renderer):
 class AcceptedRequest:
     """A converted request, with the data for storing its response."""
 
-    ask: ResponsesAsk
+    ask: ResponsesTurn
     turn: str
     tenant: str | None
     compacted: list[Raw] | None = None

@@ -10,7 +10,7 @@ from typing_extensions import override
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow
 from schemas.events import Prepared
-from services.frontend.apis.responses.dialect import ResponsesAsk
+from services.frontend.apis.responses.dialect import ResponsesTurn
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.interfaces import Admitted, Renderer
 from services.frontend.turns.shortening import shorten_conversation
@@ -66,7 +66,7 @@ class Emitter(StreamWriter):
 
 async def truncate(
     turns: TurnRunner,
-    ask: ResponsesAsk,
+    ask: ResponsesTurn,
     context: RequestContext,
     conversation: Conversation,
     overflow: ContextOverflow,
@@ -80,7 +80,7 @@ async def truncate(
 
 async def run_turn(
     turns: TurnRunner,
-    ask: ResponsesAsk,
+    ask: ResponsesTurn,
     renderer: Renderer,
     context: RequestContext,
     emitter: Emitter,

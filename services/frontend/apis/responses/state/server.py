@@ -15,7 +15,7 @@ from schemas.control import ModelCard, ResponseCancelled, ResponseDeleted, Respo
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
@@ -43,7 +43,7 @@ from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.admission import Admission
-from services.frontend.turns.interfaces import Ask, Collector, Renderer
+from services.frontend.turns.interfaces import Collector, ParsedRequest, Renderer
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 PATH = "/v1/responses"
@@ -146,7 +146,7 @@ class ResponsesServer:
         context = request[REQUEST_CONTEXT]
         accepted: AcceptedRequest | None = None
 
-        async def read() -> Ask:
+        async def read() -> ParsedRequest:
             nonlocal accepted, body
             accepted = await self._intake.accept(body, request.headers, context)
             if not body.store:
@@ -245,7 +245,7 @@ class ResponsesServer:
         if body.body.input is None:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
-        async def read() -> ResponsesAsk:
+        async def read() -> ResponsesTurn:
             return (
                 await self._intake.accept(
                     body, request.headers, request[REQUEST_CONTEXT], compacting=True

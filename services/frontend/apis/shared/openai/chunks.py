@@ -28,7 +28,7 @@ from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.turns.answer import answer_usage
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -252,13 +252,13 @@ def add_logprobs(
     return {name: held if held is None else held + piece[name] for name, held in into.items()}
 
 
-def chunk_head(id: str, object: str, reply: Reply, shape: ChunkShape) -> Chunk:
+def chunk_head(id: str, object: str, answer: AnswerInfo, shape: ChunkShape) -> Chunk:
     """A chunk without choices: the members that all chunks of an answer have."""
     return Chunk(
         id=id,
         object=object,
-        created=reply.created,
-        model=reply.model,
+        created=answer.created,
+        model=answer.model,
         system_fingerprint=shape.fingerprint,
         usage=None if shape.include_usage else UNSET,
     )
