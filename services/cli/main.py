@@ -18,7 +18,8 @@ try:
     from services.cli.signals import time_limit
     from services.runtime.config import STAGES
     from services.runtime.config.command_line import INTERRUPTED, run_command
-    from services.runtime.config.loader import mask_passwords, nearest
+    from services.runtime.config.masking import mask_passwords
+    from services.runtime.config.names import nearest
 except KeyboardInterrupt:  # the imports take most of the time of a short command
     sys.exit(130)
 

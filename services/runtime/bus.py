@@ -19,7 +19,7 @@ import msgspec
 
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import mask_servers
+from services.runtime.config.masking import mask_servers
 from services.runtime.nats_client import (
     MAX_UNANSWERED,
     PING_INTERVAL_S,

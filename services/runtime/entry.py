@@ -12,7 +12,8 @@ from typing import Any
 from schemas.errors import TurnwireError
 from services.runtime.config import STAGES, ServiceConfig
 from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED, run_command
-from services.runtime.config.loader import LoadedConfig, Sources, mask_passwords
+from services.runtime.config.loader import LoadedConfig, Sources
+from services.runtime.config.masking import mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
 

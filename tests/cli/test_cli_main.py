@@ -15,7 +15,7 @@ from services.cli import common
 from services.cli.main import main
 from services.cli.registry import BUILT_IN, Command
 from services.cli.up.command import COMMAND as UP
-from services.runtime.config.loader import options
+from services.runtime.config.options import options
 from services.runtime.health import HealthServer
 
 

@@ -16,7 +16,8 @@ from services.cli.up.check import check_settings, place_problem, require_model
 from services.cli.up.command import COMMAND
 from services.cli.up.plan import make_plan
 from services.runtime.config import STAGES, UpConfig
-from services.runtime.config.loader import ConfigError, Sources, options
+from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config.options import options
 
 PLACES = ("chat_template", "response_template", "script_dir")
 FREE = frozenset(

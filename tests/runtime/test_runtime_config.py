@@ -17,7 +17,8 @@ from services.runtime.config import (
     read_secret,
 )
 from services.runtime.config.command_line import forwarded, run_command
-from services.runtime.config.loader import ConfigError, LoadedConfig, Sources, options
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.options import options
 
 
 def load(

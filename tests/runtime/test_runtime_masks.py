@@ -16,7 +16,8 @@ from schemas.errors import Unavailable
 from services.cli.main import main
 from services.runtime.config import FrontendConfig
 from services.runtime.config.command_line import run_command
-from services.runtime.config.loader import LoadedConfig, Sources, mask_passwords, mask_servers
+from services.runtime.config.loader import LoadedConfig, Sources
+from services.runtime.config.masking import mask_passwords, mask_servers
 from services.runtime.nats_login import parse_servers
 from tests.runtime.bus_clients import Client
 

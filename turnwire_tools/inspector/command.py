@@ -23,7 +23,8 @@ from services.cli.registry import Command
 from services.cli.signals import run, status_of
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
-from services.runtime.config.loader import Sources, mask_servers
+from services.runtime.config.loader import Sources
+from services.runtime.config.masking import mask_servers
 from services.runtime.request_headers import AllowedHosts, is_loopback, replace_invalid_bytes
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend

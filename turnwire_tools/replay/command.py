@@ -20,7 +20,7 @@ from services.cli.connect.server import read_models
 from services.cli.registry import Command
 from services.cli.signals import run
 from services.runtime.config import Positive
-from services.runtime.config.loader import KEY_VARIABLE
+from services.runtime.config.names import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.clients.answer import Answer, Api

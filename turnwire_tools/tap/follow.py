@@ -10,7 +10,7 @@ from services.cli.observer import observing
 from services.cli.signals import status_of
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import mask_servers
+from services.runtime.config.masking import mask_servers
 
 PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""

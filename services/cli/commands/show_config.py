@@ -10,7 +10,8 @@ from rich.table import Table
 
 from services.cli.registry import Command
 from services.runtime.config import STAGES, Config, UpConfig
-from services.runtime.config.loader import Sources, as_text
+from services.runtime.config.loader import Sources
+from services.runtime.config.options import as_text
 
 _TABLES: Mapping[str, type[Config]] = {**STAGES, "up": UpConfig}
 

@@ -31,7 +31,7 @@ from services.frontend.apis.models.codex_profile import (
     with_profile,
 )
 from services.runtime.config import Count, PreprocessorConfig
-from services.runtime.config.loader import KEY_VARIABLE
+from services.runtime.config.names import KEY_VARIABLE
 
 DEFAULT_PROFILE = "gpt-5.5"
 """The newest profile of Codex with plain tools: later ones require a model that calls tools in

@@ -25,7 +25,7 @@ from services.cli.connect.server import ServedModel, read_models
 from services.cli.connect.settings_file import text_of, undo, write
 from services.cli.instances import server_url
 from services.cli.registry import Command
-from services.runtime.config.loader import KEY_VARIABLE
+from services.runtime.config.names import KEY_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)

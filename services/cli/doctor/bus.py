@@ -12,7 +12,7 @@ from services.cli.doctor.finding import Finding
 from services.cli.observer import observing
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import STAGES, BusConfig
-from services.runtime.config.loader import mask_passwords, mask_servers
+from services.runtime.config.masking import mask_passwords, mask_servers
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of

@@ -23,7 +23,8 @@ from services.runtime.config import (
     UpConfig,
     WorkerConfig,
 )
-from services.runtime.config.loader import ConfigError, Sources, as_text
+from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config.options import as_text
 
 _STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
 

@@ -24,14 +24,9 @@ from services.cli.registry import Command
 from services.cli.up.supervisor import describe_status
 from services.runtime.config import STAGES, PreprocessorConfig, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
-from services.runtime.config.loader import (
-    ConfigError,
-    LoadedConfig,
-    Sources,
-    mask_servers,
-    nearest,
-    nearest_file,
-)
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
+from services.runtime.config.masking import mask_servers
+from services.runtime.config.names import nearest, nearest_file
 from services.runtime.nats_login import parse_servers, read_login, read_tls
 from services.tokenization.model_files import find_file, local_folder, read_response_template
 

@@ -30,7 +30,8 @@ from services.runtime.config import (
     UpConfig,
     WorkerConfig,
 )
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources
+from services.runtime.config.masking import mask_passwords
 
 POLL_S = 0.05
 NATS_START_S = 15.0

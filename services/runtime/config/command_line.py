@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import (
     UNSET,
@@ -23,15 +23,9 @@ from cyclopts import (
     Token,
 )
 
-from services.runtime.config.loader import (
-    CONFIG_VARIABLE,
-    ConfigError,
-    Sources,
-    as_text,
-    nearest,
-    one_line,
-    options,
-)
+from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config.names import CONFIG_VARIABLE, nearest
+from services.runtime.config.options import as_text, one_line, options
 from services.runtime.config.settings import BusConfig, Config
 
 CLEAN, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -59,40 +53,34 @@ def run_command(
             each problem.
     """
     env = os.environ if env is None else env
-    typed: dict[str, Sequence[Token]] = {}
-    place = next((at for at, argument in enumerate(argv, 1) if argument in ("-h", "--help")), None)
-    flags, epilogue = _setting_flags(configs, without, help_texts=place is not None), ""
-    if essential and place is not None:
-        topic, groups = "".join(argv[place : place + 1]).lower(), list(map(_group_name, configs))
-        if topic and topic not in ("all", *map(str.lower, groups)):
-            print(
-                f"{prog}: --help knows no group "
-                f"{topic}{nearest(topic, ['all', *map(str.lower, groups)])}",
-                file=sys.stderr,
-            )
-            raise SystemExit(USAGE)
-        argv = argv[:place]
+    help_at = _help_place(argv)
+    flags = _setting_flags(configs, without, help_texts=help_at is not None)
+    epilogue = ""
+    if essential and help_at is not None:
+        topic = "".join(argv[help_at : help_at + 1]).lower()
+        argv = argv[:help_at]
+        groups = [_group_name(config).lower() for config in configs]
+        _check_topic(prog, topic, groups)
         if topic != "all":
             flags = {name: _hidden(flag, topic, essential) for name, flag in flags.items()}
-            more = " | ".join(map(str.lower, groups))
-            epilogue = f"All flags of a group: {prog} --help {more} | all"
+            epilogue = f"All flags of a group: {prog} --help {' | '.join(groups)} | all"
+
+    typed: dict[str, Sequence[Token]] = {}
 
     def collect(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        typed.update(
-            {argument.field_info.name: argument.tokens for argument in arguments if argument.tokens}
-        )
+        for argument in arguments:
+            if argument.tokens:
+                typed[argument.field_info.name] = argument.tokens
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> int:
         if not configs:
             return command(*args, **kwargs)
         file = kwargs.get("config") or env.get(CONFIG_VARIABLE) or None
-        return command(
-            Sources(typed, env, file), *args, **{n: v for n, v in kwargs.items() if n not in flags}
-        )
+        own = {name: value for name, value in kwargs.items() if name not in flags}
+        return command(Sources(typed, env, file), *args, **own)
 
-    parameters = [*inspect.signature(command).parameters.values()][bool(configs) :]
-    call.__signature__ = inspect.Signature([*parameters, *flags.values()])  # type: ignore[attr-defined]
+    call.__signature__ = _signature(command, bool(configs), flags)  # type: ignore[attr-defined]
     app = App(
         name=prog,
         config=collect,
@@ -106,10 +94,43 @@ def run_command(
     try:
         function, bound, _ = app.parse_args(argv, print_error=False, exit_on_error=False)
         return function(*bound.args, **bound.kwargs) or CLEAN
-    except (CycloptsError, ConfigError) as error:
-        for problem in error.problems if isinstance(error, ConfigError) else [one_line(error)]:
-            print(f"{prog}: {problem}", file=sys.stderr)
-        raise SystemExit(USAGE) from None
+    except ConfigError as error:
+        _refuse(prog, error.problems)
+    except CycloptsError as error:
+        _refuse(prog, [one_line(error)])
+
+
+def _help_place(argv: Sequence[str]) -> int | None:
+    """Returns the index after the first flag for help; None without one."""
+    for at, argument in enumerate(argv, 1):
+        if argument in ("-h", "--help"):
+            return at
+    return None
+
+
+def _check_topic(prog: str, topic: str, groups: Sequence[str]) -> None:
+    """Ends the process if the help has no group `topic`."""
+    topics = ["all", *groups]
+    if topic and topic not in topics:
+        _refuse(prog, [f"--help knows no group {topic}{nearest(topic, topics)}"])
+
+
+def _signature(
+    command: Callable[..., int], has_sources: bool, flags: Mapping[str, inspect.Parameter]
+) -> inspect.Signature:
+    """Returns the parameters of the command line: those of a command without its `Sources`, and
+    the settings."""
+    parameters = list(inspect.signature(command).parameters.values())
+    if has_sources:
+        del parameters[0]
+    return inspect.Signature([*parameters, *flags.values()])
+
+
+def _refuse(prog: str, problems: Sequence[str]) -> NoReturn:
+    """Prints the problems of a command line and ends the process."""
+    for problem in problems:
+        print(f"{prog}: {problem}", file=sys.stderr)
+    raise SystemExit(USAGE) from None
 
 
 def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
@@ -127,20 +148,23 @@ def _setting_flags(
     """Makes parameters by name, for the file and each option. Reading `help_texts` takes as long as
     the rest."""
     annotations: dict[str, Any] = {"config": Annotated[str | None, _FILE]} if configs else {}
-    of_bus = (
-        {option.field_info.name for option in options(BusConfig)} if BusConfig in configs else set()
-    )
+    excluded = set(without)
+    of_bus: set[str] = set()
+    if BusConfig in configs:  # the options of the bus are then shown in their own group
+        of_bus = {option.field_info.name for option in options(BusConfig)}
+
     for number, config in enumerate(configs):
         group = Group(_group_name(config), help=config.__doc__ or "", sort_key=number)
+        left_out = excluded if config is BusConfig else excluded | of_bus
         for option in options(config, help_texts):
-            if option.field_info.name not in without and (
-                config is BusConfig or option.field_info.name not in of_bus
-            ):
-                annotations.setdefault(option.field_info.name, _annotation(option, group))
+            name = option.field_info.name
+            if name not in left_out:
+                annotations.setdefault(name, _annotation(option, group))
+
     kind = inspect.Parameter.KEYWORD_ONLY
     return {
-        name: inspect.Parameter(name, kind, annotation=a, default=None)
-        for name, a in annotations.items()
+        name: inspect.Parameter(name, kind, annotation=annotation, default=None)
+        for name, annotation in annotations.items()
     }
 
 
@@ -151,13 +175,20 @@ def _group_name(config: type[Config]) -> str:
 def _hidden(flag: inspect.Parameter, topic: str, essential: Sequence[str]) -> inspect.Parameter:
     """Leaves a flag out of the help unless it is of the group `topic`; without one, unless it is
     essential."""
-    groups = [group.name.lower() for one in flag.annotation.__metadata__ for group in one.group]
-    shown = flag.name == "config" or (topic in groups if topic else flag.name in essential)
-    return (
-        flag
-        if shown
-        else flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
-    )
+    if topic:
+        shown = topic in _groups_of(flag)
+    else:
+        shown = flag.name in essential
+    if shown or flag.name == "config":
+        return flag
+    return flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
+
+
+def _groups_of(flag: inspect.Parameter) -> set[str]:
+    groups: set[str] = set()
+    for parameter in flag.annotation.__metadata__:
+        groups.update(group.name.lower() for group in parameter.group)
+    return groups
 
 
 def _annotation(option: Argument, group: Group) -> Any:
