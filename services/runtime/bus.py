@@ -246,7 +246,8 @@ class Bus(Requester):
     def _report(self, subject: str, error: BaseException) -> None:
         """Logs that a message was not handled: one a second, because anyone on the bus can send
         many."""
-        if (left_out := self._failures.admit()) is None:
+        left_out = self._failures.admit()
+        if left_out is None:
             return
         if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
             self._log.warning(
@@ -335,7 +336,8 @@ class Bus(Requester):
     async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
         """Tries addresses until a server accepts this client. The first connection raises if a
         server refuses it."""
-        refusal, waiting = "", self._reconnecting is not None
+        refusal = ""
+        waiting = self._reconnecting is not None
         while True:
             for address, url in random.sample(list(servers.items()), len(servers)):
                 try:

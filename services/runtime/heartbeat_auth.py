@@ -61,11 +61,7 @@ class HeartbeatAuth:
             secret = read_secret(key_file).encode() if key_file else b""
         except ValueError as error:
             raise Invalid(str(error)) from error
-        self._key = (
-            hashlib.blake2b(secret, digest_size=32, person=b"turnwire-beat").digest()
-            if secret
-            else b""
-        )
+        self._key = _signing_key(secret) if secret else b""
         self._log = log
         self._clock = clock
         self._numbers: LRUCache[str, int] = LRUCache(MAX_PROCESSES)
@@ -106,18 +102,17 @@ class HeartbeatAuth:
             if self._key:
                 raise Invalid("it is not newer than the last one")
             return None
-        if (
-            self._key
-            and last is None
-            and abs(difference := self._clock() - heartbeat.time) > FRESH_S
-        ):
-            raise Invalid(f"it was sent {difference:.0f} s ago by this machine's clock")
+        if self._key and last is None:
+            age_s = self._clock() - heartbeat.time
+            if abs(age_s) > FRESH_S:
+                raise Invalid(f"it was sent {age_s:.0f} s ago by this machine's clock")
         self._numbers[subject] = heartbeat.number
         return heartbeat
 
     def _signed(self, data: bytes) -> bytes:
         """Returns the part that was signed, without the message's last member. Raises Invalid."""
-        body, tail = data[:-_TAIL] + b"}", data[-_TAIL:]
+        body = data[:-_TAIL] + b"}"
+        tail = data[-_TAIL:]
         if not hmac.compare_digest(tail, _MAC + self._sign(body) + _END):
             raise Invalid("it is not signed with this process's key")
         return body
@@ -127,7 +122,12 @@ class HeartbeatAuth:
 
     def _refuse(self, subject: str, reason: str) -> None:
         self.refused += 1
-        if (left_out := self._limit.admit()) is not None:
+        left_out = self._limit.admit()
+        if left_out is not None:
             self._log.warning(
                 "process.heartbeat_refused", subject=subject, reason=reason, refused=left_out + 1
             )
+
+
+def _signing_key(secret: bytes) -> bytes:
+    return hashlib.blake2b(secret, digest_size=32, person=b"turnwire-beat").digest()

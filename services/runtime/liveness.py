@@ -52,7 +52,8 @@ class Liveness:
         gap = now - self._returned_at
         if gap > self._limit_s:
             self._resumed_at = now
-        self._returned, self._returned_at = sent_at, now
+        self._returned = sent_at
+        self._returned_at = now
         self.came_back.set()
         self.came_back.clear()
         return sent_at, gap, gap > self._limit_s

@@ -166,7 +166,8 @@ class NatsClient(Client):
         """Discards what is pending. nats-py would send it on the lost connection, which fails or
         does not return."""
         super()._process_disconnect()
-        self._pending, self._pending_data_size = [], 0
+        self._pending = []
+        self._pending_data_size = 0
 
     async def _failed(self, error: Exception) -> None:
         self._note_fault()

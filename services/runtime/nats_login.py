@@ -48,7 +48,8 @@ async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
         if not _CREDENTIALS.search(text):  # nats-py would look for the JWT forever
             raise ValueError(f"{config.nats_creds_file}: not a NATS credentials file")
         return {"credentials": text}
-    user, password = config.nats_user or unquote(url.username or ""), unquote(url.password or "")
+    user = config.nats_user or unquote(url.username or "")
+    password = unquote(url.password or "")
     if config.nats_password_file:
         password = await asyncio.to_thread(read_secret, config.nats_password_file)
     elif not config.nats_user and url.password is None:

@@ -107,9 +107,9 @@ class Process:
             if isinstance(answer, Unavailable):
                 on_gone()
 
-        data, wait_s = msgspec.json.encode(message), self.config.bus.beat_interval_s
+        data = msgspec.json.encode(message)
         try:
-            self.bus.ask(subject, data, wait_s, answered)
+            self.bus.ask(subject, data, self.config.bus.beat_interval_s, answered)
         except Unavailable:
             pass  # the connection is down: the probe has no result
 

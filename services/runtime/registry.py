@@ -116,15 +116,16 @@ class Registry:
         """Returns whether a process of a stage serves a model, or a successor of one is
         expected."""
         peers = (*self.living(stage), *self.former(stage))
-        return any(card.name == model for peer in peers for card in peer.models)
+        return any(_serves(peer, model) for peer in peers)
 
     def able(self, stage: Stage, model: str) -> list[Heartbeat]:
         """Returns the processes of a stage that accept work for a model."""
-        return [
-            peer
-            for peer in self.living(stage)
-            if not peer.draining and any(card.name == model for card in peer.models)
-        ]
+        peers = self.living(stage)
+        return [peer for peer in peers if not peer.draining and _serves(peer, model)]
+
+
+def _serves(peer: Heartbeat, model: str) -> bool:
+    return any(card.name == model for card in peer.models)
 
 
 def _call(listeners: list[Listener], heartbeat: Heartbeat) -> None:

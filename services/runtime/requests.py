@@ -91,7 +91,8 @@ class Requester(ABC):
 
     def answer(self, token: str, answer: bytes | TurnwireError) -> None:
         """Passes the answer to a request that still waits."""
-        if (request := self._forget(token)) is not None:
+        request = self._forget(token)
+        if request is not None:
             request.on_answer(answer)
 
     def _forget(self, token: str) -> _Request | None:

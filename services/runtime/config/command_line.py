@@ -135,11 +135,13 @@ def _refuse(prog: str, problems: Sequence[str]) -> NoReturn:
 
 def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
     """Returns the `flags` that `config` has, as arguments for another process."""
-    return [
-        f"{option.name}={token.value if token.implicit_value is UNSET else token.implicit_value}"
-        for option in options(config)
-        for token in flags.get(option.field_info.name, ())
-    ]
+    arguments: list[str] = []
+    for option in options(config):
+        for token in flags.get(option.field_info.name, ()):
+            is_written = token.implicit_value is UNSET
+            value = token.value if is_written else token.implicit_value
+            arguments.append(f"{option.name}={value}")
+    return arguments
 
 
 def _setting_flags(

@@ -7,6 +7,7 @@ import re
 _PIECES = re.compile(r"([\s\"]|://)")
 _USER = re.compile(r"(?:^|[/:=\"'(])([^/:=\"'(]+):")
 _SERVERS = re.compile(r"(,\s*(?=[a-z]+://))", re.IGNORECASE)
+MASKED = "***@"
 _USERS = re.compile(r"\A([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
 
 
@@ -14,24 +15,33 @@ def mask_passwords(text: object) -> str:
     """Returns `text` with the user and the password of every URL replaced."""
     pieces = _PIECES.split(str(text))  # one pattern for the whole text would take quadratic time
     for at in range(0, len(pieces), 2):
-        if "@" in pieces[at]:
-            pieces[at] = _mask_piece(
-                pieces[at], pieces[at - 2] if at and pieces[at - 1] == "://" else None
-            )
+        if "@" not in pieces[at]:
+            continue
+        if at and pieces[at - 1] == "://":
+            pieces[at] = _mask_url(pieces[at - 2], pieces[at])
+        else:
+            pieces[at] = _mask_login(pieces[at])
     return "".join(pieces)
 
 
-def _mask_piece(piece: str, scheme: str | None) -> str:
-    """Masks the login in a text without spaces. `scheme`: what comes before `://`; None: it does
-    not begin a URL."""
-    host = 0
-    if scheme is not None:
-        authority = piece if scheme.endswith(("nats", "tls")) else piece.partition("/")[0]
-        host = authority.rfind("@") + 1
-    login, found, address = piece[host:].rpartition("@")
-    if (user := _USER.search(login)) is not None:
-        login, found = login[: user.start(1)], "***@"
-    return ("***@" if host else "") + login + found + address
+def _mask_url(scheme: str, rest: str) -> str:
+    """Masks the logins in a URL without spaces, in two parts around its `://`."""
+    authority = rest
+    if not scheme.endswith(("nats", "tls")):
+        authority = rest.partition("/")[0]
+    host = authority.rfind("@") + 1
+    if not host:
+        return _mask_login(rest)
+    return MASKED + _mask_login(rest[host:])
+
+
+def _mask_login(text: str) -> str:
+    """Masks the login before the last @, if it has a user and a password."""
+    login, at, address = text.rpartition("@")
+    user = _USER.search(login)
+    if user is None:
+        return login + at + address
+    return login[: user.start(1)] + MASKED + address
 
 
 def mask_servers(urls: str) -> str:

@@ -319,11 +319,9 @@ class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, ServiceConfig):
     @property
     def served_tools(self) -> list[str]:
         """The kinds of hosted tools that are served."""
-        return (
-            []
-            if self.web_provider is None
-            else ["web_search", *(["web_fetch"] if self.web_fetch else [])]
-        )
+        if self.web_provider is None:
+            return []
+        return ["web_search", "web_fetch"] if self.web_fetch else ["web_search"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,8 +346,8 @@ class StageConfig(ServiceConfig):
     def model_name(self) -> str:
         """The name on the bus and for clients: the first served name, else the hub id or the
         directory's name."""
-        if names := self._names:
-            return names[0]
+        if self._names:
+            return self._names[0]
         path = Path(self.model)
         if path.is_dir() or self.model.startswith(("/", "./", "../", "~")):
             return path.expanduser().resolve().name
@@ -362,9 +360,8 @@ class StageConfig(ServiceConfig):
 
     @property
     def _names(self) -> list[str]:
-        return [
-            name for part in (self.served_model_name or "").split(",") if (name := part.strip())
-        ]
+        names = (self.served_model_name or "").split(",")
+        return [name.strip() for name in names if name.strip()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,11 @@ def printable(text: str) -> str:
     terminals obey them."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 class RateLimit:
@@ -39,7 +43,9 @@ class RateLimit:
         if now < self._next:
             self._left_out += 1
             return None
-        left_out, self._left_out, self._next = self._left_out, 0, now + self._every_s
+        left_out = self._left_out
+        self._left_out = 0
+        self._next = now + self._every_s
         return left_out
 
 
@@ -86,9 +92,10 @@ class LineWriter:
                 pass  # the reader has ended, and a timer has no caller to raise to
 
     def _write(self) -> None:
-        lines, self._lines = self._lines, []
-        if not lines:
+        if not self._lines:
             return
+        lines = self._lines
+        self._lines = []
         self._last = time.monotonic()
         self._stream.write("\n".join(lines) + "\n")
         self._stream.flush()

@@ -46,9 +46,11 @@ class CountCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics."""
         for name, (text, read) in self._readings.items():
-            if (value := read()) is not None:
-                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                yield family(name, text, value=value)
+            value = read()
+            if value is None:
+                continue
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(name, text, value=value)
 
 
 def bus_readings(bus: Bus) -> dict[str, Reading]:
@@ -98,7 +100,9 @@ class LabelledRegistry(Collector):
 def process_labels(stage: Stage, model: str | None = None) -> dict[str, str]:
     """Returns the labels of a process. `model`: the one that it serves; None for a frontend, which
     serves all."""
-    return {"stage": stage} if model is None else {"stage": stage, "model": model}
+    if model is None:
+        return {"stage": stage}
+    return {"stage": stage, "model": model}
 
 
 def step_histogram(step: str, text: str, registry: CollectorRegistry) -> Histogram:

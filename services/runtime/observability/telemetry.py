@@ -48,15 +48,11 @@ def open_log(
         structlog.processors.StackInfoRenderer(),
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if console else "iso", utc=not console),
     ]
-    plain = structlog.dev.plain_traceback
-    last: list[Any] = (
-        [
-            _printable,
-            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain),
-        ]
-        if console
-        else [structlog.processors.format_exc_info, _as_json]
-    )
+    last: list[Any] = [structlog.processors.format_exc_info, _as_json]
+    if console:
+        plain = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)
+        last = [_printable, renderer]
     log: FilteringBoundLogger = structlog.wrap_logger(
         LineWriter(stream),
         processors=[*shared, *last],

@@ -194,7 +194,9 @@ class Tracer:
     def scope(self, carrier: Carrier) -> Scope:
         """Returns the sender's span, from its `carrier`, as the parent of this process's spans."""
         _, trace_id, span_id, _ = carrier["traceparent"].split("-")
-        state = TraceState.from_header([carrier["tracestate"]]) if "tracestate" in carrier else None
+        state = None
+        if "tracestate" in carrier:
+            state = TraceState.from_header([carrier["tracestate"]])
         return Scope(self, SpanContext(int(trace_id, 16), int(span_id, 16), True, _SAMPLED, state))
 
     def sample(self, headers: Mapping[str, str]) -> Scope | None:
@@ -204,13 +206,12 @@ class Tracer:
         if "traceparent" in headers:
             context = self._propagator.extract(_lower(headers), context)
         client = trace.get_current_span(context).get_span_context()
-        trace_id = client.trace_id if client.is_valid else getrandbits(128)
-        if (
-            self._sampler.should_sample(context, trace_id, "").decision
-            is not Decision.RECORD_AND_SAMPLE
-        ):
+        if not client.is_valid:
+            client = SpanContext(getrandbits(128), 0, False, _SAMPLED)
+        sampled = self._sampler.should_sample(context, client.trace_id, "")
+        if sampled.decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        return Scope(self, client if client.is_valid else SpanContext(trace_id, 0, False, _SAMPLED))
+        return Scope(self, client)
 
     @contextmanager
     def within(self, parent: Callable[[], Scope | None]) -> Iterator[None]:
@@ -228,7 +229,8 @@ class Tracer:
 
     async def close(self) -> None:
         """Exports the recorded spans, for at most `CLOSE_S`."""
-        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        closed = asyncio.Event()
 
         def shut_down() -> None:
             self.processor.shutdown()
@@ -251,9 +253,8 @@ def open_tracer(
 
     Raises ImportError if the protocol's exporter is not installed, ValueError for invalid settings.
     """
-    if config.otlp_endpoint is not None and not config.otlp_endpoint.startswith(
-        ("http://", "https://")
-    ):
+    endpoint = config.otlp_endpoint
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ValueError("otlp_endpoint must be an http or https URL")
     logger = logging.getLogger("opentelemetry")
     logger.handlers[:] = [_OneLine(log)]
@@ -262,18 +263,23 @@ def open_tracer(
     resource = Resource.create(own)
     if str(resource.attributes["service.name"]).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": f"turnwire-{stage}"}))
-    # Only turns that the frontend sampled have a trace context in the messages to other stages.
-    sampler: Sampler | None = None if stage == "frontend" else ALWAYS_ON
-    if stage == "frontend" and config.trace_ratio is not None:
-        sampler = ParentBased(TraceIdRatioBased(config.trace_ratio))
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        sampler = ALWAYS_OFF
-    provider = TracerProvider(
-        sampler, resource, shutdown_on_exit=False
-    )  # reads the variables of samplers
+    # The provider reads the variables of samplers.
+    provider = TracerProvider(_sampler(config, stage), resource, shutdown_on_exit=False)
     batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH
-    processor = BatchSpanProcessor(_exporter(config.otlp_endpoint), max_export_batch_size=batch)
+    processor = BatchSpanProcessor(_exporter(endpoint), max_export_batch_size=batch)
     return Tracer(provider.sampler, resource, processor)
+
+
+def _sampler(config: ServiceConfig, stage: Stage) -> Sampler | None:
+    """Returns the sampler of a process; None: the one of the SDK's variables."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return ALWAYS_OFF
+    if stage != "frontend":
+        # Only turns that the frontend sampled have a trace context in messages to other stages.
+        return ALWAYS_ON
+    if config.trace_ratio is not None:
+        return ParentBased(TraceIdRatioBased(config.trace_ratio))
+    return None
 
 
 def _exporter(endpoint: str | None) -> SpanExporter:
@@ -308,7 +314,8 @@ class _OneLine(logging.Handler):
         self._limit = RateLimit(LOG_EVERY_S)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (left_out := self._limit.admit()) is not None:
+        left_out = self._limit.admit()
+        if left_out is not None:
             self._log.warning(
                 "tracing.problem", problem=mask_passwords(record.getMessage()), left_out=left_out
             )

@@ -111,30 +111,29 @@ class Bucket:
 
     async def members(self, key: str) -> list[bytes]:
         """Returns the values of a key with several, oldest first."""
-        subject, values, seq = (
-            subjects.bucket_members(self._config.name, _place(key)),
-            list[bytes](),
-            0,
-        )
+        subject = subjects.bucket_members(self._config.name, _place(key))
+        values: list[bytes] = []
+        seq = 0
 
-        def next_one(js: Any) -> Awaitable[Any]:
-            return cast(
-                Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True)
-            )
+        def get_next(js: Any) -> Awaitable[Any]:
+            message = js.get_msg(self._stream, seq + 1, subject, direct=True, next=True)
+            return cast(Awaitable[Any], message)
 
-        while (message := await self._call(next_one)) is not None:
+        while True:
+            message = await self._call(get_next)
+            if message is None:
+                return values
             seq = message.seq
-            if (value := _open(key, message.data)) is not None:
+            value = _open(key, message.data)
+            if value is not None:
                 values.append(value)
-        return values
 
     async def any_members(self, keys: Sequence[str]) -> bool:
         """Returns whether any of these keys has values (`members`), with one request; also True if
         the server does not answer."""
         filters = [subjects.bucket_members(self._config.name, _place(key)) for key in keys]
-        request = msgspec.json.encode(
-            {"multi_last": filters, "batch": 1}
-        )  # the first answer decides
+        # The first answer decides.
+        request = msgspec.json.encode({"multi_last": filters, "batch": 1})
         try:
             await self._bus.request(subjects.stored_messages(self._stream), request, TIMEOUT_S)
         except NotFound:
@@ -159,13 +158,12 @@ class Bucket:
 
         Raises as `put`; Unavailable: the connection is down.
         """
-        bucket, place = self._config.name, _place(key)
-        at = (
-            subjects.bucket_key(bucket, place)
-            if member is None
-            else subjects.bucket_member(bucket, place, member)
-        )
-        self._bus.ask(at, self._seal(key, value), TIMEOUT_S, self._acknowledged)
+        bucket = self._config.name
+        if member is None:
+            subject = subjects.bucket_key(bucket, _place(key))
+        else:
+            subject = subjects.bucket_member(bucket, _place(key), member)
+        self._bus.ask(subject, self._seal(key, value), TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
         """Deletes the value of a key, if it has one."""
@@ -174,13 +172,11 @@ class Bucket:
     def _seal(self, key: str, value: bytes) -> bytes:
         if not value:
             raise ValueError("an empty value means that the key is deleted")
-        limit, name = (
-            min(self._config.max_value_bytes, self._bus.max_payload - _SEAL_BYTES),
-            self._config.name,
-        )
+        limit = min(self._config.max_value_bytes, self._bus.max_payload - _SEAL_BYTES)
         if len(value) > limit:
             raise TooLarge(
-                f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}"
+                f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket "
+                f"{self._config.name}"
             )
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + _cipher(key).encrypt(nonce, value, None)
@@ -214,7 +210,8 @@ class Bucket:
             if not self._bus.connected:
                 raise
             if self._found:
-                self._lost_at = now if self._lost_at is None else self._lost_at
+                if self._lost_at is None:
+                    self._lost_at = now
                 if now < self._lost_at + LOST_S:
                     # rare: a bucket that was there is not found
                     raise
@@ -235,7 +232,8 @@ class Bucket:
         if self._reported and not self._found:
             # rare: a bucket that was missing is found
             self._log.info("kv.found", bucket=self._config.name)
-        self._found, self._lost_at = True, None
+        self._found = True
+        self._lost_at = None
 
     def _missing(self) -> None:
         if not self._reported:
@@ -295,10 +293,10 @@ def _cipher(key: str) -> AESGCM:
 
 def _open(key: str, data: bytes) -> bytes | None:
     """Decrypts a stored value; None if there is none, or if it was not made with this key."""
+    if not data:
+        return None
     try:
-        return (
-            _cipher(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None) if data else None
-        )
+        return _cipher(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
     except (InvalidTag, ValueError):
         return None
 

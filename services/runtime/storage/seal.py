@@ -34,7 +34,9 @@ MAX_TEXT_BYTES = 16 * 1024 * 1024
 def secret(key_file: str | None, model: str) -> bytes:
     """Returns the deployment's secret: the file's content, else one from the model's name. Raises
     OSError."""
-    return Path(key_file).read_bytes().strip() if key_file else b"turnwire:" + model.encode()
+    if key_file:
+        return Path(key_file).read_bytes().strip()
+    return b"turnwire:" + model.encode()
 
 
 class Sealer:
@@ -74,9 +76,9 @@ class TenantSealer:
     def __init__(self, cipher: AESGCM, nonce_key: bytes, tenant: str | None) -> None:
         self._cipher = cipher
         self._nonce_key = nonce_key
-        self._bound_to = VERSION + (
-            b"" if tenant is None else b"=" + tenant.encode("utf-8", "surrogatepass")
-        )
+        self._bound_to = VERSION
+        if tenant is not None:
+            self._bound_to += b"=" + tenant.encode("utf-8", "surrogatepass")
 
     def seal(self, text: str, turn: str = "") -> str:
         """Returns the blob of a thought. `turn`: the id of its turn, without NUL."""

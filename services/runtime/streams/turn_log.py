@@ -177,13 +177,9 @@ class _Block:
     def dispatch(self) -> Dispatch | None:
         """Returns the `Dispatch` of a complete call; None for any other block, and for a call that
         is too long."""
-        start, stop = self.start, self.stop
-        if (
-            start.kind != "tool_use"
-            or stop is None
-            or not stop.complete
-            or self.length > MAX_DISPATCH
-        ):
+        start = self.start
+        complete = self.stop is not None and self.stop.complete
+        if start.kind != "tool_use" or not complete or self.length > MAX_DISPATCH:
             return None
         return Dispatch(start.block, start.call_id or "", start.name or "", self.text())
 
@@ -294,7 +290,9 @@ class TurnLog:
             block = self._blocks[index]
             if index >= cursor.blocks:
                 out.append(block.start)
-                cursor.blocks, cursor.length, cursor.stopped = index + 1, 0, False
+                cursor.blocks = index + 1
+                cursor.length = 0
+                cursor.stopped = False
             if cursor.length < block.length:
                 text = block.text_from(cursor.length, room)
                 logprobs = None
@@ -329,7 +327,8 @@ class TurnLog:
         at = end = cursor.tokens
         while end < len(self._ids) and (room > 0 or end == at):
             room -= TOKEN_BYTES
-            if end < len(self._logprobs) and (logprob := self._logprobs[end]) is not None:
+            logprob = self._logprobs[end] if end < len(self._logprobs) else None
+            if logprob is not None:
                 room -= LOGPROB_BYTES * (1 + len(logprob.top))
             end += 1
         cursor.tokens = end
@@ -375,8 +374,10 @@ def with_dispatches(events: Iterable[LoggedEvent], log: TurnLog) -> Iterator[Log
         log.append(event)
         if isinstance(event, Dispatch):
             continue
-        if isinstance(event, BlockStop) and (dispatch := log.dispatch(event.block)) is not None:
-            yield dispatch
+        if isinstance(event, BlockStop):
+            dispatch = log.dispatch(event.block)
+            if dispatch is not None:
+                yield dispatch
         yield event
 
 
