@@ -11,13 +11,14 @@ import heapq
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Literal, TypeAlias
 
 from schemas.control import Heartbeat, Load
 from services.preprocessor.routing.kv_index import KvIndex
-from services.preprocessor.routing.leads import Leads, LongPrompt
+from services.preprocessor.routing.leads import GoOn, HoldAction, LeadLimit, Leads, LongPrompt
 from services.preprocessor.routing.router import Router, TurnProfile
 
 Kind: TypeAlias = Literal["queue", "together", "late"]
@@ -69,6 +70,7 @@ class Turn:
     missing: float = 0.0
     """Tokens that the engine still has to compute."""
     held_s: float = 0.0
+    held_since: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -129,6 +131,7 @@ class Deployment:
         self._engines = {
             name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))
         }
+        self._turns: dict[LongPrompt, Turn] = {}
         self._heartbeats: list[Heartbeat] = []
         self._result = Result(turns)
         self._beat_at = 0.0
@@ -176,6 +179,7 @@ class Deployment:
                 block_tokens=BLOCK,
                 priority=turn.priority,
             )
+            self._turns[turn.prompt] = turn
         self._place(turn)
 
     def _place(self, turn: Turn) -> None:
@@ -191,18 +195,29 @@ class Deployment:
         if prompt is None or lead is None:
             self._send(turn, worker)
             return
-        since = self.now
-
-        def go_on() -> None:
-            turn.held_s += self.now - since
-            self._at(self.now, lambda: self._place(turn))
-
-        self._leads.follow(prompt, lead, self.now, go_on)
+        turn.held_since = self.now
+        self._act(self._leads.follow(prompt, lead, self.now))
 
         def stop_waiting() -> None:
-            self._leads.leave(prompt)()
+            if prompt.lead is not None:
+                self._leads.leave(prompt)
+                self._go_on(prompt)
 
         self._at(prompt.hold_until(self.now), stop_waiting)
+
+    def _go_on(self, prompt: LongPrompt) -> None:
+        turn = self._turns[prompt]
+        turn.held_s += self.now - turn.held_since
+        self._at(self.now, lambda: self._place(turn))
+
+    def _act(self, actions: list[HoldAction]) -> None:
+        for action in actions:
+            match action:
+                case GoOn(prompt):
+                    self._go_on(prompt)
+                case LeadLimit(prompt, seconds):
+                    turn = self._turns[prompt]
+                    self._at(self.now + seconds, partial(self._noticed, turn, computed=False))
 
     def _send(self, turn: Turn, worker: str) -> None:
         if turn.prompt is not None:
@@ -214,15 +229,11 @@ class Deployment:
     def _taken(self, turn: Turn, held: int) -> None:
         self._index.stored(turn.worker, turn.keys)
         if turn.prompt is not None and turn.prompt.worker:
-            limit_s = self._leads.taken(turn.prompt, held)
-            if limit_s is None:
-                self._noticed(turn, computed=True)
-            else:
-                self._at(self.now + limit_s, lambda: self._noticed(turn, computed=False))
+            self._act(self._leads.taken(turn.prompt, held, self.now))
 
     def _noticed(self, turn: Turn, *, computed: bool) -> None:
         if turn.prompt is not None and turn.prompt.worker:
-            self._leads.end(turn.prompt, computed=computed, now=self.now)
+            self._act(self._leads.end(turn.prompt, computed=computed, now=self.now))
 
     # -- the engines
     # ----------------------------------------------------------------------------------------------

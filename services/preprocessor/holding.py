@@ -9,148 +9,247 @@ a lead has a limit of time; it also ends when its worker refuses the turn, or di
 import asyncio
 from contextlib import ExitStack
 from functools import partial
+from typing import NamedTuple, Self
 
 import msgspec
-from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateReply, GenerateRequest, PrefillNotice, TurnRequest
-from services.preprocessor.preparation import seconds_left
-from services.preprocessor.routing.leads import MAX_HOLD_S, Leads, LongPrompt
+from schemas.frames import GenerateReply, PrefillNotice
+from services.preprocessor.observer import AttemptObserver
+from services.preprocessor.prepared_turn import PreparedTurn
+from services.preprocessor.routing.leads import (
+    MAX_HOLD_S,
+    GoOn,
+    HoldAction,
+    LeadEnded,
+    LeadLimit,
+    Leads,
+    LongPrompt,
+)
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.router import priority
-from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Process
+from services.tokenization.block_keys import TOKEN_ID_BYTES
 
 _decode_notice = msgspec.json.Decoder(PrefillNotice).decode
 
 
-class Holding:
-    """The turns of one preprocessor that wait, and those that they wait for."""
+class HoldNotice(NamedTuple):
+    """The fields of `GenerateRequest` for a turn that was held, or that others wait for."""
 
-    def __init__(self, process: Process, placement: Placement, hold_tokens: int) -> None:
-        self._process = process
-        self._placement = placement
-        self._leads = Leads(hold_tokens, placement.router.waiting)
-        self._open: dict[LongPrompt, ExitStack] = {}
-        """The leads, and what ends with each: its notice and its limit."""
-        self._loop = asyncio.get_running_loop()
-        text = "How long a turn waited for another one to compute the beginning of its prompt."
-        self._held_s = step_histogram("held", text, process.metrics)
-        self._resuming = asyncio.Lock()
-        process.registry.on_leave(self._worker_left)
+    subject: str = ""
+    tokens: int = 0
+    held_s: float = 0.0
+    held_for: str = ""
 
-    def prompt(self, request: TurnRequest, packed: bytes) -> LongPrompt | None:
-        """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait
-        or to be waited for."""
-        tokens, conversation = len(packed) // 4, request.conversation
-        if not 0 < self._leads.hold_tokens <= tokens:
-            return None
-        keys, size = self._placement.keys(packed, conversation)
-        if len(keys) * size < self._leads.hold_tokens:
-            return None
-        urgency, hold_s = priority(conversation), MAX_HOLD_S - request.held_s
-        return LongPrompt(
-            turn=request.turn,
-            tokens=tokens,
-            keys=keys,
-            block_tokens=size,
-            priority=urgency,
-            hold_s=hold_s,
-        )
 
-    async def workers(
-        self, request: TurnRequest, packed: bytes, prompt: LongPrompt | None, deadline: float | None
-    ) -> list[str]:
+class Hold:
+    """The hold of one turn, from its prompt until it has a worker or has failed. This one is of a
+    prompt that is too short to wait or to be waited for."""
+
+    def __init__(self, placement: Placement, turn: PreparedTurn) -> None:
+        self.placement = placement
+        self.turn = turn
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left()
+
+    async def workers(self) -> list[str]:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
         The caller sends the turn in the same step of the event loop, so that the others find it as
         their lead. Raises as `Placement.workers`, and TimedOut.
         """
-        if prompt is None:
-            return self._placement.workers(request, packed, {})
+        return self.placement.workers(self.turn.request, self.turn.keyed, {})
+
+    def sent_to(self, worker: str) -> HoldNotice:
+        """Notes that the turn is being sent to a worker; returns what the worker is told."""
+        return HoldNotice()
+
+    def answered(self, reply: GenerateReply | None) -> None:
+        """Handles the worker's reply; None: there was none."""
+
+    def left(self) -> None:
+        """Ends the turn's part in this: a worker has it, or it has failed."""
+
+
+class LongHold(Hold):
+    """The hold of a turn that may wait for others, or be waited for."""
+
+    def __init__(
+        self,
+        holding: "Holding",
+        placement: Placement,
+        turn: PreparedTurn,
+        prompt: LongPrompt,
+        observer: AttemptObserver,
+    ) -> None:
+        super().__init__(placement, turn)
+        self._holding = holding
+        self._leads = holding.leads
+        self._prompt = prompt
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+
+    @override
+    async def workers(self) -> list[str]:
+        prompt = self._prompt
         while True:
-            again = prompt.held_at is not None
-            workers = self._placement.workers(
-                request, packed, self._leads.computing(prompt), again=again
-            )
-            found = self._leads.find(prompt, workers[0], self._loop.time())
-            if found is None or self._placement.shares_queued(workers[0]):
+            workers = self._best_workers()
+            lead = self._leads.find(prompt, workers[0], self._loop.time())
+            if lead is None or self.placement.shares_queued(workers[0]):
                 break
-            await self._wait(prompt, found, deadline)
+            await self._wait_for(lead)
+
         if prompt.held_at is not None:
             prompt.held_s = round(self._loop.time() - prompt.held_at, 4)
-            self._held_s.observe(prompt.held_s)
-            self._process.log.info(
-                "preprocessor.held",
-                turn=prompt.turn,
-                held_for=prompt.held_for,
-                held_s=prompt.held_s,
-            )
+            self._observer.held(prompt.held_for, prompt.held_s)
         return workers
 
-    async def _wait(self, prompt: LongPrompt, lead: LongPrompt, deadline: float | None) -> None:
-        now = self._loop.time()
-        ended: asyncio.Future[None] = self._loop.create_future()
-        self._leads.follow(prompt, lead, now, partial(ended.set_result, None))
-        until = prompt.hold_until(now)
-        try:
-            await asyncio.wait((ended,), timeout=min(until, deadline or until) - now)
-        finally:
-            self._leads.leave(prompt)
-        async with self._resuming:  # one in a tick: the process handles messages between them
-            await asyncio.sleep(0)
-        await self._process.attached()  # as before the preparation
-        seconds_left(deadline, self._loop.time())
-
-    def begin(
-        self, prompt: LongPrompt | None, worker: str, request: GenerateRequest
-    ) -> GenerateRequest:
-        """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
-        nearly all of its prompt. Returns its request with the subject of the notice."""
-        if prompt is None:
-            return request
-        request, tokens = (
-            replace(request, held_s=prompt.held_s, held_for=prompt.held_for),
-            self._leads.hold_tokens,
-        )
+    @override
+    def sent_to(self, worker: str) -> HoldNotice:
+        """Makes the turn a lead, unless the worker is known to hold nearly all of its prompt."""
+        prompt = self._prompt
+        tokens = self._leads.hold_tokens
         if prompt.missing(worker) < tokens:
-            return request
-        self._leads.begin(prompt, worker, self._loop.time())
-        notice, forget = self._process.bus.expect(partial(self._noticed, prompt))
-        self._open[prompt] = ExitStack()
-        self._open[prompt].callback(forget)
-        return replace(request, notice=notice, notice_tokens=tokens)
+            return HoldNotice(held_s=prompt.held_s, held_for=prompt.held_for)
+        subject = self._holding.begin_lead(prompt, worker)
+        return HoldNotice(subject, tokens, prompt.held_s, prompt.held_for)
 
-    def answered(self, prompt: LongPrompt | None, reply: GenerateReply | None) -> None:
-        """Handles the worker's reply; None: there was none."""
-        if prompt is None or prompt not in self._open:
+    @override
+    def answered(self, reply: GenerateReply | None) -> None:
+        if not self._holding.is_open(self._prompt):
             return
         if reply is None or reply.error is not None:
-            self._end(prompt, computed=False)
-        elif (limit_s := self._leads.taken(prompt, reply.held)) is None:
-            self._end(prompt, computed=True)
+            self._holding.end(self._prompt, computed=False)
         else:
-            late = self._loop.call_later(limit_s, partial(self._end, prompt, computed=False))
-            self._open[prompt].callback(late.cancel)
+            now = self._loop.time()
+            self._holding.act(self._leads.taken(self._prompt, reply.held, now))
 
-    def left(self, prompt: LongPrompt | None) -> None:
-        """Ends a turn's part in this: a worker has it, or it has failed. Turns that wait for it,
-        though it is not a lead, go on."""
-        if prompt is not None and prompt not in self._open:
-            self._leads.pass_on(prompt)
+    @override
+    def left(self) -> None:
+        """Turns that wait for this one, though it is not a lead, go on."""
+        if not self._holding.is_open(self._prompt):
+            self._holding.act(self._leads.pass_on(self._prompt))
+
+    def _best_workers(self) -> list[str]:
+        return self.placement.workers(
+            self.turn.request,
+            self.turn.keyed,
+            self._leads.computing(self._prompt),
+            again=self._prompt.held_at is not None,
+        )
+
+    async def _wait_for(self, lead: LongPrompt) -> None:
+        deadline = self.turn.deadline
+        now = self._loop.time()
+        goes_on = self._holding.follow(self._prompt, lead, now)
+        until = min(self._prompt.hold_until(now), deadline.at)
+        try:
+            await asyncio.wait((goes_on,), timeout=until - now)
+        finally:
+            self._holding.leave(self._prompt)
+        await self._holding.resumed()
+        deadline.seconds_left(self._loop.time())
+
+
+class Holding:
+    """The turns of one preprocessor that wait, and those that they wait for."""
+
+    def __init__(self, process: Process, placement: Placement, hold_tokens: int) -> None:
+        self.leads = Leads(hold_tokens, placement.router.waiting)
+        self._process = process
+        self._placement = placement
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[LongPrompt, ExitStack] = {}
+        """The leads, and what ends with each: its notice and its limit."""
+        self._waiting: dict[LongPrompt, asyncio.Future[None]] = {}
+        """The followers, and what is done when they go on."""
+        self._resuming = asyncio.Lock()
+        process.registry.on_leave(self._worker_left)
+
+    def __repr__(self) -> str:
+        return f"<{len(self._waiting)} turns wait for {len(self._open)} leads>"
+
+    def begin(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
+        """Begins the hold of a turn."""
+        least = self.leads.hold_tokens
+        tokens = len(turn.keyed) // TOKEN_ID_BYTES
+        if not 0 < least <= tokens:
+            return Hold(self._placement, turn)
+        keys, block_tokens = self._placement.keys(turn.keyed, turn.request.conversation)
+        if len(keys) * block_tokens < least:
+            return Hold(self._placement, turn)
+
+        prompt = LongPrompt(
+            turn=turn.request.turn,
+            tokens=tokens,
+            keys=keys,
+            block_tokens=block_tokens,
+            priority=turn.generate.priority,
+            hold_s=MAX_HOLD_S - turn.request.held_s,
+        )
+        return LongHold(self, self._placement, turn, prompt, observer)
+
+    def is_open(self, prompt: LongPrompt) -> bool:
+        """Whether the turn is a lead."""
+        return prompt in self._open
+
+    def begin_lead(self, prompt: LongPrompt, worker: str) -> str:
+        """Makes a turn a lead. Returns the subject for the notice of its worker."""
+        self.leads.begin(prompt, worker, self._loop.time())
+        subject, forget = self._process.bus.expect(partial(self._noticed, prompt))
+        self._open[prompt] = ExitStack()
+        self._open[prompt].callback(forget)
+        return subject
+
+    def end(self, prompt: LongPrompt, *, computed: bool) -> None:
+        """Ends a lead. `computed`: it has its first token."""
+        self.act(self.leads.end(prompt, computed=computed, now=self._loop.time()))
+
+    def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float) -> asyncio.Future[None]:
+        """Makes a turn wait for a lead. The result is done when the turn goes on."""
+        goes_on: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[prompt] = goes_on
+        self.act(self.leads.follow(prompt, lead, now))
+        return goes_on
+
+    def leave(self, prompt: LongPrompt) -> None:
+        """Ends the wait of a turn."""
+        self.leads.leave(prompt)
+        del self._waiting[prompt]
+
+    async def resumed(self) -> None:
+        """Returns when a turn that waited may go on: one in a tick, because the process handles
+        messages between them, and none while the process is cut off."""
+        async with self._resuming:
+            await asyncio.sleep(0)
+        await self._process.attached()
+
+    def act(self, actions: list[HoldAction]) -> None:
+        """Does what `Leads` decided."""
+        for action in actions:
+            match action:
+                case GoOn(prompt):
+                    self._waiting[prompt].set_result(None)
+                case LeadLimit(prompt, seconds):
+                    late = partial(self.end, prompt, computed=False)
+                    self._open[prompt].callback(self._loop.call_later(seconds, late).cancel)
+                case LeadEnded(prompt):
+                    self._open.pop(prompt).close()
 
     def _noticed(self, prompt: LongPrompt, notice: bytes | TurnwireError) -> None:
-        self._end(prompt, computed=isinstance(notice, bytes) and _decode_notice(notice).computed)
-
-    def _end(self, prompt: LongPrompt, *, computed: bool) -> None:
-        self._open.pop(prompt).close()
-        self._leads.end(prompt, computed=computed, now=self._loop.time())
+        computed = isinstance(notice, bytes) and _decode_notice(notice).computed
+        self.end(prompt, computed=computed)
 
     def _worker_left(self, heartbeat: Heartbeat) -> None:
-        for prompt in [one for one in self._open if one.worker == heartbeat.id]:
+        lost = [prompt for prompt in self._open if prompt.worker == heartbeat.id]
+        for prompt in lost:
             # rare: a worker is lost while it computes a prompt
-            self._end(prompt, computed=False)
-        self._leads.speeds.pop(heartbeat.id, None)
+            self.end(prompt, computed=False)
+        self.leads.speeds.pop(heartbeat.id, None)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
@@ -81,7 +82,29 @@ class Fetched(NamedTuple):
 _NEVER = Fetched(0.0, False)
 
 
-class LedgerReader:
+class NoLedger:
+    """The ledger of a preprocessor that keeps none."""
+
+    async def start(self) -> None:
+        """Subscribes to the entries of turns that end."""
+
+    def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The keys for which the bucket may have more entries than memory; for any thread."""
+        return []
+
+    async def fetch(self, keys: Sequence[bytes]) -> bool:
+        """Copies turns from the bucket into memory, those that arrive in time. Returns whether
+        memory may have more entries now. Never raises."""
+        return False
+
+    def count(self, prompt: RecalledPrompt | None) -> None:
+        """Counts the tokens of a turn's prompt by origin; None: it was not looked up."""
+
+
+NO_LEDGER = NoLedger()
+
+
+class LedgerReader(NoLedger):
     """Keeps one preprocessor's ledger filled."""
 
     def __init__(
@@ -120,8 +143,8 @@ class LedgerReader:
         """Called with the entry of every turn that ended, once."""
         process.on_reconnect.append(self._doubt)
 
+    @override
     async def start(self) -> None:
-        """Subscribes to the entries of turns that end."""
         await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
 
     def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
@@ -130,18 +153,15 @@ class LedgerReader:
             conversation, tools, self._sealer.of(conversation.client.tenant).open
         )
 
+    @override
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys for which the bucket may have more entries than memory; for any thread."""
+        if self._bucket is None:
+            return []
         now = self._loop.time()
-        return (
-            []
-            if self._bucket is None
-            else [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
-        )
+        return [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
 
+    @override
     async def fetch(self, keys: Sequence[bytes]) -> bool:
-        """Copies turns from the bucket into memory, those that arrive in time. Returns whether
-        memory may have more entries now. Never raises."""
         if self._bucket is None or self._loop.time() < self._silent_until:
             return False
         keys, gate = keys[: -MAX_FETCHED - 1 : -1], asyncio.Semaphore(FETCH_AT_ONCE)
@@ -161,8 +181,10 @@ class LedgerReader:
             self._bucket_silent(error.info.message)
         return True
 
-    def count(self, prompt: RecalledPrompt) -> None:
-        """Counts the tokens of a turn's prompt by origin."""
+    @override
+    def count(self, prompt: RecalledPrompt | None) -> None:
+        if prompt is None:
+            return
         self._outcomes.labels(prompt.outcome).inc()
         self._tokens.labels("ledger").inc(prompt.reused)
         self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)

@@ -9,12 +9,12 @@ request comes (`nvext.agent_hints.speculative_prefill`).
 
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import msgspec
 from cachetools import LRUCache
 from msgspec.structs import replace
 from prometheus_client import Counter
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
@@ -22,8 +22,9 @@ from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
-from services.ledger.recall import Ledger
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.preparation import Preparation
+from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import MAX_PRIORITY
 from services.runtime.process import Process
@@ -53,17 +54,29 @@ class PendingTurn(msgspec.Struct, frozen=True):
     """The tools as the model sees them."""
 
 
-class Prefills:
+class NoPrefills:
+    """The prefills of a preprocessor without a ledger: none."""
+
+    def expect(self, turn: PreparedTurn, worker: str) -> None:
+        """Notes a turn that is sent to a worker, if its client requested a prefill of the next
+        prompt. Called before the worker has the turn: a short turn may have ended when the
+        acceptance arrives."""
+
+
+NO_PREFILLS = NoPrefills()
+
+
+class Prefills(NoPrefills):
     """Prefills the next prompt after turns with the hint."""
 
     def __init__(
-        self, process: Process, placement: Placement, preparation: Preparation, ledger: Ledger
+        self, process: Process, placement: Placement, preparation: Preparation, ledger: LedgerReader
     ) -> None:
         self._process = process
         self._placement = placement
         self._preparation = preparation
         self._model = preparation.setup.card.name
-        self._ledger = ledger
+        self._ledger = ledger.ledger
         self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
         self._done = Counter(
             "turnwire_speculative_prefills",
@@ -71,11 +84,16 @@ class Prefills:
             ["outcome"],
             registry=process.metrics,
         )
+        ledger.on_entry.append(self.ended)
 
-    def expect(self, context: LedgerContext, turn: PendingTurn) -> None:
-        """Notes that a turn with the hint is sent to a worker."""
+    @override
+    def expect(self, turn: PreparedTurn, worker: str) -> None:
+        conversation = turn.request.conversation
+        if turn.ledger is None or not conversation.hints.speculative_prefill:
+            return
         self._placement.follow()
-        self._pending[_key(context)] = turn
+        pending = PendingTurn(turn.request.turn, worker, conversation, turn.prompt.tools)
+        self._pending[_key(turn.ledger)] = pending
 
     def ended(self, entry: LedgerEntry) -> None:
         """Starts the prefill after a turn with the hint that has ended, here or elsewhere."""
@@ -92,7 +110,7 @@ class Prefills:
         self._done.labels(outcome).inc()
 
     async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:
-        found = await self._preparation.run(partial(self._prefix, turn, entry))
+        found = await self._preparation.threads.run(self._prefix, turn, entry)
         if found is None:
             return "unreadable"
         prefix, images = found

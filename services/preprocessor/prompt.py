@@ -16,7 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
+from schemas.conversation import Conversation, OutputFormat, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
@@ -25,7 +25,13 @@ from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.render import RenderedPrompt, render, with_format_instruction
+from services.preprocessor.render import (
+    RenderedPrompt,
+    allowed_tools,
+    enforced_format,
+    render,
+    with_format_instruction,
+)
 from services.preprocessor.strip import strip_preamble
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
@@ -54,6 +60,10 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """The tools under the names and with the schemas that the model sees, deferred ones included."""
     parser_tools: bytes = b"[]"
     """The tools as JSON, reduced to the fields that parsers need."""
+    allowed_tools: list[str] = []
+    """The only tools that may be called, under the names that the model sees; empty: all."""
+    enforced_format: OutputFormat | None = None
+    """The format that the engine enforces; None: the output is free."""
     max_tokens: int
     window_limited: bool
     """Reaching `max_tokens` means that the context window is full."""
@@ -63,6 +73,22 @@ class Prompt(Struct, frozen=True, kw_only=True):
     found: RecalledPrompt | None = None
     """The ledger's part, if there is a ledger."""
     images: list[PromptImage] = []
+
+
+class PromptDraft(Struct, frozen=True):
+    """A conversation on the way to its prompt: stripped, and its earlier turns looked up."""
+
+    conversation: Conversation
+    """As the client sent it."""
+    stripped: Conversation
+    tools: PromptTools
+    recall: Recall | None
+    """The earlier turns; None: there is no ledger, or the client sent a whole prompt."""
+
+    @property
+    def missing(self) -> Sequence[bytes]:
+        """The ledger's keys of turns that memory may lack."""
+        return () if self.recall is None else self.recall.missing
 
 
 def no_step(name: str) -> None:
@@ -88,39 +114,69 @@ def assemble(
     Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template
     variable cannot be served, ContextOverflow where prompt and answer do not fit.
     """
+    draft = draft_prompt(conversation, setup, limit=limit, look_up=look_up, on_step=on_step)
+    return finish_prompt(draft, setup, window=window, limit=limit, unseal=unseal, on_step=on_step)
+
+
+def draft_prompt(
+    conversation: Conversation,
+    setup: ModelSetup,
+    *,
+    limit: bool = True,
+    look_up: LookUp | None = None,
+    on_step: OnStep = no_step,
+) -> PromptDraft:
+    """The first steps of `assemble`: strips the conversation, and looks up its turns."""
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    tools = PromptTools()
-    recall: Recall | None = None
-    found: RecalledPrompt | None = None
-    ids: Sequence[int]
+    if conversation.prompt is not None:
+        return PromptDraft(conversation, conversation, PromptTools(), None)
+
     try:
-        if (raw := conversation.prompt) is not None:
-            rendered = RenderedPrompt(text=raw.text or "")
-            on_step("encode")
-            ids = encode_raw(raw, setup.tokenizer)
-        else:
-            on_step("strip")
-            tools = setup.tools_of(conversation.tools)
-            stripped = strip_preamble(conversation) if setup.strip_preamble else conversation
-            stripped = with_format_instruction(stripped)
-            stripped = replace(stripped, messages=join_pairs(stripped.messages))
-            if look_up is not None:
-                on_step("ledger")
-                recall = look_up(stripped, tools.rendered)
-                stripped = recall.restore()
-            on_step("render")
-            rendered = render(stripped, setup, tools, unseal)
-            on_step("encode")
-            ids, found = encode(rendered, setup.encoder, recall)
+        on_step("strip")
+        tools = setup.tools_of(conversation.tools)
+        stripped = _strip(conversation, setup)
+
+        if look_up is None:
+            return PromptDraft(conversation, stripped, tools, None)
+        on_step("ledger")
+        return PromptDraft(conversation, stripped, tools, look_up(stripped, tools.rendered))
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
-    requested, cap = conversation.sampling.max_tokens, setup.card.max_output_tokens or None
-    max_tokens, by_window = requested or 0, False
+
+
+def finish_prompt(
+    draft: PromptDraft,
+    setup: ModelSetup,
+    *,
+    window: int | None = None,
+    limit: bool = True,
+    unseal: Unseal | None = None,
+    on_step: OnStep = no_step,
+) -> Prompt:
+    """The last steps of `assemble`: restores, renders, encodes, and limits the output."""
+    conversation = draft.conversation
+    tools = draft.tools
+    try:
+        rendered = _render(draft, setup, unseal, on_step)
+        on_step("encode")
+        ids, found = _encode(draft, setup, rendered)
+    except RecursionError:
+        raise Invalid(_TOO_DEEP) from None
+
+    max_tokens = conversation.sampling.max_tokens or 0
+    window_limited = False
     if limit:
-        max_tokens, by_window = limit_output(len(ids), requested, setup.window(window), cap)
-        if recall is not None and found is not None:
-            recall.keep(found)
+        max_tokens, window_limited = limit_output(
+            len(ids),
+            conversation.sampling.max_tokens,
+            setup.window(window),
+            setup.card.max_output_tokens or None,
+        )
+        if draft.recall is not None and found is not None:
+            draft.recall.keep(found)
+
+    sampling = with_defaults(conversation.sampling, setup.sampling)
     return Prompt(
         ids=ids,
         text=setup.encoder.plain(rendered.text),
@@ -128,17 +184,52 @@ def assemble(
         prefix=rendered.prefix,
         tools=tools.rendered,
         parser_tools=tools.parser_json,
+        allowed_tools=rendered.allowed_tools,
+        enforced_format=rendered.enforced_format,
         max_tokens=max_tokens,
-        window_limited=by_window,
+        window_limited=window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
-        sampling=replace(
-            with_defaults(conversation.sampling, setup.sampling), max_tokens=max_tokens
-        ),
+        sampling=replace(sampling, max_tokens=max_tokens),
         found=found,
         images=place_images(ids, rendered.images),
     )
 
 
+def _strip(conversation: Conversation, setup: ModelSetup) -> Conversation:
+    """The conversation that the model is to see."""
+    if setup.strip_preamble:
+        conversation = strip_preamble(conversation)
+    conversation = with_format_instruction(conversation)
+    return replace(conversation, messages=join_pairs(conversation.messages))
+
+
+def _render(
+    draft: PromptDraft, setup: ModelSetup, unseal: Unseal | None, on_step: OnStep
+) -> RenderedPrompt:
+    raw = draft.conversation.prompt
+    if raw is not None:
+        return RenderedPrompt(
+            text=raw.text or "",
+            allowed_tools=allowed_tools(draft.conversation),
+            enforced_format=enforced_format(draft.conversation),
+        )
+    stripped = draft.stripped if draft.recall is None else draft.recall.restore()
+    on_step("render")
+    return render(stripped, setup, draft.tools, unseal)
+
+
+def _encode(
+    draft: PromptDraft, setup: ModelSetup, rendered: RenderedPrompt
+) -> tuple[Sequence[int], RecalledPrompt | None]:
+    raw = draft.conversation.prompt
+    if raw is not None:
+        return encode_raw(raw, setup.tokenizer), None
+    return encode(rendered, setup.encoder, draft.recall)
+
+
 def _stop_ids(sampling: Sampling, setup: ModelSetup) -> list[int]:
-    own = () if sampling.ignore_eos else setup.stop_ids
-    return list(dict.fromkeys((*own, *sampling.stop_token_ids)))
+    """The ids that end a turn, the client's among them, each once."""
+    ids = list(sampling.stop_token_ids)
+    if not sampling.ignore_eos:
+        ids = [*setup.stop_ids, *ids]
+    return list(dict.fromkeys(ids))

@@ -16,12 +16,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Text, Unseal
+from schemas.conversation import Conversation, OutputFormat, Text, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
 from services.images.prompt_images import show_images
 from services.preprocessor.model import ModelSetup
+from services.templates.chat_template import TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool, tool_name
@@ -29,6 +30,13 @@ from services.tokenization.image_processor import Expansion
 
 _TAIL_CHARS = 512
 _CONTINUATION = "\ue000continues here\ue000"
+_ANY_OBJECT = (
+    "Your final answer, when you call no more tools, must be one JSON object and nothing else."
+)
+_SCHEMA_FOLLOWS = (
+    "Your final answer, when you call no more tools, must be JSON that fits this schema, "
+    "and nothing else:\n"
+)
 
 
 class RenderedPrompt(Struct, frozen=True, kw_only=True):
@@ -44,6 +52,10 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """The text ends in the assistant's own text, which the model continues."""
     images: Sequence[tuple[str, Expansion]] = ()
     """Hash and expansion of each image in the text, in order."""
+    allowed_tools: list[str] = []
+    """As in `Prompt`."""
+    enforced_format: OutputFormat | None = None
+    """As in `Prompt`."""
 
 
 def render(
@@ -51,47 +63,48 @@ def render(
 ) -> RenderedPrompt:
     """The prompt's text, up to where the model continues. Raises Invalid."""
     conversation = without_old_reasoning(conversation)
-    call = forced_call(conversation, setup.family)
-    marks = setup.encoder.marks
-    own = conversation.template_kwargs
-    if marks is not None:
-        own = {name: marks.data.mark_json(value) for name, value in own.items()}
-    variables = template_variables(
-        conversation, setup.traits, defaults=setup.template_kwargs, own=own
-    )
+    allowed = allowed_tools(conversation)
+    output_format = enforced_format(conversation)
+    call = forced_call(conversation, setup.family, allowed)
+
+    variables = _variables(conversation, setup)
     adapted = adapt(
         conversation,
         setup.traits,
         setup.template,
         unseal=unseal,
         write_call=setup.family.style.write_call,
-        marks=marks,
+        marks=setup.encoder.marks,
     )
-    if adapted.continues:
-        text = _continued(adapted, setup, tools, variables)
-    else:
-        text = setup.template.render(adapted.messages, tools=tools.definitions, variables=variables)
+    text = _template_text(adapted, setup, tools, variables)
     text, images = show_images(text, conversation, setup.images, setup.traits.image)
+
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
-    if in_reasoning and (call is not None or enforced_format(conversation) is not None):
+    constrained = call is not None or output_format is not None
+    if in_reasoning and constrained:
         # Constrained decoding begins with the first token: the model could never close the
         # reasoning itself.
-        text, in_reasoning = text + _reasoning_end(setup), False
+        text += _reasoning_end(setup)
+        in_reasoning = False
     elif call is not None and adapted.continues:
         text += setup.traits.text_join
+    if call is not None:
+        text += _marked_call(call, conversation, setup)
     return RenderedPrompt(
-        text=text + (_marked_call(call, conversation, setup) if call is not None else ""),
+        text=text,
         prefix=call or "",
         in_reasoning=in_reasoning,
         continues=adapted.continues,
         images=images,
+        allowed_tools=allowed,
+        enforced_format=output_format,
     )
 
 
 def enforced_format(conversation: Conversation) -> OutputFormat | None:
     """The format that the engine enforces; None where the output is free."""
-    callable_tools = conversation.tools and conversation.tool_choice.mode != "none"
-    return None if callable_tools else conversation.format
+    may_call_tools = conversation.tools and conversation.tool_choice.mode != "none"
+    return None if may_call_tools else conversation.format
 
 
 def with_format_instruction(conversation: Conversation) -> Conversation:
@@ -99,42 +112,29 @@ def with_format_instruction(conversation: Conversation) -> Conversation:
     output = conversation.format
     if output is None or not conversation.tools:
         return conversation
-    if output.schema is None:
-        text = "Your final answer, when you call no more tools, must be one JSON object and nothing else."
-    else:
-        schema = json.dumps(output.schema, ensure_ascii=False)
-        text = "Your final answer, when you call no more tools, must be JSON that fits this schema, and nothing else:\n"
-        text += schema
+    text = _ANY_OBJECT
+    if output.schema is not None:
+        text = _SCHEMA_FOLLOWS + json.dumps(output.schema, ensure_ascii=False)
     return replace(conversation, system=[*conversation.system, Text(text)])
 
 
-def forced_call(conversation: Conversation, family: Family) -> str | None:
+def forced_call(
+    conversation: Conversation, family: Family, allowed: Sequence[str] = ()
+) -> str | None:
     """The opening of the call with which the model's turn must begin; None where it may begin
-    freely. Raises Invalid."""
+    freely. `allowed`: `allowed_tools`. Raises Invalid."""
     choice = conversation.tool_choice
-    allowed = allowed_tools(conversation)
     if choice.mode not in ("any", "tool"):
         return None
     if not conversation.tools:
         raise Invalid(
             "tool_choice may only be specified while providing tools", param="tool_choice"
         )
-    if choice.mode == "any":
-        return family.style.call_prefix(allowed[0] if len(allowed) == 1 else None)
-    named = [
-        tool
-        for tool in conversation.tools
-        if choice.name in (tool.name, tool_name(tool.name, tool.namespace))
-    ]
-    # A bare name means the tool without a namespace, if there is one.
-    named.sort(key=lambda tool: tool.namespace is not None)
-    chosen = next((tool for tool in named if choice.namespace in (None, tool.namespace)), None)
-    if chosen is None:
-        name = tool_name(choice.name or "", choice.namespace)
-        raise Invalid(
-            f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"
-        )
-    return family.style.call_prefix(tool_name(chosen.name, chosen.namespace))
+    if choice.mode == "tool":
+        return family.style.call_prefix(_chosen_tool(conversation))
+    if len(allowed) == 1:
+        return family.style.call_prefix(allowed[0])
+    return family.style.call_prefix(None)
 
 
 def allowed_tools(conversation: Conversation) -> list[str]:
@@ -142,71 +142,126 @@ def allowed_tools(conversation: Conversation) -> list[str]:
 
     Raises Invalid where the client allows a tool that it does not offer.
     """
-    names: dict[str, list[str]] = {}
-    for tool in conversation.tools if conversation.tool_choice.allowed else ():
+    allowed = conversation.tool_choice.allowed
+    if not allowed:
+        return []
+
+    rendered_names: dict[str, list[str]] = {}
+    """The names that the model sees by those that the client may use."""
+    for tool in conversation.tools:
         rendered = tool_name(tool.name, tool.namespace)
         for name in {tool.name, rendered}:
-            names.setdefault(name, []).append(rendered)
-    for name in conversation.tool_choice.allowed:
-        if name not in names:
+            rendered_names.setdefault(name, []).append(rendered)
+
+    names: list[str] = []
+    for name in allowed:
+        if name not in rendered_names:
             raise Invalid(
                 f"tool_choice allows a tool that is not among the tools: {name}",
                 param="tool_choice",
             )
-    return list(
-        dict.fromkeys(
-            rendered for name in conversation.tool_choice.allowed for rendered in names[name]
-        )
+        names += rendered_names[name]
+    return list(dict.fromkeys(names))
+
+
+def _chosen_tool(conversation: Conversation) -> str:
+    """The name, as the model sees it, of the tool that must be called. Raises Invalid."""
+    choice = conversation.tool_choice
+    candidates = [
+        tool
+        for tool in conversation.tools
+        if choice.name in (tool.name, tool_name(tool.name, tool.namespace))
+    ]
+    # A bare name means the tool without a namespace, if there is one.
+    candidates.sort(key=lambda tool: tool.namespace is not None)
+    for tool in candidates:
+        if choice.namespace in (None, tool.namespace):
+            return tool_name(tool.name, tool.namespace)
+    name = tool_name(choice.name or "", choice.namespace)
+    raise Invalid(
+        f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice"
     )
+
+
+def _variables(conversation: Conversation, setup: ModelSetup) -> dict[str, Any]:
+    """The template's variables; in those of the client, data is marked."""
+    values = conversation.template_kwargs
+    marks = setup.encoder.marks
+    if marks is not None:
+        values = {name: marks.data.mark_json(value) for name, value in values.items()}
+    return template_variables(
+        conversation, setup.traits, defaults=setup.template_kwargs, own=values
+    )
+
+
+def _template_text(
+    adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, variables: dict[str, Any]
+) -> str:
+    """The template's text up to where the model continues."""
+    if not adapted.continues:
+        return setup.template.render(adapted.messages, tools=tools.definitions, variables=variables)
+    *earlier, last = adapted.messages
+    text = setup.template.render(
+        [*earlier, _with_mark_at_end(last)],
+        tools=tools.definitions,
+        variables=variables,
+        generation=False,
+    )
+    before_mark, mark, _ = text.rpartition(_CONTINUATION)
+    if not mark:
+        raise Invalid(
+            "this model's chat template cannot continue an assistant message", param="messages"
+        )
+    return before_mark
+
+
+def _with_mark_at_end(message: TemplateMessage) -> TemplateMessage:
+    """The message with `_CONTINUATION` after its last text."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": content + _CONTINUATION}
+    *earlier, part = content
+    part = {**part, "text": part["text"] + _CONTINUATION}
+    return {**message, "content": [*earlier, part]}
 
 
 def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> str:
     """The opening of a forced call, in which the tool's name is data. Raises Invalid where the name
     spells a control token with which the family's calls cannot be read back."""
-    marks, family = setup.encoder.marks, setup.family
-    for tool in conversation.tools if marks is not None else ():
-        assert marks is not None
+    marks = setup.encoder.marks
+    if marks is None:
+        return call
+    for tool in conversation.tools:
         name = tool_name(tool.name, tool.namespace)
         marked = call.replace(name, marks.data.mark(name))
         if any(piece.data for piece in marks.pieces(marked)):
-            parser = open_parser(family.name, tools=[rendered_tool(tool)])
-            events = [
-                *parser.feed(family.style.write_call(name, {})),
-                *parser.finish(FinishReason.STOP),
-            ]
-            if not any(isinstance(event, BlockStart) and event.name == name for event in events):
-                reason = f"calls of {family.models} cannot hold the name of this tool, which spells one of their markers"
+            if not _reads_calls_of(tool, setup.family):
+                reason = (
+                    f"calls of {setup.family.models} cannot hold the name of this tool, "
+                    "which spells one of their markers"
+                )
                 raise Invalid(f"the tool cannot be forced: {reason}: {name}", param="tool_choice")
             return marked
     return call
 
 
+def _reads_calls_of(tool: ToolSpec, family: Family) -> bool:
+    """Whether a parser finds the tool's name in a call that the family writes."""
+    name = tool_name(tool.name, tool.namespace)
+    parser = open_parser(family.name, tools=[rendered_tool(tool)])
+    events = [
+        *parser.feed(family.style.write_call(name, {})),
+        *parser.finish(FinishReason.STOP),
+    ]
+    return any(isinstance(event, BlockStart) and event.name == name for event in events)
+
+
 def _reasoning_end(setup: ModelSetup) -> str:
     """The text that closes an open reasoning block before a call."""
-    if setup.traits.separators[2]:
-        return setup.traits.separators[2]
-    return f"\n{setup.family.think[1]}\n\n" if setup.family.think else ""
-
-
-def _continued(
-    adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, variables: dict[str, Any]
-) -> str:
-    """The template's text up to the end of the assistant's last text."""
-    last = dict(adapted.messages[-1])
-    if isinstance(last["content"], str):
-        last["content"] += _CONTINUATION
-    else:
-        *before, part = last["content"]
-        last["content"] = [*before, {**part, "text": part["text"] + _CONTINUATION}]
-    text = setup.template.render(
-        [*adapted.messages[:-1], last],
-        tools=tools.definitions,
-        variables=variables,
-        generation=False,
-    )
-    opening, found, _ = text.rpartition(_CONTINUATION)
-    if not found:
-        raise Invalid(
-            "this model's chat template cannot continue an assistant message", param="messages"
-        )
-    return opening
+    separator = setup.traits.separators[2]
+    if separator:
+        return separator
+    if not setup.family.think:
+        return ""
+    closer = setup.family.think[1]
+    return f"\n{closer}\n\n"

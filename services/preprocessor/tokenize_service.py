@@ -1,8 +1,7 @@
 """Answers count, tokenize and detokenize requests."""
 
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,13 +15,13 @@ from schemas.frames import (
     pack_ids,
     unpack_ids,
 )
+from services.preprocessor.open_work import OpenWork
 from services.preprocessor.preparation import Preparation
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.process import Process
 
-Spawn = Callable[[Coroutine[Any, Any, None], str], object]
-"""Starts a named task that a drain waits for."""
-Answer = Callable[[Delivery], Coroutine[Any, Any, TextReply]]
+Answer: TypeAlias = Callable[[bytes], Awaitable[TextReply]]
+"""Answers a request of one kind, still encoded."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_count = msgspec.json.Decoder(CountRequest).decode
@@ -33,71 +32,66 @@ _decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 class TokenizeService:
     """Answers these requests for one model."""
 
-    def __init__(self, process: Process, preparation: Preparation, spawn: Spawn) -> None:
+    def __init__(self, process: Process, preparation: Preparation, open_work: OpenWork) -> None:
         self._process = process
         self._preparation = preparation
-        self._spawn = spawn
+        self._open = open_work
+        model = preparation.setup.card.name
+        self._answers: dict[str, Answer] = {
+            subjects.count(model, process.id): self._count,
+            subjects.tokenize(model, process.id): self._tokenize,
+            subjects.detokenize(model, process.id): self._detokenize,
+        }
+        """The function that answers the requests on each subject."""
 
     async def start(self) -> list[Subscription]:
         """Subscribes to the requests; returns the subscriptions."""
-        model, own = self._preparation.setup.card.name, self._process.id
-        answers: list[tuple[str, Answer]] = [
-            (subjects.count(model, own), self._count),
-            (subjects.tokenize(model, own), self._tokenize),
-            (subjects.detokenize(model, own), self._detokenize),
-        ]
-        return [
-            await self._process.subscribe(subject, partial(self._answer, answer))
-            for subject, answer in answers
-        ]
+        return [await self._process.subscribe(subject, self._receive) for subject in self._answers]
 
-    def _answer(self, answer: Answer, delivery: Delivery) -> None:
-        async def reply() -> None:
-            try:
-                found = await answer(delivery)
-            except TurnwireError as error:
-                found = TextReply(error=error.info)
-            except msgspec.DecodeError as error:  # not sent by a frontend of this release
-                found = TextReply(error=EngineFailed(f"the request cannot be read: {error}").info)
-            except Exception as error:  # the client waits for a reply in any case
-                self._process.log.exception(
-                    "preprocessor.question_failed", subject=delivery.subject
-                )
-                found = TextReply(
-                    error=EngineFailed(f"could not be answered: {type(error).__name__}").info
-                )
-            delivery.reply(_encode(found))
+    def _receive(self, delivery: Delivery) -> None:
+        self._open.start(self._reply(delivery), delivery.subject)
 
-        self._spawn(reply(), delivery.subject)
+    async def _reply(self, delivery: Delivery) -> None:
+        answer = self._answers[delivery.subject]
+        try:
+            reply = await answer(delivery.data)
+        except TurnwireError as error:
+            reply = TextReply(error=error.info)
+        except msgspec.DecodeError as error:  # not sent by a frontend of this release
+            reply = _failure(f"the request cannot be read: {error}")
+        except Exception as error:  # the client waits for a reply in any case
+            self._process.log.exception("preprocessor.question_failed", subject=delivery.subject)
+            reply = _failure(f"could not be answered: {type(error).__name__}")
+        delivery.reply(_encode(reply))
 
-    async def _count(self, delivery: Delivery) -> TextReply:
-        request = _decode_count(delivery.data)
-        prompt = await self._preparation.prompt(
-            request.conversation, limit=False, size=len(delivery.data)
-        )
-        return TextReply(
-            count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len
-        )
+    async def _count(self, data: bytes) -> TextReply:
+        request = _decode_count(data)
+        prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(data))
+        return TextReply(count=len(prompt.ids), max_model_len=self._max_model_len)
 
-    async def _tokenize(self, delivery: Delivery) -> TextReply:
-        request = _decode_tokenize(delivery.data)
+    async def _tokenize(self, data: bytes) -> TextReply:
+        request = _decode_tokenize(data)
         preparation = self._preparation
         if request.conversation is not None:
-            size = len(delivery.data)
-            ids = (await preparation.prompt(request.conversation, limit=False, size=size)).ids
+            prompt = await preparation.prompt(request.conversation, limit=False, size=len(data))
+            ids = prompt.ids
         else:
             encode = preparation.setup.tokenizer.encode
-            ids = await preparation.run(
-                partial(encode, request.text or "", request.add_special_tokens)
+            ids = await preparation.threads.run(
+                encode, request.text or "", request.add_special_tokens
             )
-        return TextReply(
-            count=len(ids),
-            token_ids=pack_ids(ids),
-            max_model_len=preparation.setup.card.max_model_len,
-        )
+        return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=self._max_model_len)
 
-    async def _detokenize(self, delivery: Delivery) -> TextReply:
-        request = _decode_detokenize(delivery.data)
-        ids = unpack_ids(request.token_ids)
+    async def _detokenize(self, data: bytes) -> TextReply:
+        ids = unpack_ids(_decode_detokenize(data).token_ids)
         decode = self._preparation.setup.tokenizer.decode
-        return TextReply(count=len(ids), text=await self._preparation.run(partial(decode, ids)))
+        text = await self._preparation.threads.run(decode, ids)
+        return TextReply(count=len(ids), text=text)
+
+    @property
+    def _max_model_len(self) -> int:
+        return self._preparation.setup.card.max_model_len
+
+
+def _failure(message: str) -> TextReply:
+    return TextReply(error=EngineFailed(message).info)

@@ -4,14 +4,45 @@ placement."""
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from services.preprocessor.prompt import Prompt
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Attributes, Scope
 
 
-class TurnSpans:
-    """The times and spans of one attempt."""
+class NoSpans:
+    """The spans of an attempt that is not traced: none."""
+
+    def step(self, name: str) -> None:
+        """Notes that a step begins, on any thread. A repeated step replaces its first time and the
+        steps after it."""
+
+    def prepared(self, prompt: Prompt) -> None:
+        """Records the preparation; from now on the turn is placed."""
+
+    def held(self, turn: str, seconds: float) -> None:
+        """Notes that the turn waited until another one had computed the beginning of its prompt."""
+
+    def refused(self, worker: str, kind: str) -> None:
+        """Notes that a worker did not take the turn."""
+
+    def placed(self, worker: str, parser: str) -> None:
+        """Records the placement: the worker has the turn."""
+
+    def failed(self, kind: str) -> None:
+        """Records that the turn was refused, in its present step."""
+
+    def cancelled(self) -> None:
+        """Records that the turn was cancelled, in its present step."""
+
+
+NO_SPANS = NoSpans()
+
+
+class TurnSpans(NoSpans):
+    """The times and spans of one attempt that is traced."""
 
     def __init__(self, scope: "Scope", attempt: int) -> None:
         self._scope = scope
@@ -22,36 +53,32 @@ class TurnSpans:
         self._placing = 0
         self._refusals: list[tuple[str, int, Attributes]] = []
 
+    @override
     def step(self, name: str) -> None:
-        """Notes that a step begins, on any thread. A repeated step replaces its first time and the
-        steps after it."""
-        repeated = next(
-            (at for at, (noted, _) in enumerate(self._steps) if noted == name), len(self._steps)
-        )
-        self._steps[repeated:] = [(name, time_ns())]
+        names = [noted for noted, _ in self._steps]
+        if name in names:
+            del self._steps[names.index(name) :]
+        self._steps.append((name, time_ns()))
 
+    @override
     def prepared(self, prompt: Prompt) -> None:
-        """Records the preparation; from now on the turn is placed."""
-        found = prompt.found
-        self._record_preparation(
-            {
-                "gen_ai.usage.input_tokens": len(prompt.ids),
-                "turnwire.ledger.outcome": found.outcome if found is not None else None,
-                "turnwire.ledger.tokens": found.reused if found is not None else None,
-            }
-        )
+        details: dict[str, str | int] = {"gen_ai.usage.input_tokens": len(prompt.ids)}
+        if prompt.found is not None:
+            details["turnwire.ledger.outcome"] = prompt.found.outcome
+            details["turnwire.ledger.tokens"] = prompt.found.reused
+        self._record_preparation(details)
 
+    @override
     def held(self, turn: str, seconds: float) -> None:
-        """Notes that the turn waited until another one had computed the beginning of its prompt."""
         self._attempt = {**self._attempt, "turnwire.held_for": turn, "turnwire.held_s": seconds}
 
+    @override
     def refused(self, worker: str, kind: str) -> None:
-        """Notes that a worker did not take the turn."""
         details = {"turnwire.worker": worker, "error.type": kind}
         self._refusals.append(("turnwire.refused", time_ns(), details))
 
+    @override
     def placed(self, worker: str, parser: str) -> None:
-        """Records the placement: the worker has the turn."""
         details: Attributes = {
             **self._attempt,
             "turnwire.worker": worker,
@@ -59,12 +86,12 @@ class TurnSpans:
         }
         self._scope.record("place", self._placing, time_ns(), details, events=self._refusals)
 
+    @override
     def failed(self, kind: str) -> None:
-        """Records that the turn was refused, in its present step."""
         self._broken_off({}, kind)
 
+    @override
     def cancelled(self) -> None:
-        """Records that the turn was cancelled, in its present step."""
         self._broken_off({"turnwire.cancelled": True})
 
     def _broken_off(self, details: "Attributes", error: str | None = None) -> None:

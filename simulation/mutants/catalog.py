@@ -18,7 +18,7 @@ ENGINE = "services/worker/engine.py"
 PARSER = "services/parser/service.py"
 SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
-PREPROCESSOR = "services/preprocessor/service.py"
+SENDING = "services/preprocessor/sending.py"
 HOLDING = "services/preprocessor/holding.py"
 GATEWAY = "services/frontend/turns/gateway.py"
 WATCH = "services/frontend/turns/process_watch.py"
@@ -298,14 +298,14 @@ PARSER_MUTANTS = [
 PREPROCESSOR_MUTANTS = [
     Mutant(
         "does not tell the frontend that no worker takes a turn",
-        PREPROCESSOR,
+        SENDING,
         "        until = asyncio.get_running_loop().time() + REFUSE_S\n",
         "        until = 0.0\n",
     ),
     Mutant(
         "waits for ever for the notice that a prompt is computed",
         HOLDING,
-        "self._loop.call_later(limit_s, ",
+        "self._loop.call_later(seconds, ",
         "self._loop.call_later(1e9, ",
     ),
 ]

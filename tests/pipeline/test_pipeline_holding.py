@@ -13,7 +13,7 @@ from msgspec import structs
 from schemas.errors import Invalid, TurnwireError
 from schemas.events import Finish
 from schemas.frames import GenerateRequest, TurnRequest, decode_generate
-from services.preprocessor import service
+from services.preprocessor import sending
 from services.preprocessor.routing.leads import MAX_HOLD_S
 from services.preprocessor.routing.placement import Placement
 from tests.conftest import eventually
@@ -326,7 +326,7 @@ async def test_few_siblings_are_on_their_way_at_once_and_in_order(
 ) -> None:
     """However many a lead releases, and whoever hangs up: the bus disconnects a worker for which
     too much waits."""
-    monkeypatch.setattr(service, "UNANSWERED_REQUESTS", 2)
+    monkeypatch.setattr(sending, "UNANSWERED_REQUESTS", 2)
     random, local.block_tokens = Random(size), 16
     await local.start()
     siblings = Group(local)

@@ -4,13 +4,15 @@ difference."""
 import pytest
 
 from schemas.conversation import Conversation, Message, Text
+from services.preprocessor.checks import CHECK_EVERY, PromptChecks
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import CHECK_EVERY, Preparation
 from services.preprocessor.prompt import assemble
-from services.runtime.storage.seal import Sealer
+from services.preprocessor.threads import PromptThreads
 from services.tokenization.encoder import Encoder
 from services.tokenization.segments import Cuts, TokenIds
 from tests.conftest import MakeProcess, eventually
+
+CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
 
 class Wrong:
@@ -53,10 +55,11 @@ async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_er
         process.log, "error", lambda event, **_: errors.append(event), raising=False
     )
     monkeypatch.setattr(Encoder, "find_difference", lambda *_: "they differ")
-    preparation = Preparation(process, setup, Sealer(b"test"), 1, None)
-    prompt = assemble(Conversation("m", [Message("user", [Text("hi")])]), setup)
+    threads = PromptThreads(setup, process.log, 1, 10.0)
+    checks = PromptChecks(process, threads, setup.encoder, 1 << 20)
+    prompt = assemble(CONVERSATION, setup)
     for _ in range(3 * CHECK_EVERY - 1):
-        preparation.check(prompt)
+        checks.sent(CONVERSATION, prompt)
     await eventually(lambda: len(errors) == 2, 60)
-    preparation.close()
+    threads.close()
     assert errors == ["preprocessor.tokenizers_differ"] * 2

@@ -20,8 +20,15 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from schemas.frames import GenerateRequest, TurnRequest, pack_ids, unpack_ids
-from services.preprocessor.generate import generate_request, thought_budget, turn_guide
+from schemas.frames import GenerateRequest, TurnRequest, unpack_ids
+from services.guides.promises import promises
+from services.preprocessor.generate import prepare_turn
+from services.preprocessor.guide import (
+    free_guide,
+    grammar_guide,
+    promised_grammar,
+    thought_budget,
+)
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 
@@ -65,7 +72,10 @@ class Guide:
         self._library = from_tokenizer(
             make(tokenizer_object=setup.tokenizer.backend, eos_token="<|im_end|>")
         )
-        self._setup, self._text = setup, turn_guide(conversation, prompt, setup, rest=rest)
+        self._setup, self._text = (
+            setup,
+            promised_grammar(conversation, prompt, setup, after_thought=rest),
+        )
         self._stop = prompt.stop_ids
 
     def takes(self, text: str) -> bool:
@@ -87,9 +97,10 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
             [], client=Client(session, tenant=tenant), hints=Hints(retain_s=retain_s)
         )
         prompt = assemble(conversation, setup)
-        return generate_request(
-            TurnRequest("t", "f", conversation), prompt, pack_ids(prompt.ids), setup, ""
-        )
+        request = TurnRequest("t", "f", conversation)
+        return prepare_turn(
+            request, prompt, setup, free_guide(conversation, prompt, setup)
+        ).generate
 
     turns = [
         made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")
@@ -106,7 +117,18 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
         asked([replace(TOOLS[0], strict=None)]),
         asked(TOOLS, ToolChoice("none")),
     ):
-        assert turn_guide(conversation, assemble(conversation, setup), setup) == ""
+        assert not promises(conversation)
+        assert free_guide(conversation, assemble(conversation, setup), setup).grammar == ""
+
+
+def test_budget_of_a_guided_turn_has_the_grammar_of_the_rest(setup: ModelSetup) -> None:
+    conversation = asked(TOOLS, thinking=Thinking("enabled", 64))
+    prompt = assemble(conversation, setup)
+    guide = grammar_guide(conversation, prompt, setup)
+    assert guide.grammar == promised_grammar(conversation, prompt, setup)
+    assert guide.thoughts is not None
+    rest = promised_grammar(conversation, prompt, setup, after_thought=True)
+    assert guide.thoughts.grammar == rest != guide.grammar
 
 
 def test_grammar_constrains_only_calls(setup: ModelSetup) -> None:

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.large.groups import Deployment, Shape, draw, simulate
-from services.preprocessor.routing.leads import MARGIN, MAX_HOLD_S, Leads, LongPrompt
+from services.preprocessor.routing.leads import (
+    MARGIN,
+    MAX_HOLD_S,
+    GoOn,
+    HoldAction,
+    LeadEnded,
+    Leads,
+    LongPrompt,
+)
 
 BLOCK = 16
 HOLD = 64
@@ -40,20 +48,22 @@ class Trial:
     ) -> LongPrompt:
         self.leads.begin(one, worker, self.now)
         self.now += late_s
-        if self.leads.taken(one, held) is None:
-            self.leads.end(one, computed=True, now=self.now)
+        self.act(self.leads.taken(one, held, self.now))
         return one
+
+    def act(self, actions: list[HoldAction]) -> None:
+        self.gone_on += [action.prompt.turn for action in actions if isinstance(action, GoOn)]
 
     def waits_for(self, one: LongPrompt, worker: str = "w") -> str | None:
         found = self.leads.find(one, worker, self.now)
         if found is None:
             return None
-        self.leads.follow(one, found, self.now, lambda: self.gone_on.append(one.turn))
+        self.act(self.leads.follow(one, found, self.now))
         return found.turn
 
     def end(self, one: LongPrompt, *, computed: bool) -> list[str]:
         self.gone_on.clear()
-        self.leads.end(one, computed=computed, now=self.now)
+        self.act(self.leads.end(one, computed=computed, now=self.now))
         return self.gone_on
 
 
@@ -69,7 +79,8 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
     for one in others:
         assert trial.waits_for(one) is None
         trial.leads.begin(one, "w", trial.now)
-        assert trial.leads.taken(one, 0) is None, "its own tail is not worth waiting for"
+        ended = trial.leads.taken(one, 0, trial.now)
+        assert ended == [LeadEnded(one)], "its own tail is not worth waiting for"
 
 
 def test_first_follower_leads_after_a_lead_that_failed() -> None:
@@ -91,7 +102,7 @@ def test_followers_of_a_turn_that_goes_no_further_wait_for_the_next_one() -> Non
     second, third, last = (prompt(name, GROUP, (name, 2)) for name in "bcd")
     assert [trial.waits_for(one) for one in (second, third, last)] == ["a"] * 3
     trial.end(first, computed=False)
-    trial.leads.pass_on(second)  # it is cancelled
+    trial.act(trial.leads.pass_on(second))  # it is cancelled
     assert trial.gone_on == ["b", "c"]
     other = trial.lead(prompt("e", GROUP, ("e", 2)))  # came in between
     assert trial.waits_for(third) == "e"
@@ -133,19 +144,19 @@ def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(
     turns = [prompt(f"{number}", GROUP, ("tail", 2)) for number in range(size)]
     lead = trial.lead(prompt("first", GROUP, ("tail", 2)))
     assert {trial.waits_for(one) for one in turns} == {"first"}
-    trial.leads.end(lead, computed=False, now=trial.now)
+    trial.act(trial.leads.end(lead, computed=False, now=trial.now))
     for number, turn in enumerate(turns):
         assert trial.gone_on == [one.turn for one in turns[: number + 1]], "in order, one at a time"
         end = ends[number] if number < len(ends) else "refused"
         if end == "gives up":
-            trial.leads.pass_on(turn)
+            trial.act(trial.leads.pass_on(turn))
             continue
         worker = "v" if end == "elsewhere" else "w"
         trial.leads.begin(turn, worker, trial.now)
         assert trial.waiting == Counter({worker: size - number - 1}) or not +trial.waiting
         if end != "refused":
-            assert trial.leads.taken(turn, 0) is not None
-        trial.leads.end(turn, computed=False, now=trial.now)
+            assert LeadEnded(turn) not in trial.leads.taken(turn, 0, trial.now)
+        trial.act(trial.leads.end(turn, computed=False, now=trial.now))
     assert not +trial.waiting
 
 
@@ -162,7 +173,7 @@ def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_mor
     trial.leads.begin(first, "w", trial.now)
     assert trial.waits_for(prompt("b", GROUP, ("b", 8))) == "a"
     assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
-    trial.leads.taken(first, 20 * BLOCK)
+    trial.act(trial.leads.taken(first, 20 * BLOCK, trial.now))
     assert trial.gone_on == ["b"]
 
 

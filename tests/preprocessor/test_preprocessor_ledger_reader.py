@@ -12,6 +12,7 @@ from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
+from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
@@ -132,10 +133,12 @@ async def test_prompt_has_the_fetched_turns(
         bucket = await opened(writer, name)
         bucket.offer(key, data, mac)
         await bucket.put("flush", b"x")
-    preparation = Preparation(process, setup, Sealer(b"test"), 1, late)
+    preparation = Preparation(
+        process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1), late
+    )
     steps: list[str] = []
     prompt = await preparation.prompt(conversation(), limit=False, size=1, on_step=steps.append)
-    preparation.close()
+    preparation.threads.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
     assert prompt.found is not None
     assert prompt.found.outcome == ("moved" if there else "unknown"), (

@@ -24,9 +24,11 @@ from schemas.frames import (
 )
 from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import Preparation, seconds_left
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.prepared_turn import NO_DEADLINE, Deadline
 from services.preprocessor.prompt import assemble
-from services.preprocessor.service import UNANSWERED_IMAGES, UNANSWERED_REQUESTS, Preprocessor
+from services.preprocessor.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
+from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
 from services.runtime.heartbeats import Service
@@ -37,14 +39,16 @@ CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
 
 @pytest.mark.parametrize(
-    ("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)]
+    ("timeout_s", "over"), [(None, False), (-1.0, True), (0.0, True), (0.5, False)]
 )
-def test_request_expires_at_its_deadline(deadline: float | None, over: bool) -> None:
+def test_request_expires_at_its_deadline(timeout_s: float | None, over: bool) -> None:
+    deadline = Deadline.after(timeout_s, 100.0)
+    assert (deadline == NO_DEADLINE) == (timeout_s is None)
     if not over:
-        assert seconds_left(deadline, 100.0) == (None if deadline is None else 0.5)
+        assert deadline.seconds_left(100.0) == timeout_s
         return
     with pytest.raises(TimedOut) as caught:
-        seconds_left(deadline, 100.0)
+        deadline.seconds_left(100.0)
     assert caught.value.info.kind is ErrorKind.TIMED_OUT
 
 
@@ -78,7 +82,8 @@ async def test_long_prompts_are_made_in_a_thread(
 ) -> None:
     made = setup if encoder == "auto" else replace(setup, encoder=setup.tokenizer.encoder(encoder))
     process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
-    preparation = Preparation(process, made, Sealer(b"test"), 1, None)
+    config = PreprocessorConfig(model="m", threads=1)
+    preparation = Preparation(process, made, Sealer(b"test"), config)
     history = [
         Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)
     ]
@@ -89,7 +94,7 @@ async def test_long_prompts_are_made_in_a_thread(
         size=size,
         on_step=lambda _: names.add(threading.current_thread().name),
     )
-    preparation.close()
+    preparation.threads.close()
     assert len(names) == 1
     assert (names != {threading.current_thread().name}) == thread
 
@@ -132,7 +137,7 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
     make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch, recovery_s: float
 ) -> None:
     """However short the wait for successors is."""
-    monkeypatch.setattr("services.preprocessor.service.REFUSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("services.preprocessor.sending.REFUSE_TIMEOUT_S", 0.2)
     frontend = await make_process("frontend", f"deaf-f-{recovery_s}")
     process = await make_process("preprocessor", f"deaf-p-{recovery_s}", recovery_s=recovery_s)
     tries = 0

@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.errors import ErrorKind, Invalid
-from services.preprocessor import preparation as preparation_module
+from services.preprocessor import threads as threads_module
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import Prompt, assemble
+from services.runtime.config import PreprocessorConfig
 from services.runtime.long_work import LongWork
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
@@ -26,6 +27,10 @@ SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == '
 {%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
 """30 million steps for one word."""
 LONG = "{% for m in messages if m.content == 'long' %}{{ 'word ' * 1000 }}{% endfor %}"
+
+
+def config(**settings: float) -> PreprocessorConfig:
+    return PreprocessorConfig(model="m", threads=1, **settings)  # type: ignore[arg-type]
 
 
 def ask(text: str) -> Conversation:
@@ -62,14 +67,14 @@ async def test_slow_template_does_not_block_other_requests(
         monotonic=lambda: 3600.0 * next(hours) if over.is_set() else 0.0,
         thread_time=time.thread_time,
     )
-    monkeypatch.setattr(preparation_module, "time", clock)
-    preparation = Preparation(process, endless, Sealer(b"test"), 1, None, render_timeout_s=2.0)
+    monkeypatch.setattr(threads_module, "time", clock)
+    preparation = Preparation(process, endless, Sealer(b"test"), config(render_timeout_s=2.0))
     requests = [asyncio.create_task(make(preparation, "slow")) for _ in range(3)]
     await asyncio.sleep(0)
     for _ in range(10):
         prompt = await asyncio.wait_for(make(preparation, "quick"), LIMIT_S)
         assert prompt.text == "<|im_start|>quick"
-    monkeypatch.setattr(preparation_module, "FAST_CHARS", 1000)
+    monkeypatch.setattr(threads_module, "FAST_CHARS", 1000)
     prompt = await asyncio.wait_for(make(preparation, "long"), LIMIT_S)
     assert prompt.text == "<|im_start|>long" + "word " * 1000, "a long text is no slow template"
     assert not any(request.done() for request in requests), "the other requests waited"
@@ -83,7 +88,7 @@ async def test_slow_template_does_not_block_other_requests(
             failure.info.message
             == "the chat template slow.jinja did not render this conversation within 2 s"
         )
-    preparation.close()
+    preparation.threads.close()
 
 
 async def test_slow_template_within_the_limit_is_rendered(
@@ -92,9 +97,9 @@ async def test_slow_template_within_the_limit_is_rendered(
     process = await make_process("preprocessor", "slow-q")
     template = ChatTemplate(demo_tokenizer, SLOW.replace("3000", "30"), "slow.jinja")
     patient = replace(slow, template=template)
-    preparation = Preparation(process, patient, Sealer(b"test"), 1, None)
+    preparation = Preparation(process, patient, Sealer(b"test"), config())
     assert (await make(preparation, "slow")).text == "<|im_start|>slow"
-    preparation.close()
+    preparation.threads.close()
 
 
 async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
@@ -107,9 +112,9 @@ async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
     large = replace(setup, template=template)
     with setup.encoder.limited(1000, 1000), pytest.raises(LongWork):
         setup.encoder.encode(template.render([{"role": "user", "content": "x"}]))
-    preparation = Preparation(process, large, Sealer(b"test"), 1, None)
+    preparation = Preparation(process, large, Sealer(b"test"), config())
     assert len((await make(preparation, "word")).ids) > 90_000
-    preparation.close()
+    preparation.threads.close()
 
 
 @pytest.mark.parametrize(

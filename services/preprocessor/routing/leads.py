@@ -1,5 +1,4 @@
-"""Finds the turns that should wait while another turn computes the beginning of their prompts.
-Pure.
+"""Decides which turns wait while another turn computes the beginning of their prompts. Pure.
 
 A *lead* is a turn with a worker that computes its prompt. A *follower* begins with the same tokens,
 and waits until the lead's first token: the worker's KV cache then has what both share. Nothing is
@@ -7,21 +6,28 @@ elected. When a lead has computed the prefix, its followers go on in the order i
 When it ends without that, one of them goes on, to be the next lead, and the others wait for that
 one: were all to go on each time, a group in which each turn is refused would cost the square of its
 size.
+
+`Leads` calls nobody: what changes it returns what the caller must do, in order (`HoldAction`).
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from msgspec import Struct
 
 MAX_HOLD_S = 30.0
 """Longest time that a turn is held in all, and the limit of a lead on a worker with an unknown
 speed."""
 MARGIN = 2.0
 """Limit of a lead, in times of the prefill that its worker's speed predicts."""
+LEAST_PREFILL_S = 0.001
+"""The least time of a prefill from which a speed is computed."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class LongPrompt:
     """A prompt that may wait for a lead, and may then be one. Its whole blocks have `hold_tokens`
     or more."""
@@ -42,9 +48,8 @@ class LongPrompt:
     """When it was sent to its worker."""
     taken: bool = False
     """Whether the worker accepted it."""
-    followers: "dict[LongPrompt, Callable[[], None]]" = field(default_factory=dict)
-    """The turns that wait for it, in the order in which they came, and the functions that continue
-    them."""
+    followers: "dict[LongPrompt, None]" = field(default_factory=dict)
+    """The turns that wait for it, in the order in which they came."""
     lead: "LongPrompt | None" = None
     """The turn that it waits for."""
     held_at: float | None = None
@@ -54,28 +59,64 @@ class LongPrompt:
     held_s: float = 0.0
     """… how long it was held in all."""
 
+    def __repr__(self) -> str:
+        state = "to be sent"
+        if self.worker:
+            state = f"computed by {self.worker}"
+        elif self.lead is not None:
+            state = f"waits for {self.lead.turn}"
+        return f"<{self.turn}: {self.tokens} tokens, {state}, {len(self.followers)} followers>"
+
     def hold_until(self, now: float) -> float:
         """Returns the time at which it is sent at the latest, if it is held now."""
-        return self.hold_s + (now if self.held_at is None else self.held_at)
+        held_at = now if self.held_at is None else self.held_at
+        return held_at + self.hold_s
 
     def shared(self, other: "LongPrompt") -> int:
         """Returns the number of leading tokens that are equal in whole blocks. Equal keys mean
         equal tokens up to the block's end, so that a binary search finds it."""
         blocks = range(min(len(self.keys), len(other.keys)))
-        return self.block_tokens * bisect_left(
-            blocks, True, key=lambda at: self.keys[at] != other.keys[at]
+        first_different = bisect_left(
+            blocks, True, key=lambda block: self.keys[block] != other.keys[block]
         )
+        return first_different * self.block_tokens
 
     def shares(self, other: "LongPrompt", tokens: int) -> bool:
         """Whether `shared` is at least `tokens`, 1 or more. Costs one comparison."""
-        block = -(-tokens // self.block_tokens) - 1
-        return (
-            block < min(len(self.keys), len(other.keys)) and self.keys[block] == other.keys[block]
-        )
+        last_block = _blocks_of(tokens, self.block_tokens) - 1
+        if last_block >= min(len(self.keys), len(other.keys)):
+            return False
+        return self.keys[last_block] == other.keys[last_block]
 
     def missing(self, worker: str) -> int:
         """Returns the number of tokens that a worker would compute."""
         return self.tokens - self.computed.get(worker, 0)
+
+    def note_computed(self, worker: str, tokens: int) -> None:
+        """Notes that a worker holds this number of leading tokens, or more."""
+        self.computed[worker] = max(tokens, self.computed.get(worker, 0))
+
+
+class GoOn(Struct, frozen=True):
+    """A turn that waited goes on: the caller looks for its worker again."""
+
+    prompt: LongPrompt
+
+
+class LeadLimit(Struct, frozen=True):
+    """A lead has so much time from now on; then the caller ends it."""
+
+    prompt: LongPrompt
+    seconds: float
+
+
+class LeadEnded(Struct, frozen=True):
+    """A lead has ended: its notice and its limit mean nothing any more."""
+
+    prompt: LongPrompt
+
+
+HoldAction: TypeAlias = GoOn | LeadLimit | LeadEnded
 
 
 class Leads:
@@ -97,7 +138,7 @@ class Leads:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to
         hold."""
         tokens = dict(prompt.computed)
-        for lead in self._leads.get(self._beginning(prompt), ()):
+        for lead in self._beginning_alike(prompt):
             if prompt.shares(lead, tokens.get(lead.worker, 0) + 1):
                 tokens[lead.worker] = prompt.shared(lead)
         return tokens
@@ -110,99 +151,119 @@ class Leads:
         besides than the turn would without it, so that a worker which computes prompts side by side
         is not slower with holding, either. Its priority is not lower than the turn's.
         """
-        best, least = None, self.hold_tokens
-        for lead in (
-            self._leads.get(self._beginning(prompt), ()) if now < prompt.hold_until(now) else ()
-        ):
-            fits = lead.worker == worker and lead.priority >= prompt.priority
-            if fits and (spared := self._spared(prompt, lead, least)):
-                best, least = lead, spared + 1
+        if now >= prompt.hold_until(now):
+            return None
+
+        best: LongPrompt | None = None
+        least = self.hold_tokens
+        for lead in self._beginning_alike(prompt):
+            if lead.worker != worker or lead.priority < prompt.priority:
+                continue
+            spared = self._spared(prompt, lead, least)
+            if spared:
+                best = lead
+                least = spared + 1
         return best
 
-    def follow(
-        self, prompt: LongPrompt, lead: LongPrompt, now: float, go_on: Callable[[], None]
-    ) -> None:
-        """Makes a turn wait for a lead, until `go_on` is called, at most once, or the turn leaves."""
-        self.pass_on(prompt)
+    def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float) -> list[HoldAction]:
+        """Makes a turn wait for a lead, until it goes on or leaves."""
+        actions = self.pass_on(prompt)
         if prompt.held_at is None:
             prompt.held_at = now
-        prompt.held_for, prompt.lead = lead.turn, lead
-        lead.followers[prompt] = go_on
+        prompt.held_for = lead.turn
+        prompt.lead = lead
+        lead.followers[prompt] = None
         self._waiting[lead.worker] += 1
+        return actions
 
-    def leave(self, prompt: LongPrompt) -> Callable[[], None]:
-        """Ends the wait of a turn, and returns the function that continues it; one without effect
-        if it has gone on."""
-        if (lead := prompt.lead) is None:
-            return lambda: None
+    def leave(self, prompt: LongPrompt) -> None:
+        """Ends the wait of a turn, if it waits."""
+        lead = prompt.lead
+        if lead is None:
+            return
         prompt.lead = None
+        del lead.followers[prompt]
         self._waiting[lead.worker] -= 1
-        return lead.followers.pop(prompt)
 
-    def pass_on(self, prompt: LongPrompt) -> None:
-        """Continues the first follower with the highest priority of a turn that is not a lead. The
+    def pass_on(self, prompt: LongPrompt) -> list[HoldAction]:
+        """Lets the first follower with the highest priority of a turn that is not a lead go on. The
         others wait for that one."""
-        if prompt.followers:
-            following = max(prompt.followers, key=lambda one: one.priority)
-            go_on = self.leave(following)
-            following.followers, prompt.followers = prompt.followers, {}
-            for one in following.followers:
-                one.held_for, one.lead = following.turn, following
-            go_on()
+        if not prompt.followers:
+            return []
+
+        successor = max(prompt.followers, key=lambda follower: follower.priority)
+        self.leave(successor)
+        successor.followers = prompt.followers
+        prompt.followers = {}
+        for follower in successor.followers:
+            follower.held_for = successor.turn
+            follower.lead = successor
+        return [GoOn(successor)]
 
     def begin(self, prompt: LongPrompt, worker: str, now: float) -> None:
         """Makes a turn the lead of those like it: it is being sent to this worker."""
         self._move(prompt, worker)
-        prompt.sent_at, prompt.taken = now, False
+        prompt.sent_at = now
+        prompt.taken = False
         self._leads.setdefault(self._beginning(prompt), []).append(prompt)
 
-    def taken(self, prompt: LongPrompt, held: int | None) -> float | None:
+    def taken(self, prompt: LongPrompt, held: int | None, now: float) -> list[HoldAction]:
         """Notes that the worker accepted a lead, and how many of its tokens it held
-        (`GenerateReply.held`). Returns the lead's limit in seconds; None: there is nothing to wait
-        for, so that the caller ends it."""
+        (`GenerateReply.held`). A lead with too little to compute ends; another one gets a limit,
+        and followers that it spares nothing any more go on."""
         worker = prompt.worker
-        prompt.computed[worker] = max(held or 0, prompt.computed.get(worker, 0))
+        prompt.note_computed(worker, held or 0)
         if held is None or prompt.missing(worker) < self.hold_tokens:
-            return None
-        prompt.taken = True
-        for follower in [
-            one for one in prompt.followers if not self._spared(one, prompt, self.hold_tokens)
-        ]:
-            self._release(follower, prompt, min(prompt.computed[worker], follower.shared(prompt)))
-        return self.limit_s(prompt)
+            return self.end(prompt, computed=True, now=now)
 
-    def end(self, prompt: LongPrompt, *, computed: bool, now: float) -> None:
+        prompt.taken = True
+        actions: list[HoldAction] = [LeadLimit(prompt, self.limit_s(prompt))]
+        for follower in list(prompt.followers):
+            if not self._spared(follower, prompt, self.hold_tokens):
+                shared = follower.shared(prompt)
+                actions.append(self._release(follower, min(prompt.computed[worker], shared)))
+        return actions
+
+    def end(self, prompt: LongPrompt, *, computed: bool, now: float) -> list[HoldAction]:
         """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or
         refused, or is late."""
-        alike = self._leads[self._beginning(prompt)]
-        alike.remove(prompt)
-        if not alike:
-            del self._leads[self._beginning(prompt)]
+        self._remove(prompt)
         if prompt.taken:
-            speed = prompt.missing(prompt.worker) / max(now - prompt.sent_at, 0.001)
-            known = self.speeds.get(prompt.worker, speed if computed else 0.0)
-            if known:  # without a first token, the worker is slower than that
-                self.speeds[prompt.worker] = (known + speed) / 2 if computed else min(known, speed)
-        for follower in list(prompt.followers) if computed else ():
-            self._release(follower, prompt, follower.shared(prompt))
+            self._measure(prompt, computed=computed, now=now)
+        actions: list[HoldAction] = [LeadEnded(prompt)]
+        if computed:
+            for follower in list(prompt.followers):
+                actions.append(self._release(follower, follower.shared(prompt)))
         self._move(prompt, "")
-        self.pass_on(prompt)
+        return actions + self.pass_on(prompt)
 
     def limit_s(self, lead: LongPrompt) -> float:
         """Returns the limit of a lead from its acceptance, in seconds."""
         speed = self.speeds.get(lead.worker)
-        return (
-            MAX_HOLD_S
-            if speed is None
-            else min(MARGIN * lead.missing(lead.worker) / speed, MAX_HOLD_S)
-        )
+        if speed is None:
+            return MAX_HOLD_S
+        return min(MARGIN * lead.missing(lead.worker) / speed, MAX_HOLD_S)
 
-    def _release(self, follower: LongPrompt, lead: LongPrompt, tokens: int) -> None:
-        """Continues a follower. `tokens`: what the lead's worker holds of it."""
-        follower.computed[lead.worker] = max(tokens, follower.computed.get(lead.worker, 0))
-        self.leave(follower)()
+    def _measure(self, lead: LongPrompt, *, computed: bool, now: float) -> None:
+        """Updates the speed of a lead's worker. Without a first token, the worker is slower than
+        the tokens in this time."""
+        worker = lead.worker
+        speed = lead.missing(worker) / max(now - lead.sent_at, LEAST_PREFILL_S)
+        if computed:
+            earlier = self.speeds.get(worker, speed)
+            self.speeds[worker] = (earlier + speed) / 2
+        elif worker in self.speeds:
+            self.speeds[worker] = min(self.speeds[worker], speed)
+
+    def _release(self, follower: LongPrompt, tokens: int) -> HoldAction:
+        """Lets a follower go on. `tokens`: what the lead's worker holds of it."""
+        assert follower.lead is not None
+        follower.note_computed(follower.lead.worker, tokens)
+        self.leave(follower)
+        return GoOn(follower)
 
     def _move(self, lead: LongPrompt, worker: str) -> None:
+        """Changes a turn's worker, and with it what its followers are counted for."""
         self._waiting[lead.worker] -= len(lead.followers)
         self._waiting[worker] += len(lead.followers)
         lead.worker = worker
@@ -212,9 +273,28 @@ class Leads:
         `least`, or the lead computes more besides than the turn would without it."""
         worker = lead.worker
         held = max(prompt.computed.get(worker, 0), lead.computed.get(worker, 0))
-        spared = prompt.shared(lead) - held if prompt.shares(lead, held + least) else 0
-        return spared if lead.missing(worker) - spared <= prompt.missing(worker) else 0
+        if not prompt.shares(lead, held + least):
+            return 0
+        spared = prompt.shared(lead) - held
+        besides = lead.missing(worker) - spared
+        return spared if besides <= prompt.missing(worker) else 0
+
+    def _beginning_alike(self, prompt: LongPrompt) -> Sequence[LongPrompt]:
+        return self._leads.get(self._beginning(prompt), ())
+
+    def _remove(self, lead: LongPrompt) -> None:
+        beginning = self._beginning(lead)
+        alike = self._leads[beginning]
+        alike.remove(lead)
+        if not alike:
+            del self._leads[beginning]
 
     def _beginning(self, prompt: LongPrompt) -> tuple[int, int]:
         """The key of the block in which the first `hold_tokens` tokens end."""
-        return prompt.block_tokens, prompt.keys[-(-self.hold_tokens // prompt.block_tokens) - 1]
+        last_block = _blocks_of(self.hold_tokens, prompt.block_tokens) - 1
+        return prompt.block_tokens, prompt.keys[last_block]
+
+
+def _blocks_of(tokens: int, block_tokens: int) -> int:
+    """The blocks that this number of tokens takes, the last one perhaps in part."""
+    return -(-tokens // block_tokens)

@@ -3,6 +3,7 @@ blocks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from prometheus_client import Counter
@@ -10,7 +11,6 @@ from prometheus_client import Counter
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.frames import GenerateRequest, TurnRequest, encode_generate
-from services.guides.promises import GRAMMAR
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile
@@ -19,6 +19,16 @@ from services.runtime.registry import LATE_HEARTBEATS
 from services.tokenization.block_keys import KeyMemo, PromptKeys
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Assignment(NamedTuple):
+    """Where a turn is sent."""
+
+    worker: str
+    parser: str
+    """The parser shard."""
+    salt: str | None
+    """`GenerateRequest.cache_salt`."""
 
 
 class Placement:
@@ -97,13 +107,6 @@ class Placement:
             )
         return best
 
-    def can_guide(self) -> bool:
-        """Whether a worker's engine can enforce a grammar."""
-        return any(
-            GRAMMAR in card.features
-            for card in self._cards([*self._process.registry.living("worker")])
-        )
-
     def shares_queued(self, worker: str) -> bool:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
         heartbeat = self._process.registry.get("worker", worker)
@@ -117,19 +120,27 @@ class Placement:
         raw = heartbeat is not None and any(card.raw_prompts for card in self._cards([heartbeat]))
         return encode_generate(request) if raw else _encode(request)
 
-    def shard(self) -> str:
-        """The parser shard for the next turn. Raises Unavailable."""
+    def assign(self, worker: str, conversation: Conversation) -> Assignment:
+        """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
+        sent. Raises Unavailable."""
         able, late = self._able("parser")
-        return self.router.parser(able, late=late)
+        parser = self.router.parser(able, late=late)
+        self.router.assigned(worker, parser)
+        return Assignment(worker, parser, self.salt(conversation))
 
-    def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
+    def returned(self, assignment: Assignment) -> None:
+        """Notes that the worker did not take the turn."""
+        self.router.returned(assignment.worker, assignment.parser)
+
+    def taken(self, assignment: Assignment, prompt: bytes) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
         turn may arrive before the worker's own update, and a sibling before its first token."""
-        if self._following:
-            heartbeat = self._process.registry.get("worker", worker)
-            salt = self.salt(conversation)
-            for size in self._block_sizes([heartbeat] if heartbeat is not None else []):
-                self._index.stored(worker, self._blocks(prompt, size, salt))
+        heartbeat = self._process.registry.get("worker", assignment.worker)
+        if not self._following or heartbeat is None:
+            return
+        for size in self._block_sizes([heartbeat]):
+            blocks = self._blocks(prompt, size, assignment.salt)
+            self._index.stored(assignment.worker, blocks)
 
     def salt(self, conversation: Conversation) -> str | None:
         """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where

@@ -1,0 +1,51 @@
+"""Checks prompts after their turns were sent: each against the last one of its session, and some by
+the reference tokenizer."""
+
+from schemas.conversation import Conversation
+from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt_changes import PromptChangeReporter
+from services.preprocessor.threads import PromptThreads
+from services.runtime.process import Process
+from services.tokenization.encoder import Encoder
+
+CHECK_EVERY = 500
+"""The end of one of this many prompts is encoded by both tokenizers: the trials at load cover many
+cases, but not all."""
+CHECK_CHARS = 32_768
+"""Limit of that end. All of a large prompt would cost 0.1 s in a thread, on average 0.2 ms a
+prompt."""
+
+
+class PromptChecks:
+    """Checks the prompts of one preprocessor, and reports what it finds in its log."""
+
+    def __init__(
+        self, process: Process, threads: PromptThreads, encoder: Encoder, max_bytes: int
+    ) -> None:
+        """`max_bytes` bounds the prompts that are kept for comparison."""
+        self._process = process
+        self._threads = threads
+        self._encoder = encoder
+        self._changes = PromptChangeReporter(process.log, process.metrics, max_bytes)
+        self._prompts = 0
+
+    def sent(self, conversation: Conversation, prompt: Prompt) -> None:
+        """Checks the prompt of a turn that a worker has."""
+        self._changes.report(conversation, prompt)
+        self.count(prompt)
+
+    def count(self, prompt: Prompt) -> None:
+        """Counts a prompt, and starts a comparison of the tokenizers on it if one is due."""
+        self._prompts += 1
+        if self._prompts % CHECK_EVERY == 0:
+            end = prompt.text[-CHECK_CHARS:]
+            self._process.spawn(self._compare_tokenizers(end), "compare tokenizers")
+
+    async def _compare_tokenizers(self, text: str) -> None:
+        difference = await self._threads.run(self._encoder.find_difference, text)
+        if difference is not None:
+            self._process.log.error(
+                "preprocessor.tokenizers_differ",
+                found=difference,
+                remedy="off until the next start",
+            )
