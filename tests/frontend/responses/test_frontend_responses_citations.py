@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -21,8 +22,8 @@ from schemas.events import (
     WebSource,
 )
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.render.citations import url_citations
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.render.items import url_citations
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import AnswerInfo
 
@@ -47,10 +48,9 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 )
 def test_urls_in_the_text_are_cited(text: str, cited: list[tuple[str, str]]) -> None:
     found = url_citations(text, TITLES)
-    assert [(text[one["start_index"] : one["end_index"]], one["title"]) for one in found] == cited
-    assert all(
-        one["type"] == "url_citation" and TITLES[one["url"]] == one["title"] for one in found
-    )
+    assert [(text[one.start_index : one.end_index], one.title) for one in found] == cited
+    assert all(TITLES[one.url] == one.title for one in found)
+    assert all(msgspec.to_builtins(one)["type"] == "url_citation" for one in found)
 
 
 def said(block: int, text: str) -> list[TurnEvent]:

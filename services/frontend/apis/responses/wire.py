@@ -23,6 +23,10 @@ Includable: TypeAlias = Literal[
     "message.output_text.logprobs",
 ]
 
+_Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+_Objects: TypeAlias = Annotated[
+    Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "object"}})
+]
 
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
@@ -380,12 +384,193 @@ class CompactionItem(Struct):
     encrypted_content: str
 
 
+# Output items, as events and Responses have them. `type` follows `id`, as in the native API, so it
+# is a member and not a tag.
+
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class UrlCitation(Struct, tag="url_citation"):
+    """A page that the text cites, and the characters that cite it; `end_index` is exclusive."""
+
+    start_index: int
+    end_index: int
+    url: str
+    title: str
+
+
+class TextPart(Struct, tag="output_text"):
+    """The text of a message. `logprobs`: for each token, if requested."""
+
+    text: str
+    annotations: list[UrlCitation]
+    logprobs: list[dict[str, Any]]
+
+
+class OutputItem(Struct, kw_only=True):
+    """The members of every item that the model or this server made."""
+
+    id: str
+    type: str
+
+
+class OutputMessage(OutputItem, kw_only=True):
+    """Text for the user: one part, none before its first character."""
+
+    type: Literal["message"] = "message"
+    status: ItemStatus
+    role: Literal["assistant"] = "assistant"
+    content: list[TextPart]
+
+
+class OutputReasoning(OutputItem, kw_only=True):
+    """Reasoning. `encrypted_content`: its sealed copy, if requested, or results of tools that this
+    server ran."""
+
+    type: Literal["reasoning"] = "reasoning"
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType | None = UNSET
+    status: Literal["incomplete"] | UnsetType = UNSET
+
+
+class OutputCall(OutputItem, kw_only=True):
+    """The members of every call that the client runs."""
+
+    status: ItemStatus
+    call_id: str
+
+
+class OutputFunctionCall(OutputCall, kw_only=True):
+    """A call of a function; `arguments` is JSON, as the model spelled it."""
+
+    type: Literal["function_call"] = "function_call"
+    name: str
+    arguments: str
+    namespace: str | UnsetType = UNSET
+
+
+class OutputCustomCall(OutputCall, kw_only=True):
+    """A call of a freeform tool; `input` is text of any form."""
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+
+
+class OutputLocalShellCall(OutputCall, kw_only=True):
+    """A command for the user's machine."""
+
+    type: Literal["local_shell_call"] = "local_shell_call"
+    action: dict[str, Any]
+
+
+class ShellAction(Struct):
+    """Commands that run at the same time."""
+
+    commands: list[str]
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class OutputShellCall(OutputCall, kw_only=True):
+    """Commands for the client's shell."""
+
+    type: Literal["shell_call"] = "shell_call"
+    action: ShellAction
+    environment: None = None
+
+
+class DeleteFile(Struct, tag="delete_file"):
+    """The deletion of a file."""
+
+    path: str
+
+
+class CreateFile(DeleteFile, tag="create_file"):
+    """A new file; `diff` has its content."""
+
+    diff: str
+
+
+class UpdateFile(CreateFile, tag="update_file"):
+    """A change of a file."""
+
+
+PatchOperation: TypeAlias = CreateFile | UpdateFile | DeleteFile
+
+
+class OutputPatchCall(OutputCall, kw_only=True):
+    """A change of one file."""
+
+    type: Literal["apply_patch_call"] = "apply_patch_call"
+    operation: PatchOperation
+
+
+class OutputToolSearchCall(OutputCall, kw_only=True):
+    """A search of the client's tools."""
+
+    type: Literal["tool_search_call"] = "tool_search_call"
+    arguments: _Object
+    execution: Literal["client"] = "client"
+
+
+class UrlSource(Struct, tag="url"):
+    """A page that a search found."""
+
+    url: str
+
+
+class SearchAction(Struct, tag="search"):
+    """A web search. `sources`: if requested, once it has ended."""
+
+    query: str
+    queries: list[str]
+    sources: list[UrlSource] | UnsetType = UNSET
+
+
+class OpenPageAction(Struct, tag="open_page"):
+    """The reading of a page."""
+
+    url: str
+
+
+class OutputWebSearchCall(OutputItem, kw_only=True):
+    """A search or a fetch that this server runs."""
+
+    type: Literal["web_search_call"] = "web_search_call"
+    status: ItemStatus
+    action: SearchAction | OpenPageAction
+
+
+class OutputCompaction(OutputItem, kw_only=True):
+    """A sealed summary of the conversation, which replaces everything before it."""
+
+    type: Literal["compaction"] = "compaction"
+    encrypted_content: str
+
+
+OUTPUT_ITEMS: tuple[type[OutputItem], ...] = (
+    OutputMessage,
+    OutputReasoning,
+    OutputFunctionCall,
+    OutputCustomCall,
+    OutputLocalShellCall,
+    OutputShellCall,
+    OutputPatchCall,
+    OutputToolSearchCall,
+    OutputWebSearchCall,
+    OutputCompaction,
+)
+_REFERENCES = [{"$ref": f"#/components/schemas/Responses{kind.__name__}"} for kind in OUTPUT_ITEMS]
+Item: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"anyOf": _REFERENCES})]
+"""The JSON of one of the `OUTPUT_ITEMS`. An item is encoded once, for its events, the Response and
+the store."""
+
+
 # Answers.
 
-_Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-_Objects: TypeAlias = Annotated[
-    Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "object"}})
-]
 Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
@@ -414,7 +599,7 @@ class Answer(Struct, kw_only=True):
     error: dict[str, str] | None
     incomplete_details: dict[str, str] | None
     model: str
-    output: list[_Object]
+    output: list[Item]
     instructions: Annotated[Any, Meta(extra_json_schema={"type": ["string", "null"]})] = None
     previous_response_id: str | None = None
     tools: _Objects
@@ -444,6 +629,262 @@ class Answer(Struct, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     token_logprobs: list[float | None] | UnsetType = UNSET
+
+
+# Events of a stream. The writer of the stream sets their numbers.
+
+
+class StreamEvent(Struct, kw_only=True):
+    """The members of every event that has a number."""
+
+    sequence_number: int = 0
+
+
+class ResponseEvent(StreamEvent, kw_only=True):
+    """The Response at this moment."""
+
+    response: Answer
+
+
+class ResponseCreated(ResponseEvent, tag="response.created"):
+    """The first event."""
+
+
+class ResponseInProgress(ResponseEvent, tag="response.in_progress"):
+    """The turn begins."""
+
+
+class ResponseCompleted(ResponseEvent, tag="response.completed"):
+    """The last event of a turn that ended by itself."""
+
+
+class ResponseIncomplete(ResponseEvent, tag="response.incomplete"):
+    """The last event of a turn that a limit ended."""
+
+
+class ResponseFailed(ResponseEvent, tag="response.failed"):
+    """The last event of a turn that ended with an error."""
+
+
+LastEvent: TypeAlias = ResponseCompleted | ResponseIncomplete | ResponseFailed
+"""The event with which a stream ends."""
+
+
+class OutputItemEvent(StreamEvent, kw_only=True):
+    """An item at its place in the Response."""
+
+    output_index: int
+    item: Item
+
+
+class OutputItemAdded(OutputItemEvent, tag="response.output_item.added"):
+    """An item begins."""
+
+
+class OutputItemDone(OutputItemEvent, tag="response.output_item.done"):
+    """An item ends. Clients run calls at this event."""
+
+
+class ContentEvent(StreamEvent, kw_only=True):
+    """A change of an item."""
+
+    item_id: str
+    output_index: int
+
+
+class ContentPartEvent(ContentEvent, kw_only=True):
+    """The part of a message or of reasoning."""
+
+    content_index: int = 0
+    part: TextPart | ReasoningText
+
+
+class ContentPartAdded(ContentPartEvent, tag="response.content_part.added"):
+    """A part begins."""
+
+
+class ContentPartDone(ContentPartEvent, tag="response.content_part.done"):
+    """A part ends."""
+
+
+class OutputTextDelta(Struct, kw_only=True, tag="response.output_text.delta"):
+    """The next text of a message."""
+
+    item_id: str
+    output_index: int
+    content_index: int = 0
+    sequence_number: int = 0
+    delta: str
+    logprobs: list[dict[str, Any]]
+
+
+class OutputTextAnnotationAdded(
+    ContentEvent, kw_only=True, tag="response.output_text.annotation.added"
+):
+    """A citation in the text of a message."""
+
+    content_index: int = 0
+    annotation_index: int
+    annotation: UrlCitation
+
+
+class OutputTextDone(ContentEvent, kw_only=True, tag="response.output_text.done"):
+    """The whole text of a message."""
+
+    content_index: int = 0
+    text: str
+    logprobs: list[dict[str, Any]]
+
+
+class ReasoningTextDelta(Struct, kw_only=True, tag="response.reasoning_text.delta"):
+    """The next text of reasoning."""
+
+    item_id: str
+    output_index: int
+    content_index: int = 0
+    sequence_number: int = 0
+    delta: str
+
+
+class ReasoningTextDone(ContentEvent, kw_only=True, tag="response.reasoning_text.done"):
+    """The whole text of reasoning."""
+
+    content_index: int = 0
+    text: str
+
+
+class SummaryPartEvent(ContentEvent, kw_only=True):
+    """The summary of reasoning."""
+
+    summary_index: int = 0
+    part: SummaryText
+
+
+class SummaryPartAdded(SummaryPartEvent, tag="response.reasoning_summary_part.added"):
+    """A summary begins."""
+
+
+class SummaryPartDone(SummaryPartEvent, tag="response.reasoning_summary_part.done"):
+    """A summary ends."""
+
+
+class SummaryTextDelta(Struct, kw_only=True, tag="response.reasoning_summary_text.delta"):
+    """The next text of a summary."""
+
+    item_id: str
+    output_index: int
+    summary_index: int = 0
+    sequence_number: int = 0
+    delta: str
+
+
+class SummaryTextDone(ContentEvent, kw_only=True, tag="response.reasoning_summary_text.done"):
+    """The whole text of a summary."""
+
+    summary_index: int = 0
+    text: str
+
+
+class FunctionArgumentsDelta(Struct, kw_only=True, tag="response.function_call_arguments.delta"):
+    """The next text of a function's arguments."""
+
+    item_id: str
+    output_index: int
+    sequence_number: int = 0
+    delta: str
+
+
+class FunctionArgumentsDone(
+    ContentEvent, kw_only=True, tag="response.function_call_arguments.done"
+):
+    """The whole arguments of a function."""
+
+    arguments: str
+    name: str
+
+
+class CustomInputDelta(Struct, kw_only=True, tag="response.custom_tool_call_input.delta"):
+    """The next text of a freeform tool's input."""
+
+    item_id: str
+    output_index: int
+    sequence_number: int = 0
+    delta: str
+
+
+class CustomInputDone(ContentEvent, kw_only=True, tag="response.custom_tool_call_input.done"):
+    """The whole input of a freeform tool."""
+
+    input: str
+
+
+class WebSearchInProgress(ContentEvent, tag="response.web_search_call.in_progress"):
+    """A search or a fetch begins."""
+
+
+class WebSearchSearching(ContentEvent, tag="response.web_search_call.searching"):
+    """A search or a fetch runs."""
+
+
+class WebSearchCompleted(ContentEvent, tag="response.web_search_call.completed"):
+    """A search or a fetch has ended."""
+
+
+Delta: TypeAlias = (
+    OutputTextDelta
+    | ReasoningTextDelta
+    | SummaryTextDelta
+    | FunctionArgumentsDelta
+    | CustomInputDelta
+)
+
+
+class ToolCallDispatch(Struct, tag="tool_call_dispatch"):
+    """A complete call once more, on request. It has no number."""
+
+    output_index: int
+    item: Item
+
+
+class ReasoningDispatch(Struct, tag="reasoning_dispatch"):
+    """Finished reasoning once more, on request. It has no number."""
+
+    output_index: int
+    item: Item
+
+
+Event: TypeAlias = (
+    ResponseCreated
+    | ResponseInProgress
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
+    | OutputItemAdded
+    | OutputItemDone
+    | ContentPartAdded
+    | ContentPartDone
+    | OutputTextDelta
+    | OutputTextAnnotationAdded
+    | OutputTextDone
+    | ReasoningTextDelta
+    | ReasoningTextDone
+    | SummaryPartAdded
+    | SummaryPartDone
+    | SummaryTextDelta
+    | SummaryTextDone
+    | FunctionArgumentsDelta
+    | FunctionArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
+    | WebSearchInProgress
+    | WebSearchSearching
+    | WebSearchCompleted
+    | ToolCallDispatch
+    | ReasoningDispatch
+)
+
+
+# Other documents.
 
 
 class Compaction(Struct, kw_only=True):

@@ -67,9 +67,8 @@ class ResponseState:
 
     def cut_by(self, finish: Finish) -> bool:
         """Whether a limit ended the turn early. A prefill, which generates nothing, is not cut."""
-        return (
-            finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT) and not self.shape.prefill
-        )
+        at_limit = finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT)
+        return at_limit and not self.shape.prefill
 
     def finish(self, usage: Usage, *, cut: bool) -> None:
         """Ends the Response of a finished turn. `cut`: a limit ended it early.
@@ -77,37 +76,55 @@ class ResponseState:
         `completed_at` is the time of this call if the answer has a clock, otherwise the time at
         which the answer was created.
         """
-        answer = self.answer
-        self._completed_at = int(answer.now()) if answer.now is not None else answer.created
+        self._completed_at = self.answer.created
+        if self.answer.now is not None:
+            self._completed_at = int(self.answer.now())
         self.usage = usage + self.shape.spent
         self.status = "incomplete" if cut else "completed"
 
     def fail(self, info: ErrorInfo) -> None:
         """Ends the Response with an error."""
-        self.status, self.failure = "failed", info
+        self.status = "failed"
+        self.failure = info
+
+    def last_event(self) -> wire.Event:
+        """The last event of the stream, with the Response."""
+        return _LAST_EVENTS[self.status](response=self.document())
 
     def document(self, status: wire.Status | None = None) -> wire.Answer:
         """The Response object at this moment; `status` overrides the state."""
-        answer, status = self.answer, status or self.status
+        status = status or self.status
+        completed_at = error = incomplete_details = None
+        if status == "completed":
+            completed_at = self._completed_at
+        elif status == "incomplete":
+            incomplete_details = {"reason": "max_output_tokens"}
+        elif status == "failed" and self.failure is not None:
+            error = failure(self.failure)
         return wire.Answer(
-            id=response_id(answer.turn),
-            created_at=answer.created,
+            id=response_id(self.answer.turn),
+            created_at=self.answer.created,
             status=status,
-            completed_at=self._completed_at if status == "completed" else None,
-            error=failure(self.failure)
-            if self.failure is not None and status == "failed"
-            else None,
-            incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
-            model=answer.model,
+            completed_at=completed_at,
+            error=error,
+            incomplete_details=incomplete_details,
+            model=self.answer.model,
             output=list(self.items),
             **self.shape.echo,
             prompt_cache_diagnostics=self.diagnostics,
-            usage=None if self.usage is None else _usage(self.usage),
-            **(self.tokens.prompt() | self.tokens.output() if self.ended else {}),
+            usage=_usage(self.usage),
+            **self._token_ids(),
         )
 
+    def _token_ids(self) -> dict[str, Any]:
+        if not self.ended:
+            return {}
+        return self.tokens.prompt() | self.tokens.output()
 
-def _usage(usage: Usage) -> wire.Usage:
+
+def _usage(usage: Usage | None) -> wire.Usage | None:
+    if usage is None:
+        return None
     return wire.Usage(
         usage.prompt,
         {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -115,3 +132,10 @@ def _usage(usage: Usage) -> wire.Usage:
         {"reasoning_tokens": usage.reasoning},
         usage.prompt + usage.output,
     )
+
+
+_LAST_EVENTS: dict[wire.Status, type[wire.LastEvent]] = {
+    "completed": wire.ResponseCompleted,
+    "incomplete": wire.ResponseIncomplete,
+    "failed": wire.ResponseFailed,
+}

@@ -1,72 +1,57 @@
-"""Writes the events of a stream, and splits a stream into its events."""
+"""Encodes the events of a stream, and splits a stream into its events."""
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw
 
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.apis.responses import wire
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no
 other type without content; openai-python and the AI SDK skip it."""
+Plain: TypeAlias = tuple[bytes, bytes]
+"""The bytes of a delta before its number, and after its text."""
+_NAMES: dict[type, bytes] = {
+    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire.Event)
+}
 _encode = msgspec.json.Encoder().encode
 
 
-class EventWriter:
-    """Writes the events of one stream."""
+class EventEncoder:
+    """Numbers and encodes the events of one stream."""
 
-    def __init__(self, answer: AnswerInfo) -> None:
-        self._dispatched = {
-            "tool_call_dispatch": answer.dispatch,
-            "reasoning_dispatch": answer.dispatch_reasoning,
-        }
+    def __init__(self) -> None:
         self.number = 0
         """The `sequence_number` of the next event."""
-        self._out: list[bytes] = []
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        """Writes the event `response.{name}`."""
-        event = name.encode()
-        self._out.append(
-            b'event: response.%b\ndata: {"type":"response.%b","sequence_number":%d,%b\n\n'
-            % (event, event, self.number, _encode(fields)[1:])
-        )
-        self.number += 1
+    def encode(self, events: Sequence[wire.Event]) -> bytes:
+        """The bytes of the next events; `[DONE]` follows the last event of a stream."""
+        return b"".join([self._frame(event) for event in events])
 
-    def item(self, step: Literal["added", "done"], index: int, item: Raw) -> None:
-        """Writes that an item was added or is done."""
-        self.event(f"output_item.{step}", {"output_index": index, "item": item})
+    def _frame(self, event: wire.Event) -> bytes:
+        if not isinstance(event, wire.ToolCallDispatch | wire.ReasoningDispatch):
+            event.sequence_number = self.number
+            self.number += 1
+        frame = b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event))
+        if isinstance(event, wire.LastEvent):
+            return frame + DONE
+        return frame
 
-    def delta(self, head: bytes, text: str, tail: bytes) -> None:
-        """Writes a piece of an item; `head` and `tail`: the bytes around its number and text, from
-        the item."""
-        self._out.append(b'%b%d,"delta":%b%b' % (head, self.number, _encode(text), tail))
-        self.number += 1
-
-    def dispatch(self, name: str, index: int, item: Raw) -> None:
-        """Writes a finished item again, for operators and clients that requested it. The event has
-        no number."""
-        if self._dispatched[name]:
-            data = _encode({"type": name, "output_index": index, "item": item})
-            self._out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
-
-    def end(self) -> None:
-        """Writes the end of the stream."""
-        self._out.append(DONE)
-
-    def take(self) -> bytes:
-        """Returns the events since the last call."""
-        data = b"".join(self._out)
-        self._out.clear()
-        return data
+    def encode_plain(self, plain: Plain, text: str) -> bytes:
+        """The bytes of one delta: those of its event, in half the time."""
+        before, after = plain
+        number = self.number
+        self.number = number + 1
+        return b'%b%d,"delta":%b%b' % (before, number, _encode(text), after)
 
 
-def delta_head(event: str, id: str, index: int, place: str = "") -> bytes:
-    """The beginning of a delta event, up to its number. `place`: of the text in the item."""
-    members = f'"type":"{event}","item_id":"{id}","output_index":{index}{place}'
-    return f'event: {event}\ndata: {{{members},"sequence_number":'.encode()
+def plain_delta(delta: wire.Delta) -> Plain:
+    """The bytes around number and text of every delta like this one, which has neither."""
+    frame = b"event: %b\ndata: %b\n\n" % (_NAMES[type(delta)], _encode(delta))
+    before, _, after = frame.partition(b'0,"delta":""')
+    return before, after
 
 
 def payloads(rendered: bytes) -> list[bytes]:

@@ -1,10 +1,10 @@
-"""Renders output items: the events of each while its block is open, and its JSON in the Response.
+"""Renders messages and reasoning: the events of each while its block is open, and its item in the
+Response.
 
-A text or reasoning item opens with its first character, so it is never empty. The text does not
-depend on how the turn's events were split.
+Such an item opens with its first character, so it is never empty. The text does not depend on how
+the turn's events were split.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,17 +14,16 @@ from msgspec import Raw, Struct
 from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
-from services.frontend.apis.responses.render.events import EventWriter, delta_head
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.render.citations import url_citations
+from services.frontend.apis.responses.render.events import Plain, plain_delta
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.openai.chunks import logprob
+from services.frontend.turns.interfaces import AnswerInfo
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block that was open when the turn ended."""
 _encode = msgspec.json.Encoder().encode
-
-
-_ENDS = r"(?![A-Za-z0-9_/]|[-.?#&=%~+:@][A-Za-z0-9_/%])"
-"""Matches where a URL ends: no character follows that would make it longer."""
 
 
 class ResponsesShape(Struct, frozen=True):
@@ -53,218 +52,209 @@ class ResponsesShape(Struct, frozen=True):
     """The usage of making `before`."""
 
 
-class OutputItem(ABC):
-    """One block of the turn as an output item. It writes its own events."""
+class ItemPlace(Struct, frozen=True):
+    """The answer that an item belongs to, and its place there."""
 
-    delta = ""
-    """The event of a piece of text; empty for items that are sent when they are complete."""
-    place = ""
-    """Members of that event: the place of the text in the item."""
-    dispatch = ""
-    """The event that repeats the finished item for clients that request it."""
+    answer: AnswerInfo
+    shape: ResponsesShape
+    turn: str
+    """The id of the item's turn. Each round of hosted tools is a turn."""
+    index: int
+    """The position in the Response's `output`."""
 
-    def __init__(self, writer: EventWriter, id: str, index: int) -> None:
-        """`index`: its position in the Response's `output`."""
-        self.writer = writer
-        self.id = id
-        self.index = index
+    def item_id(self, prefix: str) -> str:
+        """The id of the item at this place."""
+        return f"{prefix}_{self.turn}{self.index:03d}"
+
+
+class OpenItem(ABC):
+    """One block of the turn as an output item. Its methods append its events to `out`."""
+
+    plain: Plain | None = None
+    """Set if the next piece only has to be appended to `pieces` and sent between these bytes."""
+
+    def __init__(self, prefix: str, place: ItemPlace) -> None:
+        """`prefix`: of the item's id."""
+        self.id = place.item_id(prefix)
+        self.index = place.index
         self.pieces: list[str] = []
-        self.head = delta_head(f"response.{self.delta}.delta", id, index, self.place)
-        self.tail = b"}\n\n"
-        self.plain = False
-        """Whether the next piece only has to be appended to `pieces` and written between `head` and
-        `tail`."""
 
     @property
     def text(self) -> str:
-        """The text that was sent so far."""
+        """The text so far."""
         return "".join(self.pieces)
 
-    def begin(self) -> None:  # noqa: B027  other items begin with their first character
+    def begin(self, out: list[wire.Event]) -> None:  # noqa: B027  items of text begin later
         """Begins a call."""
 
-    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """Adds the next piece."""
-        if text:
-            self.pieces.append(text)
-            if self.delta:
-                self.writer.delta(self.head, text, self.tail)
-
-    def end(self, stop: BlockStop) -> Raw | None:
-        """Ends the item, and returns its `final` form."""
-        item = self.final(stop)
-        if item is not None and self._end_content(item, stop):
-            self.writer.item("done", self.index, item)
-            if self.dispatch:
-                self.writer.dispatch(self.dispatch, self.index, item)
-        return item
+    @abstractmethod
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
+        """Adds the next piece. `tokens`: as in `Delta.logprobs`."""
 
     @abstractmethod
-    def final(self, stop: BlockStop) -> Raw | None:
-        """The item in the Response; None where it has none."""
+    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+        """Ends the item. Returns it for the Response; None where it has none.
 
-    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        """Writes the events that repeat the content. Returns whether `output_item.done` follows:
-        agents run calls on it, so a cut-off call that looks complete has none."""
-        return True
+        Agents run calls on `output_item.done`, so a cut-off call that looks complete has none.
+        """
 
-    def _event(self, name: str, fields: dict[str, Any]) -> None:
-        self.writer.event(name, {"item_id": self.id, "output_index": self.index, **fields})
+    @abstractmethod
+    def cut_off(self) -> wire.OutputItem | None:
+        """The item of a turn that ended before it; None where the Response has none."""
+
+    def _added(self, item: wire.OutputItem) -> wire.OutputItemAdded:
+        return wire.OutputItemAdded(output_index=self.index, item=encode_item(item))
+
+    def _done(self, item: Raw) -> wire.OutputItemDone:
+        return wire.OutputItemDone(output_index=self.index, item=item)
 
 
-class MessageItem(OutputItem):
+class OpenMessage(OpenItem):
     """Text for the user."""
 
-    delta = "output_text"
-    place = ',"content_index":0'
-
-    def __init__(self, writer: EventWriter, turn: str, index: int, shape: ResponsesShape) -> None:
-        super().__init__(writer, f"msg_{turn}{index:03d}", index)
-        self.tail = b',"logprobs":[]}\n\n'
-        self.annotations: list[dict[str, Any]] = []
-        """Must be set before `end`."""
+    def __init__(self, place: ItemPlace, titles: Mapping[str, str]) -> None:
+        """`titles`: the titles of pages that searches found, by URL."""
+        super().__init__("msg", place)
+        self._titles = titles
+        self._with_logprobs = place.shape.logprobs
         self._logprobs: list[dict[str, Any]] = []
-        self._with_logprobs = shape.logprobs
 
     @override
-    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
+        if not text and not self.pieces:
+            return
+        logprobs: list[dict[str, Any]] = []
+        if self._with_logprobs:
+            logprobs = [logprob(token) for token in tokens]
         if text and not self.pieces:
-            self.writer.item("added", self.index, self._json("in_progress"))
-            self._event("content_part.added", {"content_index": 0, "part": self._part()})
-            self.plain = not self._with_logprobs
-        if self._with_logprobs and (text or self.pieces):
-            new = [*map(logprob, logprobs)]
-            self._logprobs += new
-            self.tail = b',"logprobs":%b}\n\n' % _encode(new)
-        super().add(text)
+            self._open(out)
+        self._logprobs += logprobs
+        if text:
+            self.pieces.append(text)
+            out.append(self._delta(text, logprobs))
+
+    def _open(self, out: list[wire.Event]) -> None:
+        opening = wire.TextPart("", [], [])
+        out.append(self._added(self._item("in_progress", [])))
+        out.append(wire.ContentPartAdded(item_id=self.id, output_index=self.index, part=opening))
+        if not self._with_logprobs:
+            self.plain = plain_delta(self._delta("", []))
 
     @override
-    def final(self, stop: BlockStop) -> Raw | None:
-        return (
-            self._json("completed" if stop.complete else "incomplete", self._part())
-            if self.pieces
-            else None
+    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+        if not self.pieces:
+            return None
+        id, index = self.id, self.index
+        citations = url_citations(self.text, self._titles)
+        part = self._part(citations)
+        for at, citation in enumerate(citations):
+            out.append(
+                wire.OutputTextAnnotationAdded(
+                    item_id=id, output_index=index, annotation_index=at, annotation=citation
+                )
+            )
+        out.append(
+            wire.OutputTextDone(
+                item_id=id, output_index=index, text=part.text, logprobs=self._logprobs
+            )
+        )
+        out.append(wire.ContentPartDone(item_id=id, output_index=index, part=part))
+        status: wire.ItemStatus = "completed" if stop.complete else "incomplete"
+        item = encode_item(self._item(status, [part]))
+        out.append(self._done(item))
+        return item
+
+    @override
+    def cut_off(self) -> wire.OutputMessage | None:
+        if not self.pieces:
+            return None
+        return self._item("incomplete", [self._part([])])
+
+    def _delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire.OutputTextDelta:
+        return wire.OutputTextDelta(
+            item_id=self.id, output_index=self.index, delta=text, logprobs=logprobs
         )
 
-    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        for index, annotation in enumerate(self.annotations):
-            fields = {"content_index": 0, "annotation_index": index, "annotation": annotation}
-            self._event("output_text.annotation.added", fields)
-        self._event(
-            "output_text.done", {"content_index": 0, "text": self.text, "logprobs": self._logprobs}
-        )
-        self._event("content_part.done", {"content_index": 0, "part": self._part()})
-        return True
+    def _part(self, citations: list[wire.UrlCitation]) -> wire.TextPart:
+        return wire.TextPart(self.text, citations, self._logprobs)
 
-    def _part(self) -> dict[str, Any]:
-        return {
-            "type": "output_text",
-            "text": self.text,
-            "annotations": self.annotations,
-            "logprobs": self._logprobs,
-        }
-
-    def _json(self, status: str, *content: dict[str, Any]) -> Raw:
-        return raw(
-            {
-                "id": self.id,
-                "type": "message",
-                "status": status,
-                "role": "assistant",
-                "content": content,
-            }
-        )
+    def _item(self, status: wire.ItemStatus, content: list[wire.TextPart]) -> wire.OutputMessage:
+        return wire.OutputMessage(id=self.id, status=status, content=content)
 
 
-class ReasoningItem(OutputItem):
+class OpenReasoning(OpenItem):
     """Reasoning. A requested summary is the whole reasoning: pieces are sent as pieces of the
     summary, and the raw text follows at the end. If both were sent in pieces, OpenClaw would show
     the text twice; the AI SDK and Codex show only the summary."""
 
-    dispatch = "reasoning_dispatch"
-
-    def __init__(self, writer: EventWriter, turn: str, index: int, shape: ResponsesShape) -> None:
-        self._summary, self._sealed = shape.summary, shape.sealed
-        self.delta = "reasoning_summary_text" if shape.summary else "reasoning_text"
-        self.place = ',"summary_index":0' if shape.summary else ',"content_index":0'
-        super().__init__(writer, f"rs_{turn}{index:03d}", index)
+    def __init__(self, place: ItemPlace) -> None:
+        super().__init__("rs", place)
+        self._summary = place.shape.summary
+        self._sealed = place.shape.sealed
+        self._dispatched = place.answer.dispatch_reasoning
 
     @override
-    def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        if text and not self.pieces:
-            self.writer.item(
-                "added", self.index, raw({"id": self.id, "type": "reasoning", "summary": []})
-            )
-            self._event(
-                "content_part.added", {"content_index": 0, "part": _part("reasoning_text", "")}
-            )
-            if self._summary:
-                self._event(
-                    "reasoning_summary_part.added",
-                    {"summary_index": 0, "part": _part("summary_text", "")},
-                )
-            self.plain = True
-        super().add(text)
-
-    @override
-    def final(self, stop: BlockStop) -> Raw | None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
+        if not text:
+            return
         if not self.pieces:
-            return None
-        text = Raw(_encode(self.text))
-        summary = [_part("summary_text", text)] if self._summary else []
-        content = [_part("reasoning_text", text)]
-        item: dict[str, Any] = {
-            "id": self.id,
-            "type": "reasoning",
-            "summary": summary,
-            "content": content,
-        }
-        if self._sealed:
-            item["encrypted_content"] = stop.seal
-        if not stop.complete:
-            item["status"] = "incomplete"
-        return raw(item)
+            self._open(out)
+        self.pieces.append(text)
+        out.append(self._delta(text))
 
-    def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        text = self.text
-        self._event("reasoning_text.done", {"content_index": 0, "text": text})
-        self._event(
-            "content_part.done", {"content_index": 0, "part": _part("reasoning_text", text)}
+    def _open(self, out: list[wire.Event]) -> None:
+        id, index = self.id, self.index
+        out.append(self._added(wire.OutputReasoning(id=id, summary=[])))
+        out.append(
+            wire.ContentPartAdded(item_id=id, output_index=index, part=wire.ReasoningText(""))
         )
         if self._summary:
-            self._event("reasoning_summary_text.done", {"summary_index": 0, "text": text})
-            self._event(
-                "reasoning_summary_part.done",
-                {"summary_index": 0, "part": _part("summary_text", text)},
+            out.append(
+                wire.SummaryPartAdded(item_id=id, output_index=index, part=wire.SummaryText(""))
             )
-        return True
+        self.plain = plain_delta(self._delta(""))
+
+    @override
+    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+        if not self.pieces:
+            return None
+        id, index, text = self.id, self.index, self.text
+        content = wire.ReasoningText(text)
+        out.append(wire.ReasoningTextDone(item_id=id, output_index=index, text=text))
+        out.append(wire.ContentPartDone(item_id=id, output_index=index, part=content))
+        if self._summary:
+            summary = wire.SummaryText(text)
+            out.append(wire.SummaryTextDone(item_id=id, output_index=index, text=text))
+            out.append(wire.SummaryPartDone(item_id=id, output_index=index, part=summary))
+        item = encode_item(self._item(stop))
+        out.append(self._done(item))
+        if self._dispatched:
+            out.append(wire.ReasoningDispatch(index, item))
+        return item
+
+    @override
+    def cut_off(self) -> wire.OutputReasoning | None:
+        if not self.pieces:
+            return None
+        return self._item(CUT_OFF)
+
+    def _delta(self, text: str) -> wire.SummaryTextDelta | wire.ReasoningTextDelta:
+        if self._summary:
+            return wire.SummaryTextDelta(item_id=self.id, output_index=self.index, delta=text)
+        return wire.ReasoningTextDelta(item_id=self.id, output_index=self.index, delta=text)
+
+    def _item(self, stop: BlockStop) -> wire.OutputReasoning:
+        text = self.text
+        item = wire.OutputReasoning(id=self.id, summary=[], content=[wire.ReasoningText(text)])
+        if self._summary:
+            item.summary = [wire.SummaryText(text)]
+        if self._sealed:
+            item.encrypted_content = stop.seal
+        if not stop.complete:
+            item.status = "incomplete"
+        return item
 
 
-def raw(item: dict[str, Any]) -> Raw:
+def encode_item(item: wire.OutputItem) -> Raw:
     """The JSON of an item."""
     return Raw(_encode(item))
-
-
-def _part(kind: str, text: str | Raw) -> dict[str, Any]:
-    return {"type": kind, "text": text}
-
-
-def url_citations(text: str, titles: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The `url_citation` annotations of a text, in its order. `titles`: the titles of pages by URL.
-
-    A citation covers a Markdown link with the URL, or else the URL. Indexes count characters; the
-    end is exclusive.
-    """
-    written = [url for url in titles if url in text]
-    if not written:
-        return []
-    urls = "|".join(map(re.escape, sorted(written, key=len, reverse=True)))
-    pattern = re.compile(
-        rf"\[[^\[\]\n]*\]\(<?(?P<linked>{urls}){_ENDS}>?[^()\n]*\)|(?P<bare>{urls}){_ENDS}"
-    )
-    citations = []
-    for match in pattern.finditer(text):
-        url = match["linked"] or match["bare"]
-        place = {"start_index": match.start(), "end_index": match.end()}
-        citations.append({"type": "url_citation", **place, "url": url, "title": titles[url]})
-    return citations

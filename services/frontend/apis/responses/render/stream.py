@@ -32,46 +32,39 @@ from schemas.events import (
     TurnEvent,
 )
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.render.calls import (
-    ID_PREFIXES,
-    BuiltInItem,
-    CustomItem,
-    FunctionItem,
-    SearchItem,
-    results_item,
-)
+from services.frontend.apis.responses.render.calls import open_call
 from services.frontend.apis.responses.render.document import ResponseState, diagnostics
-from services.frontend.apis.responses.render.events import EventWriter
+from services.frontend.apis.responses.render.events import EventEncoder
 from services.frontend.apis.responses.render.items import (
     CUT_OFF,
-    MessageItem,
-    OutputItem,
-    ReasoningItem,
+    ItemPlace,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
     ResponsesShape,
-    url_citations,
+    encode_item,
 )
+from services.frontend.apis.responses.render.searches import OpenSearch, results_item
 from services.frontend.apis.responses.request.items import TextSealer, seal_summary
-from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
-_encode = msgspec.json.Encoder().encode
 
 
-class ResponsesStream(TurnRenderer[None], Renderer):
-    """Renders one turn. Events go to its writer instead of `out`."""
+class ResponsesStream(TurnRenderer[wire.Event], Renderer):
+    """Renders one turn."""
 
     def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
         self.state = ResponseState(answer, shape)
-        self._writer = EventWriter(answer)
+        self._encoder = EventEncoder()
         self._turn = answer.turn
         """The id of the current turn, part of the items' ids. Each round of hosted tools is a turn."""
-        self._item: OutputItem | None = None
+        self._item: OpenItem | None = None
         """The item of the open block, or the message with a pending end."""
         self._pending_stop: BlockStop | None = None
         """The end of a message, pending until the next event."""
-        self._searches: dict[str, SearchItem] = {}
+        self._searches: dict[str, OpenSearch] = {}
         """Searches without results yet, by call id."""
         self._titles: dict[str, str] = {}
         """Titles of pages that searches found, by URL."""
@@ -79,160 +72,149 @@ class ResponsesStream(TurnRenderer[None], Renderer):
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the
         turn."""
-        self.state.tokens.start(prepared[0])
-        if (shape := self.state.shape).compared:
-            self.state.diagnostics = diagnostics(prepared[0].comparison, compacted=shape.compacted)
-        response = Raw(msgspec.json.encode(self.state.document()))
-        self._writer.event("created", {"response": response})
-        self._writer.event("in_progress", {"response": response})
-        for item in self.state.shape.before:
-            self._add_whole(item)
-        return self._writer.take()
+        return self.encode(self.opening(prepared[0]))
+
+    def opening(self, prepared: Prepared) -> list[wire.Event]:
+        """The events of `start`."""
+        shape = self.state.shape
+        self.state.tokens.start(prepared)
+        if shape.compared:
+            self.state.diagnostics = diagnostics(prepared.comparison, compacted=shape.compacted)
+        response = self.state.document()
+        out: list[wire.Event] = [
+            wire.ResponseCreated(response=response),
+            wire.ResponseInProgress(response=response),
+        ]
+        for item in shape.before:
+            self._add_whole(item, out)
+        return out
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent as one."""
         item = self._item
-        if (
-            item is not None
-            and item.plain
-            and len(events) == 1
-            and type(first := events[0]) is Delta
-            and first.text
-        ):
-            # Does what `item.add` and `take` do, in half the time.
-            item.pieces.append(first.text)
-            writer = self._writer
-            number = writer.number
-            writer.number = number + 1
-            return b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
-        return b"" if self.state.ended else super().events(events)
+        if item is not None and item.plain is not None and len(events) == 1:
+            first = events[0]
+            if type(first) is Delta and first.text:
+                # Does what `item.add` and `encode` do, in half the time.
+                item.pieces.append(first.text)
+                return self._encoder.encode_plain(item.plain, first.text)
+        return self.encode(self.render(events))
 
     @override
-    def encode(self, events: Sequence[None]) -> bytes:
-        return self._writer.take()
+    def render(self, events: Sequence[TurnEvent]) -> list[wire.Event]:
+        return [] if self.state.ended else super().render(events)
+
+    @override
+    def encode(self, events: Sequence[wire.Event]) -> bytes:
+        return self._encoder.encode(events)
 
     def error(self, info: ErrorInfo) -> bytes:
         """`response.failed`, the last event."""
-        self._fail(info, [])
-        return self._writer.take()
+        out: list[wire.Event] = []
+        self._fail(info, out)
+        return self.encode(out)
 
     def break_off(self) -> bytes:
         """Ends the output of a cancelled turn: writes the pending end of a message. An open item is
         incomplete in the Response."""
+        out: list[wire.Event] = []
         if not self.state.ended:
-            self._break_off()
-        return self._writer.take()
+            self._break_off(out)
+        return self.encode(out)
 
-    def _start(self, event: BlockStart, out: list[None]) -> None:
-        self._close_message()
-        self._item = self._new_item(event)
-        self._item.begin()
+    def _start(self, event: BlockStart, out: list[wire.Event]) -> None:
+        self._close_message(out)
+        self._item = self._open(event)
+        self._item.begin(out)
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[None]) -> None:
+    def _open(self, start: BlockStart) -> OpenItem:
+        place = self._next_place()
+        match start.kind:
+            case "text":
+                return OpenMessage(place, self._titles)
+            case "reasoning":
+                return OpenReasoning(place)
+            case "hosted":
+                return OpenSearch(place, start)
+            case "tool_use":
+                return open_call(place, start)
+
+    def _next_place(self) -> ItemPlace:
+        state = self.state
+        return ItemPlace(state.answer, state.shape, self._turn, len(state.items))
+
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[wire.Event]) -> None:
         if self._item is not None:
-            self._item.add(text, tokens)
+            self._item.add(text, tokens, out)
 
-    def _stop(self, event: BlockStop, out: list[None]) -> None:
-        if isinstance(self._item, MessageItem):
+    def _stop(self, event: BlockStop, out: list[wire.Event]) -> None:
+        if isinstance(self._item, OpenMessage):
             self._pending_stop = event
         else:
-            self._close(event)
+            self._close(event, out)
 
-    def _tokens(self, event: OutputTokens, out: list[None]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[wire.Event]) -> None:
         self.state.tokens.add(event)
 
-    def _new_item(self, start: BlockStart) -> OutputItem:
-        writer, turn, index, shape = (
-            self._writer,
-            self._turn,
-            len(self.state.items),
-            self.state.shape,
-        )
-        if start.kind == "text":
-            return MessageItem(writer, turn, index, shape)
-        if start.kind == "reasoning":
-            return ReasoningItem(writer, turn, index, shape)
-        if start.kind == "hosted":
-            return SearchItem(writer, turn, index, start)
-        name = tool_name(shape.names, start.name or "")
-        kind = (
-            BuiltInItem
-            if name.kind in ID_PREFIXES
-            else CustomItem
-            if name.kind == "custom"
-            else FunctionItem
-        )
-        return kind(writer, turn, index, name, start.call_id or f"call_{turn}{start.block}")
-
-    def _close(self, stop: BlockStop) -> None:
-        item, self._item, self._pending_stop = self._item, None, None
-        if isinstance(item, MessageItem):
-            item.annotations = url_citations(item.text, self._titles)
-        ended = item.end(stop) if item is not None else None
+    def _close(self, stop: BlockStop, out: list[wire.Event]) -> None:
+        item = self._item
+        self._item = None
+        self._pending_stop = None
+        ended = None if item is None else item.end(stop, out)
         if ended is None:
             return
         self.state.items.append(ended)
-        if isinstance(item, SearchItem):
+        if isinstance(item, OpenSearch):
             self._searches[item.call_id] = item
 
-    def _close_message(self) -> None:
+    def _close_message(self, out: list[wire.Event]) -> None:
         """Writes the pending end of a message."""
         if self._pending_stop is not None:
-            self._close(self._pending_stop)
+            self._close(self._pending_stop, out)
 
-    def _add_whole(self, item: Raw) -> None:
+    def _add_whole(self, item: Raw, out: list[wire.Event]) -> None:
         index = len(self.state.items)
-        self._writer.item("added", index, item)
-        self._writer.item("done", index, item)
+        out.append(wire.OutputItemAdded(output_index=index, item=item))
+        out.append(wire.OutputItemDone(output_index=index, item=item))
         self.state.items.append(item)
 
-    def _results(self, event: HostedResults, out: list[None]) -> None:
+    def _results(self, event: HostedResults, out: list[wire.Event]) -> None:
         """Ends the searches that have results, and adds the item that carries the results."""
         carried = [result for result in event.results if result.call_id in self._searches]
         for result in carried:
             search = self._searches.pop(result.call_id)
             self._titles |= {source.url: source.title for source in result.sources}
-            self.state.items[search.index] = search.finish(
-                result, with_sources=self.state.shape.sources
-            )
+            self.state.items[search.index] = search.finish(result, out)
         if carried:
-            self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
+            self._add_whole(encode_item(results_item(self._next_place(), carried)), out)
         self._turn = event.turn
 
-    def _finish(self, event: Finish, out: list[None]) -> None:
+    def _finish(self, event: Finish, out: list[wire.Event]) -> None:
         cut = self.state.cut_by(event)
-        self._close(CUT_OFF if cut or self._pending_stop is None else self._pending_stop)
+        stop = self._pending_stop
+        if cut or stop is None:
+            stop = CUT_OFF
+        self._close(stop, out)
         self.state.finish(event.usage, cut=cut)
-        self._end()
+        out.append(self.state.last_event())
 
-    def _fail(self, info: ErrorInfo, out: list[None]) -> None:
+    def _fail(self, info: ErrorInfo, out: list[wire.Event]) -> None:
         if self.state.ended:
             return
-        self._break_off()
+        self._break_off(out)
         self.state.fail(info)
-        self._end()
+        out.append(self.state.last_event())
 
-    def _break_off(self) -> None:
-        self._close_message()
+    def _break_off(self, out: list[wire.Event]) -> None:
+        self._close_message(out)
         for search in self._searches.values():
-            self.state.items[search.index] = search.json("failed")
+            self.state.items[search.index] = search.fail()
         self._searches.clear()
         # An open item gets no end: agents that retry keep the items that have one.
-        half = self._item.final(CUT_OFF) if self._item is not None else None
+        half = None if self._item is None else self._item.cut_off()
         if half is not None:
-            self.state.items.append(half)
+            self.state.items.append(encode_item(half))
         self._item = None
-
-    def _end(self) -> None:
-        self._writer.event(self.state.status, {"response": self.state.document()})
-        self._writer.end()
-
-
-class _HiddenItem(OutputItem):
-    """A block that is not sent."""
-
-    def final(self, stop: BlockStop) -> None:
-        return None
 
 
 class CompactionStream(ResponsesStream):
@@ -243,32 +225,43 @@ class CompactionStream(ResponsesStream):
     def __init__(self, answer: AnswerInfo, shape: ResponsesShape, sealer: TextSealer) -> None:
         super().__init__(answer, shape)
         self._sealer = sealer
-        self._texts: list[_HiddenItem] = []
+        self._pieces: list[str] = []
+        """The text of the open block."""
+        self._texts: list[list[str]] = []
+        """The pieces of each text."""
 
-    def _new_item(self, start: BlockStart) -> OutputItem:
-        item = _HiddenItem(self._writer, "", 0)
-        if start.kind == "text":
-            self._texts.append(item)
-        return item
+    @override
+    def _start(self, event: BlockStart, out: list[wire.Event]) -> None:
+        self._pieces = []
+        if event.kind == "text":
+            self._texts.append(self._pieces)
 
-    def _finish(self, event: Finish, out: list[None]) -> None:
-        summary = "\n".join(text for item in self._texts if (text := item.text)).strip()
+    @override
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[wire.Event]) -> None:
+        self._pieces.append(text)
+
+    @override
+    def _stop(self, event: BlockStop, out: list[wire.Event]) -> None:
+        self._pieces = []
+
+    @override
+    def _finish(self, event: Finish, out: list[wire.Event]) -> None:
+        texts = ["".join(pieces) for pieces in self._texts]
+        summary = "\n".join(text for text in texts if text).strip()
         if not summary:
             self._fail(NO_SUMMARY, out)
             return
-        sealed = seal_summary(self._sealer, summary)
-        item = {
-            "id": f"cmp_{self.state.answer.turn}000",
-            "type": "compaction",
-            "encrypted_content": sealed,
-        }
-        self._add_whole(Raw(msgspec.json.encode(item)))
+        item = wire.OutputCompaction(
+            id=f"cmp_{self.state.answer.turn}000",
+            encrypted_content=seal_summary(self._sealer, summary),
+        )
+        self._add_whole(encode_item(item), out)
         self.state.finish(event.usage, cut=False)  # a summary is used even if it reached the limit
-        self._end()
+        out.append(self.state.last_event())
 
 
 class ResponsesCollector(Collector):
-    """Collects one turn into a document, from the final state of the stream, so that both agree."""
+    """Collects one turn into a document: the Response in the last event of its stream."""
 
     def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
         """`user_messages`: set for POST /v1/responses/compact: the messages that its document
@@ -278,18 +271,19 @@ class ResponsesCollector(Collector):
 
     @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        self.stream.start(prepared)
+        self.stream.opening(prepared[0])
 
     @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        self.stream.events(events, choice)
+        self.stream.render(events)
 
     @override
     def body(self) -> bytes:
         """Raises TurnwireError where a compaction has no summary."""
-        if self.stream.state.failure is not None:
-            raise raised(self.stream.state.failure)
-        document = self.stream.state.document()
+        state = self.stream.state
+        if state.failure is not None:
+            raise raised(state.failure)
+        document = state.document()
         if self._user_messages is None or document.usage is None:
             return msgspec.json.encode(document)
         compaction = wire.Compaction(

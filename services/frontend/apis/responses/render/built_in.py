@@ -1,0 +1,67 @@
+"""Reads the arguments of built-in tools, which have items of their own in place of a function call's.
+
+The model sees such a tool as a function, and may write arguments that the item has no place for.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from services.frontend.apis.responses import wire
+
+ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
+"""Prefixes of item ids, by the kind of built-in tool."""
+
+
+class LocalShellArguments(Struct, omit_defaults=True):
+    """The arguments of `local_shell`."""
+
+    command: list[str]
+    env: dict[str, str] | None = None
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+_local_shell = msgspec.json.Decoder(LocalShellArguments)
+_shell = msgspec.json.Decoder(wire.ShellAction)
+_patch = msgspec.json.Decoder(wire.PatchOperation)
+_object = msgspec.json.Decoder(dict[str, Raw])
+
+
+def built_in_call(kind: str, id: str, call_id: str, arguments: str) -> wire.OutputCall | None:
+    """The item of a complete call; None where the arguments are invalid. `kind`: a key of
+    `ID_PREFIXES`."""
+    try:
+        return _call(kind, id, call_id, arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _call(kind: str, id: str, call_id: str, arguments: str) -> wire.OutputCall:
+    status: wire.ItemStatus = "completed"
+    match kind:
+        case "local_shell":
+            command = _local_shell_action(arguments)
+            return wire.OutputLocalShellCall(id=id, status=status, call_id=call_id, action=command)
+        case "shell":
+            commands = _shell.decode(arguments)
+            return wire.OutputShellCall(id=id, status=status, call_id=call_id, action=commands)
+        case "apply_patch":
+            patch = _patch.decode(arguments)
+            return wire.OutputPatchCall(id=id, status=status, call_id=call_id, operation=patch)
+        case _:
+            query = _object_on_one_line(arguments)
+            return wire.OutputToolSearchCall(id=id, status=status, call_id=call_id, arguments=query)
+
+
+def _local_shell_action(arguments: str) -> dict[str, Any]:
+    action = _local_shell.decode(arguments)
+    return {"type": "exec", **msgspec.to_builtins(action), "env": action.env or {}}
+
+
+def _object_on_one_line(arguments: str) -> Raw:
+    """An event is one line, whatever line breaks the model put between its tokens."""
+    _object.decode(arguments)
+    return Raw(msgspec.json.format(arguments.encode(), indent=-1))

@@ -1,0 +1,75 @@
+"""Renders the output items of searches and fetches that this server runs."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+from typing_extensions import override
+
+from schemas.events import BlockStart, BlockStop, HostedResult, TokenLogprob
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, encode_item
+from services.frontend.hosted.tools import hosted_argument, pack
+
+
+class OpenSearch(OpenItem):
+    """A call of web search or web fetch. The search begins at the end of its block, and ends when
+    its result is there."""
+
+    def __init__(self, place: ItemPlace, start: BlockStart) -> None:
+        super().__init__("ws", place)
+        self.call_id = start.call_id or ""
+        self._kind = start.name or ""
+        self._with_sources = place.shape.sources
+
+    @override
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
+        self.pieces.append(text)
+
+    @override
+    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+        if not stop.complete:
+            return None
+        item = self._item("in_progress")
+        out.append(self._added(item))
+        out.append(wire.WebSearchInProgress(item_id=self.id, output_index=self.index))
+        out.append(wire.WebSearchSearching(item_id=self.id, output_index=self.index))
+        return encode_item(item)
+
+    def finish(self, result: HostedResult, out: list[wire.Event]) -> Raw:
+        """Ends the search, and returns its item."""
+        finished = self._item("failed" if result.error else "completed")
+        if self._with_sources and isinstance(finished.action, wire.SearchAction):
+            finished.action.sources = [wire.UrlSource(source.url) for source in result.sources]
+        item = encode_item(finished)
+        out.append(wire.WebSearchCompleted(item_id=self.id, output_index=self.index))
+        out.append(self._done(item))
+        return item
+
+    def fail(self) -> Raw:
+        """The item of a search that will have no result."""
+        return encode_item(self._item("failed"))
+
+    @override
+    def cut_off(self) -> None:
+        return None
+
+    def _item(self, status: wire.ItemStatus) -> wire.OutputWebSearchCall:
+        return wire.OutputWebSearchCall(id=self.id, status=status, action=self._action())
+
+    def _action(self) -> wire.SearchAction | wire.OpenPageAction:
+        argument = hosted_argument(self._kind, self.text)
+        if self._kind == "web_search":
+            return wire.SearchAction(argument, [argument])
+        return wire.OpenPageAction(argument)
+
+
+def results_item(place: ItemPlace, results: Sequence[HostedResult]) -> wire.OutputReasoning:
+    """The item that carries results to the next request, in the `encrypted_content` of reasoning,
+    which every agent returns unchanged. A `web_search_call` has no member for results, and agents
+    drop members that they do not know."""
+    return wire.OutputReasoning(
+        id=place.item_id("rs"),
+        summary=[],
+        encrypted_content=pack(msgspec.json.encode(results)),
+    )
