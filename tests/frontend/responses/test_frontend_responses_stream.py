@@ -7,9 +7,11 @@ difference.
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from hypothesis import given
@@ -30,9 +32,11 @@ from schemas.events import (
     Usage,
     failure_of,
 )
+from services.frontend.apis.responses import routes
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
+from services.frontend.apis.shared.openapi import document
 from services.frontend.turns.interfaces import AnswerInfo
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "responses" / "turns"
@@ -40,6 +44,7 @@ CASES = sorted(path for path in TURNS.glob("*.json") if not path.name.endswith("
 PREPARED = Prepared(656, 1024)
 PLAIN = {"model": "acme/served-model", "input": "Hi."}
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+OPENAPI = document("1.0", [routes.API])
 _MERGED = (
     "response.output_text.delta",
     "response.reasoning_text.delta",
@@ -155,6 +160,22 @@ def test_every_event_and_document_fits_the_sdks_strict_types(path: Path) -> None
             EVENTS.validate_python(data, strict=False)
     if failure_of(case.events[-1]) is None:
         Response.model_validate(case.document())
+
+
+@pytest.mark.parametrize("path", CASES, ids=named)
+def test_every_event_and_document_has_its_schema_of_the_openapi_document(path: Path) -> None:
+    case = load(path)
+    content = OPENAPI["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]
+    described = content["text/event-stream"]["schema"]["properties"]
+    for data in frames(case.stream([[event] for event in case.events])):
+        assert re.fullmatch(described["event"]["pattern"], data["type"])
+        conforms(data, described["data"]["contentSchema"])
+    if failure_of(case.events[-1]) is None:
+        conforms(case.document(), content["application/json"]["schema"])
+
+
+def conforms(data: Any, schema: dict[str, Any]) -> None:
+    jsonschema.validate(data, {**schema, "components": OPENAPI["components"]})
 
 
 @pytest.mark.parametrize("path", CASES, ids=named)

@@ -8,7 +8,6 @@ from services.frontend.apis.responses.state.server import PATH, RESPONSES, Respo
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
 
 _response = partial(Operation, id="The id of a response.")
-_EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _WEATHER = {"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
@@ -52,7 +51,7 @@ API = Api(
             body=wire.Body,
             example=_TURN,
             answer=wire.Answer,
-            events=_EVENTS,
+            events=wire.Event,
         ),
         Operation(PATH, "Open a WebSocket for responses", "get", upgrade=True),
         Operation(
@@ -74,12 +73,13 @@ API = Api(
             "Retrieve a stored response",
             "get",
             answer=wire.Answer,
-            events=_EVENTS,
+            events=wire.Event,
             query=_FOLLOW,
         ),
         _response(_ONE, "Delete a stored response", "delete", answer=wire.Deleted),
         _response(f"{_ONE}/cancel", "Cancel a background response", answer=wire.Answer),
         _response(_INPUT, "List the input of a response", "get", answer=wire.Items, query=_PAGE),
     ),
+    parts=wire.OUTPUT_ITEMS,
     mount=_mount,
 )

@@ -839,18 +839,19 @@ Delta: TypeAlias = (
 )
 
 
-class ToolCallDispatch(Struct, tag="tool_call_dispatch"):
-    """A complete call once more, on request. It has no number."""
+class Dispatch(Struct):
+    """A finished item once more, on request. The event has no number."""
 
     output_index: int
     item: Item
 
 
-class ReasoningDispatch(Struct, tag="reasoning_dispatch"):
-    """Finished reasoning once more, on request. It has no number."""
+class ToolCallDispatch(Dispatch, tag="tool_call_dispatch"):
+    """A complete call once more."""
 
-    output_index: int
-    item: Item
+
+class ReasoningDispatch(Dispatch, tag="reasoning_dispatch"):
+    """Finished reasoning once more."""
 
 
 Event: TypeAlias = (

@@ -56,9 +56,9 @@ class Operation(Struct, frozen=True):
     """Members of the body that are optional in its type and required by this operation."""
     example: object = None
     """A request body to start with."""
-    events: str = ""
-    """The answer may also be a stream of events: a pattern of their names ("message" for events
-    without one)."""
+    events: object = ""
+    """The answer may also be a stream of events: the union of their types, or a pattern of their
+    names ("message" for events without one)."""
     text: bool = False
     """The answer is text instead of JSON."""
     query: tuple[Query, ...] = ()
@@ -86,6 +86,8 @@ class Api(Struct, frozen=True, kw_only=True):
     """Errors under these paths have its format, even on unknown paths; errors elsewhere have the
     shared format."""
     operations: tuple[Operation, ...]
+    parts: tuple[type, ...] = ()
+    """Types of parts of answers that the types of answers and events do not contain, but name."""
     mount: "Callable[[Mount], None]"
     """Adds the handlers of its operations."""
     enabled: Callable[[FrontendConfig], bool] = lambda _: True

@@ -1,12 +1,14 @@
 """Makes the OpenAPI 3.1 document of a set of APIs. Schemas come from msgspec; this module adds
 paths, answers, errors."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
+from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.mount import Api, Operation
 from services.frontend.http.errors import ErrorFormat
 
@@ -44,9 +46,9 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
         bodies = _schemas([one.body for one in api.operations], api.name, components)
-        contents = _schemas(
-            [one.answer for one in api.operations], api.name, components, answers=True
-        )
+        events = [one.events for one in api.operations if not isinstance(one.events, str)]
+        kinds = [*(one.answer for one in api.operations), *events, *api.parts]
+        contents = _schemas(kinds, api.name, components, answers=True)
         errors = {
             _JSON: {
                 "schema": _schemas([api.errors.schema], "", components, answers=True)[
@@ -55,7 +57,7 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
             }
         }
         for one in api.operations:
-            answers = _answers(one, contents.get(one.answer), api.errors, errors)
+            answers = _answers(one, contents, api.errors, errors)
             paths.setdefault(one.path, {})[one.method] = _operation(
                 one, api, bodies.get(one.body), answers
             )
@@ -137,9 +139,14 @@ def _operation(
 
 
 def _answers(
-    one: Operation, answer: dict[str, Any] | None, format: ErrorFormat, errors: dict[str, Any]
+    one: Operation,
+    contents: Mapping[Any, dict[str, Any]],
+    format: ErrorFormat,
+    errors: dict[str, Any],
 ) -> dict[int, dict[str, Any]]:
+    """`contents`: the schema of each type of an answer or of events."""
     content: dict[str, Any] = {}
+    answer = contents.get(one.answer)
     if one.text:
         content = {
             kind: {"schema": {"type": "string"}}
@@ -148,7 +155,7 @@ def _answers(
     elif answer is not None:
         content = {_JSON: {"schema": answer}}
     if one.events:
-        content["text/event-stream"] = {"schema": _event(one.events)}
+        content["text/event-stream"] = {"schema": _event(one.events, contents)}
     answers = {200: _answer("Success", content)}
     if one.upgrade:
         answers = {
@@ -165,11 +172,16 @@ def _answers(
     return answers
 
 
-def _event(names: str) -> dict[str, Any]:
+def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+    names = events
+    data: dict[str, Any] = {"type": "string"}
+    if not isinstance(events, str):
+        names = f"^({'|'.join(map(re.escape, tags_of(events)))}|message)$"
+        data |= {"contentMediaType": _JSON, "contentSchema": contents[events]}
     return {
         "type": "object",
         "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at the end of some APIs.",
-        "properties": {"event": {"type": "string", "pattern": names}, "data": {"type": "string"}},
+        "properties": {"event": {"type": "string", "pattern": names}, "data": data},
         "required": ["data"],
     }
 

@@ -23,7 +23,6 @@ from schemas.errors import ErrorInfo, ErrorKind, raised
 from schemas.events import (
     BlockStart,
     BlockStop,
-    Delta,
     Finish,
     HostedResults,
     OutputTokens,
@@ -92,12 +91,10 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent as one."""
         item = self._item
-        if item is not None and item.plain is not None and len(events) == 1:
-            first = events[0]
-            if type(first) is Delta and first.text:
-                # Does what `item.add` and `encode` do, in half the time.
-                item.pieces.append(first.text)
-                return self._encoder.encode_plain(item.plain, first.text)
+        if item is not None and item.plain is not None:
+            delta = self._encoder.encode_plain(events, item.plain, item.pieces)
+            if delta:
+                return delta
         return self.encode(self.render(events))
 
     @override
@@ -275,7 +272,7 @@ class ResponsesCollector(Collector):
 
     @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        self.stream.render(events)
+        self.stream.events(events)
 
     @override
     def body(self) -> bytes:
