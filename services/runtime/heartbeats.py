@@ -84,12 +84,11 @@ class Heartbeats:
         self._bus = bus
         self._log = log
         self._auth = HeartbeatAuth(config.heartbeat_key_file, metrics, log)
-        self._other_protocols = OtherProtocols(config.dead_after_s, metrics, log)
         self._liveness = Liveness(config)
         self._announced = False
         """Whether heartbeats are sent by themselves: all subscriptions exist."""
         self._number = 0
-        """Of the newest heartbeat."""
+        """The number of the newest heartbeat."""
         self._timer: asyncio.TimerHandle | None = None
         """Set while a change waits to be sent."""
 
@@ -97,11 +96,11 @@ class Heartbeats:
         state = "cut off" if self.cut_off else "attached"
         return f"heartbeats of {self._stage} {self._process}: {self._number} sent, {state}"
 
-    async def start(self) -> None:
+    async def start(self, others: OtherProtocols) -> None:
         """Subscribes to heartbeats. None is sent before `announce`."""
         await self._bus.subscribe(subjects.own_heartbeats(), self._receive)
         # Apart, because a bus with the permissions of an earlier release refuses this one.
-        await self._bus.subscribe(subjects.heartbeats(), self._receive_of_any_protocol)
+        await self._bus.subscribe(subjects.heartbeats(), others.receive)
 
     @property
     def cut_off(self) -> bool:
@@ -194,10 +193,6 @@ class Heartbeats:
                 callback(now)
         except Exception:  # a listener must not stop the heartbeats
             self._log.exception("process.tick_failed")
-
-    def _receive_of_any_protocol(self, delivery: Delivery) -> None:
-        if not subjects.is_own(delivery.subject):
-            self._other_protocols.receive(delivery.subject)
 
     def _receive(self, delivery: Delivery) -> None:
         heartbeat = self._auth.decode(delivery.subject, delivery.data)

@@ -11,6 +11,7 @@ from cachetools import LRUCache
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
+from services.runtime.bus import Delivery
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -36,8 +37,11 @@ class OtherProtocols:
             metrics, CountCollector({"turnwire_other_protocol_processes": (text, self._living)})
         )
 
-    def receive(self, subject: str) -> None:
-        """Notes a heartbeat."""
+    def receive(self, delivery: Delivery) -> None:
+        """Notes a heartbeat, unless it is of this protocol."""
+        subject = delivery.subject
+        if subjects.is_own(subject):
+            return
         _, logged = self._seen.get(subject, (0.0, False))
         if not logged and self._limit.admit() is not None:  # else at one of its next heartbeats
             protocol, stage, peer = subjects.heartbeat_sender(subject)

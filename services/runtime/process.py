@@ -37,6 +37,7 @@ from services.runtime.observability.telemetry import (
     open_log,
     watch_event_loop,
 )
+from services.runtime.other_protocols import OtherProtocols
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Scope, Tracer
@@ -87,7 +88,8 @@ class Process:
         """Connects and subscribes to heartbeats. The process sends none before `announce`."""
         adopt_library_logs(self.log)
         await self.bus.connect()
-        await self.heartbeats.start()
+        others = OtherProtocols(self.config.bus.dead_after_s, self.metrics, self.log)
+        await self.heartbeats.start(others)
 
     async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> Subscription:
         """Subscribes as `Bus.subscribe`, until the end of the process."""
