@@ -157,7 +157,10 @@ def raised(info: ErrorInfo) -> TurnwireError:
 
 
 def _classes(root: type[TurnwireError]) -> list[type[TurnwireError]]:
-    return [cls for sub in root.__subclasses__() for cls in (sub, *_classes(sub))]
+    classes: list[type[TurnwireError]] = []
+    for child in root.__subclasses__():
+        classes += [child, *_classes(child)]
+    return classes
 
 
 _CLASSES = {cls.kind: cls for cls in _classes(TurnwireError)}

@@ -282,7 +282,8 @@ def blocks_of(events: Iterable[TurnEvent]) -> Iterator[tuple[BlockStart, str, Bl
     texts: list[str] = []
     for event in events:
         if isinstance(event, BlockStart):
-            start, texts = event, []
+            start = event
+            texts = []
         elif isinstance(event, Delta):
             texts.append(event.text)
         elif isinstance(event, BlockStop) and start is not None:

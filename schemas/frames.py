@@ -25,14 +25,13 @@ ABSENT = Raw(b"null")
 
 def pack_ids(ids: Iterable[int]) -> bytes:
     """Packs token ids as little-endian u32 bytes."""
-    packed = (
-        ids
-        if isinstance(ids, array) and ids.typecode == "I" and sys.byteorder == "little"
-        else array("I", ids)
-    )
     if sys.byteorder == "big":
+        packed = array("I", ids)
         packed.byteswap()
-    return packed.tobytes()
+        return packed.tobytes()
+    if isinstance(ids, array) and ids.typecode == "I":
+        return ids.tobytes()
+    return array("I", ids).tobytes()
 
 
 def unpack_ids(packed: bytes) -> list[int]:

@@ -42,7 +42,11 @@ def escape(name: str) -> str:
         return name
     if not name:
         return "="
-    return "".join(c if c in _PLAIN else "".join(f"={b:02X}" for b in c.encode()) for c in name)
+    return "".join(char if char in _PLAIN else _escape_char(char) for char in name)
+
+
+def _escape_char(char: str) -> str:
+    return "".join(f"={byte:02X}" for byte in char.encode())
 
 
 def unescape(token: str) -> str:
@@ -68,16 +72,20 @@ def _two(kind: str) -> Callable[[str, str], str]:
     return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
 
 
-turn, count, tokenize, detokenize = (
-    _two("turn"),
-    _two("count"),
-    _two("tokenize"),
-    _two("detokenize"),
-)
-generate, kv, kv_snapshot = _two("gen"), _two("kv"), _two("kvall")
-replay, credit, heartbeat = _two("replay"), _two("credit"), _two("beat")
-tokens, events = _one("tok"), _one("evt")
-cancel, ledger = _one("cancel"), _one("ledger")
+turn = _two("turn")
+count = _two("count")
+tokenize = _two("tokenize")
+detokenize = _two("detokenize")
+generate = _two("gen")
+kv = _two("kv")
+kv_snapshot = _two("kvall")
+replay = _two("replay")
+credit = _two("credit")
+heartbeat = _two("beat")
+tokens = _one("tok")
+events = _one("evt")
+cancel = _one("cancel")
+ledger = _one("ledger")
 
 
 def own_heartbeats() -> str:

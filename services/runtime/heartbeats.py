@@ -100,7 +100,9 @@ class Heartbeats:
         """Subscribes to heartbeats. None is sent before `announce`."""
         await self._bus.subscribe(subjects.own_heartbeats(), self._receive)
         # Apart, because a bus with the permissions of an earlier release refuses this one.
-        await self._bus.subscribe(subjects.heartbeats(), others.receive)
+        await self._bus.subscribe(
+            subjects.heartbeats(), lambda delivery: others.receive(delivery.subject)
+        )
 
     @property
     def cut_off(self) -> bool:

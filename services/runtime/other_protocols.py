@@ -11,7 +11,6 @@ from cachetools import LRUCache
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
-from services.runtime.bus import Delivery
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -37,9 +36,8 @@ class OtherProtocols:
             metrics, CountCollector({"turnwire_other_protocol_processes": (text, self._living)})
         )
 
-    def receive(self, delivery: Delivery) -> None:
+    def receive(self, subject: str) -> None:
         """Notes a heartbeat, unless it is of this protocol."""
-        subject = delivery.subject
         if subjects.is_own(subject):
             return
         _, logged = self._seen.get(subject, (0.0, False))
