@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, field
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
-from schemas.events import FinishReason, PromptComparison, TurnEvent
+from schemas.events import Failed, FinishReason, PromptComparison, TurnEvent
 from schemas.ledger import LedgerContext
 
 ABSENT = Raw(b"null")
@@ -355,5 +355,25 @@ class EventFrame(Struct, frozen=True, omit_defaults=True):
 
     sender: str
     seq: int
-    """As in a `TokenFrame`; 0: a preprocessor's refusal, to which the frontend replies."""
+    """As in a `TokenFrame`; 0: the frame is in no stream (`refusal`, `probe`)."""
     entries: list[EventEntry] = field(default_factory=list)
+
+    @classmethod
+    def refusal(cls, sender: str, turn: str, attempt: int, error: ErrorInfo) -> "EventFrame":
+        """Makes the frame that fails an attempt which no parser has. The frontend replies to it."""
+        return cls(sender, 0, [EventEntry(turn, attempt, [Failed(error)])])
+
+    @classmethod
+    def probe(cls, sender: str) -> "EventFrame":
+        """Makes a frame without content: NATS reports whether a frontend subscribes to it."""
+        return cls(sender, 0)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the frame is one of `refusal`."""
+        return self.seq == 0 and bool(self.entries)
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the frame is one of `probe`."""
+        return self.seq == 0 and not self.entries

@@ -20,7 +20,9 @@ SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
 SENDING = "services/preprocessor/sending.py"
 HOLDING = "services/preprocessor/holding.py"
-GATEWAY = "services/frontend/turns/gateway.py"
+OPEN_TURNS = "services/frontend/turns/open_turns.py"
+ATTEMPTS = "services/frontend/turns/attempts.py"
+EVENT_RECEIVER = "services/frontend/turns/event_receiver.py"
 WATCH = "services/frontend/turns/process_watch.py"
 STAGE_WAIT = "services/frontend/turns/stage_wait.py"
 STORE = "services/frontend/apis/responses/state/store.py"
@@ -313,33 +315,33 @@ PREPROCESSOR_MUTANTS = [
 FRONTEND_MUTANTS = [
     Mutant(
         "does not number its attempts",
-        GATEWAY,
+        OPEN_TURNS,
         "turn.attempt = Attempt(number + 1)",
         "turn.attempt = Attempt(number)",
     ),
     Mutant(
         "does not wait for a worker that continues a turn",
-        GATEWAY,
-        " + self._config.bus.recovery_s\n\n        async def resume()",
-        "\n\n        async def resume()",
+        ATTEMPTS,
+        "Search(until=now + self._config.bus.recovery_s)",
+        "Search(until=now)",
     ),
     Mutant(
         "gives up a turn at its first lost worker",
-        GATEWAY,
-        "if turn.failures >= self._config.attempts:\n            self._fail",
-        "if turn.failures >= 1:\n            self._fail",
+        ATTEMPTS,
+        "if turn.failures >= self._config.attempts:\n            self._turns.fail",
+        "if turn.failures >= 1:\n            self._turns.fail",
     ),
     Mutant(
         "waits for ever for a parser that took it for dead",
-        GATEWAY,
-        '            self._on_tokens_lost(turn, "this server was cut off from the turn")\n',
+        EVENT_RECEIVER,
+        '            self._attempts.tokens_lost(turn, "this server was cut off from the turn")\n',
         "            pass\n",
     ),
     Mutant(
         "ends a turn when its parser is late",
         WATCH,
-        "if attempt.lost_s > bus.recovery_s:",
-        "if attempt.lost_s > bus.beat_interval_s:",
+        "if stream.lost_s > self._bus.recovery_s:",
+        "if stream.lost_s > self._bus.beat_interval_s:",
     ),
     Mutant(
         "does not wait for a stage that is expected back",

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from services.frontend.turns.turn_state import TRANSITIONS, Event, State
+from services.frontend.turns.turn_state import TRANSITIONS
 
 
 def drawing() -> str:
@@ -10,7 +10,9 @@ def drawing() -> str:
     lines = [
         (
             state,
-            ", ".join(shown(event) for event, following in events.items() if following is after),
+            ", ".join(
+                words(event.name) for event, following in events.items() if following is after
+            ),
             after,
         )
         for state, events in TRANSITIONS.items()
@@ -18,15 +20,18 @@ def drawing() -> str:
     ]
     width = max(len(events) for _, events, _ in lines)
     return "\n".join(
-        f"{shown(state) if first else '':9} ── {events} {'─' * (width - len(events))}──▶ {shown(after)}"
+        f"{words(state.__name__) if first else '':9} ── {events} "
+        f"{'─' * (width - len(events))}──▶ {words(after.__name__)}"
         for state, group in groupby(lines, key=lambda line: line[0])
-        for first, (_, events, after) in zip((True, *[False] * len(State)), group, strict=False)
+        for first, (_, events, after) in zip(
+            (True, *[False] * len(TRANSITIONS)), group, strict=False
+        )
     )
 
 
-def shown(member: State | Event) -> str:
-    """A member's name as words."""
-    return member.name.lower().replace("_", " ")
+def words(name: str) -> str:
+    """A name as words."""
+    return name.lower().replace("_", " ")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from tests.pipeline.client import Client
 from tests.pipeline.counting import Model
 from tests.pipeline.local import Local
 from tests.pipeline.stack import Stack
+from tests.strict_states import strict_states
+
+__all__ = ["strict_states"]
 
 AGENT = "acme/agent"
 """Model name of the scripted agent in the tests of real clients."""

@@ -13,11 +13,10 @@ from typing_extensions import override
 from schemas import subjects
 from schemas.control import Stage
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
-from schemas.events import Prepared
 from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
 from services.frontend.turns.interfaces import Admitted, TextService
 from services.frontend.turns.stage_wait import INNER_STAGES, StageWait
-from services.frontend.turns.turn_state import BusTurn, Event
+from services.frontend.turns.turn_state import BusTurn, Event, Outcome, failure
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
@@ -34,6 +33,37 @@ one."""
 
 _decode_text = msgspec.json.Decoder(TextReply).decode
 _encode = msgspec.json.Encoder().encode
+
+
+class _AttemptRequest:
+    """The request of one attempt: what its preprocessor replies, and the time limit of the prompt.
+
+    A reply may come after the outcome of the attempt, or never.
+    """
+
+    def __init__(self, turn: BusTurn) -> None:
+        self._turn = turn
+        self._attempt = turn.attempt
+        self._timer: asyncio.TimerHandle | None = None
+
+    def on_reply(self, reply: bytes | TurnwireError) -> None:
+        """Fails the attempt, or starts its time limit."""
+        if isinstance(reply, TurnwireError):
+            self._turn.fail_attempt(self._attempt, Event.REFUSED, reply)
+        elif not self._attempt.is_settled:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(PREPARE_TIMEOUT_S, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        # rare: an accepted prompt is not ready in time
+        late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
+        if self._turn.fail_attempt(self._attempt, Event.TIMED_OUT, late):
+            self._turn.failures += 1
+
+    def stop_timer(self) -> None:
+        """Ends the time limit."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class PreprocessorClient(TextService):
@@ -103,42 +133,22 @@ class PreprocessorClient(TextService):
             await asyncio.sleep(PAUSE_S)
         return chosen
 
-    async def prepare(self, turn: BusTurn) -> Prepared:
-        """Sends the turn's current attempt to its preprocessor; returns once a worker has it.
-
-        Raises:
-            TimedOut, Unavailable: another preprocessor may succeed.
-            TurnwireError: the turn was refused.
-        """
+    async def prepare(self, turn: BusTurn) -> Outcome:
+        """Sends the turn's current attempt to its preprocessor; returns once a worker has it, or
+        the attempt has failed."""
+        preprocessor = turn.attempt.preprocessor
+        request = _AttemptRequest(turn)
+        try:
+            forget = self._process.bus.ask(
+                subjects.turn(turn.card.name, preprocessor),
+                _encode(turn.request(self._process.id)),
+                self._config.accept_timeout_s,
+                request.on_reply,
+            )
+        except TurnwireError as error:
+            return failure(error)  # the request was not sent, which leaves the turn as it was
+        outcome = turn.request_sent()
         loop = asyncio.get_running_loop()
-        attempt = turn.attempt
-        outcome: asyncio.Future[Prepared] = loop.create_future()
-        preprocessor = attempt.preprocessor
-        timer: asyncio.TimerHandle | None = None
-
-        def on_reply(answer: bytes | TurnwireError) -> None:
-            # May arrive after the outcome, or never.
-            nonlocal timer
-            if isinstance(answer, TurnwireError):
-                turn.take_failure(attempt, Event.REFUSED, answer)
-            elif not outcome.done():
-                timer = loop.call_later(PREPARE_TIMEOUT_S, on_timeout)
-
-        def on_timeout() -> None:
-            # rare: an accepted prompt is not ready in time
-            late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-            turn.failures += turn.take_failure(attempt, Event.TIMED_OUT, late)
-
-        forget = self._process.bus.ask(
-            subjects.turn(turn.card.name, preprocessor),
-            _encode(turn.request(self._process.id)),
-            self._config.accept_timeout_s,
-            on_reply,
-        )
-        attempt.outcome = (
-            outcome  # only now: a request that could not be sent leaves the turn as it was
-        )
-        turn.take(Event.REQUESTED)
         requested_at = loop.time()
         self._preparing[preprocessor] += 1
         try:
@@ -146,8 +156,7 @@ class PreprocessorClient(TextService):
         finally:
             turn.held_s += loop.time() - requested_at
             forget()
-            if timer is not None:
-                timer.cancel()
+            request.stop_timer()
             self._preparing[preprocessor] -= 1
             if not self._preparing[preprocessor]:
                 del self._preparing[preprocessor]

@@ -1,86 +1,118 @@
-"""Watches the workers and parsers of open turns, and reports turns that no process can continue.
+"""Watches the processes of open turns, and the connection to them.
 
-A worker passes the turns of a dead parser to another parser, as soon as there is one. A parser
+A process that was lost fails the attempts that it may have. A streaming turn continues by itself: a
+worker passes the turns of a dead parser to another parser, as soon as there is one, and a parser
 hands back the turns of a dead worker. If neither happens, both are lost, or there is no successor.
 """
 
-from collections.abc import Callable, Collection
+import asyncio
 
 from schemas import subjects
-from schemas.control import Credit
-from services.frontend.turns.turn_state import Attempt, BusTurn, State
+from schemas.control import Credit, Heartbeat
+from schemas.errors import EngineFailed, Unavailable
+from services.frontend.turns.attempts import BOTH_LOST, TurnAttempts
+from services.frontend.turns.open_turns import OpenTurns
+from services.frontend.turns.turn_state import Attempt, BusTurn, Event, Streaming
 from services.runtime.process import Process
 
-BOTH_LOST = "the worker and the parser of this turn were lost"
 RESCUE_S = 2.0
 """Time for a worker to send a dead parser's tokens again, once it has noticed the death. Later, it
 counts as dead."""
 
-Report = Callable[[BusTurn, str], None]
-
 
 class ProcessWatch:
-    """Checks the processes of all streaming turns, before each heartbeat."""
+    """Checks the processes of all streaming turns before each heartbeat, and fails the attempts of
+    processes that leave."""
 
-    def __init__(
-        self,
-        process: Process,
-        turns: Callable[[], Collection[BusTurn]],
-        *,
-        on_lost: Report,
-        on_late: Report,
-    ) -> None:
-        """
-        Args:
-            on_lost: called with (turn, reason) when no process has the turn's tokens any more.
-            on_late: called with (turn, reason) when a process was lost and had no successor within
-            `recovery_s`.
-        """
+    def __init__(self, process: Process, turns: OpenTurns, attempts: TurnAttempts) -> None:
         self._process = process
+        self._bus = process.config.bus
         self._turns = turns
-        self._on_lost = on_lost
-        self._on_late = on_late
+        self._attempts = attempts
+        process.registry.on_leave(self._on_peer_left)
         process.on_tick.append(self._tick)
+        process.on_reconnect.append(self._on_reconnect)
+
+    # -- turns without a stream
+    # ----------------------------------------------------------------------------------------------
+
+    def _on_peer_left(self, peer: Heartbeat) -> None:
+        for turn in self._turns.all():
+            attempt = turn.attempt
+            if not attempt.is_pending:
+                continue
+            if peer.stage in ("worker", "parser"):
+                # Which worker and parser have the turn is not known yet. If both are lost, no event
+                # arrives.
+                asyncio.get_running_loop().call_later(
+                    self._bus.dead_after_s + RESCUE_S,
+                    self._fail_attempt,
+                    turn,
+                    attempt,
+                    f"a {peer.stage} was lost, and the turn did not begin",
+                )
+            elif (peer.stage, peer.id) == ("preprocessor", attempt.preprocessor):
+                self._fail_attempt(turn, attempt, "the preprocessor was lost")
+
+    def _fail_attempt(self, turn: BusTurn, attempt: Attempt, reason: str) -> None:
+        """Fails an attempt that is still being prepared, so that the next one is made."""
+        if turn.fail_attempt(attempt, Event.PROCESS_LEFT, Unavailable(reason)):
+            turn.failures += 1
+            now = asyncio.get_running_loop().time()
+            turn.search.until = now + self._bus.recovery_s
+
+    def _on_reconnect(self) -> None:
+        """Requests turns without a stream again: messages in flight are lost. The links replay
+        streams."""
+        for turn in self._turns.all():
+            error = Unavailable("the connection to the bus was lost")
+            turn.fail_attempt(turn.attempt, Event.RECONNECTED, error)
+
+    # -- turns with a stream
+    # ----------------------------------------------------------------------------------------------
 
     def _tick(self, _now: float) -> None:
-        if not self._process.cut_off:
-            for turn in list(self._turns()):
-                if turn.state is State.STREAMING:
-                    self._check(turn)
-
-    def _check(self, turn: BusTurn) -> None:
-        attempt, registry, bus = turn.attempt, self._process.registry, self._process.config.bus
-        has_worker = registry.get("worker", attempt.worker) is not None
-        has_parser = registry.get("parser", attempt.parser) is not None
-        if has_worker and has_parser:
-            attempt.lost_s = 0.0
+        if self._process.cut_off:
             return
-        attempt.lost_s += bus.beat_interval_s
+        for turn in self._turns.all():
+            if isinstance(turn.state, Streaming):
+                self._check(turn, turn.state)
+
+    def _check(self, turn: BusTurn, stream: Streaming) -> None:
+        registry = self._process.registry
+        has_worker = registry.get("worker", stream.worker) is not None
+        has_parser = registry.get("parser", stream.parser) is not None
+        if has_worker and has_parser:
+            stream.lost_s = 0.0
+            return
+        stream.lost_s += self._bus.beat_interval_s
         if not has_worker and not has_parser:
-            if (
-                attempt.dead_parser == attempt.parser
-                and attempt.lost_s > bus.dead_after_s + RESCUE_S
-            ):
+            if self._is_beyond_rescue(stream):
                 # rare: worker and parser of a turn are both lost
-                self._on_lost(turn, BOTH_LOST)
+                self._attempts.tokens_lost(turn, BOTH_LOST)
                 return
-            self._probe_parser(attempt)
-        if attempt.lost_s > bus.recovery_s:
+            self._probe_parser(stream)
+        if stream.lost_s > self._bus.recovery_s:
             # rare: no successor came in time
             lost = "parser" if has_worker else "worker"
-            self._on_late(
-                turn,
-                f"the {lost} of this turn was lost, and no other continued it within {bus.recovery_s:g} s",
+            error = EngineFailed(
+                f"the {lost} of this turn was lost, and no other continued it within "
+                f"{self._bus.recovery_s:g} s"
             )
+            self._turns.abandon(turn, "no successor", error.info, Event.NO_SUCCESSOR)
 
-    def _probe_parser(self, attempt: Attempt) -> None:
+    def _is_beyond_rescue(self, stream: Streaming) -> bool:
+        is_dead = stream.dead_parser == stream.parser
+        return is_dead and stream.lost_s > self._bus.dead_after_s + RESCUE_S
+
+    def _probe_parser(self, stream: Streaming) -> None:
         """Records whether a parser without heartbeats is dead. A suspended one may resume and hand
         the turn back."""
-        parser = attempt.parser
+        parser = stream.parser
 
         def record_death() -> None:
             # rare: the parser that a turn lost has no subscription any more
-            attempt.dead_parser = parser
+            stream.dead_parser = parser
 
         credit = Credit(receiver="", seq=0, window=0)  # grants nothing
         self._process.probe(subjects.credit("parser", parser), credit, record_death)

@@ -5,16 +5,18 @@ A preprocessor compares a prompt with earlier ones of its own, so the frontend p
 made the earlier prompt. Each frontend sends what it remembers to the others.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Callable
 
 from cachetools import TTLCache
 from msgspec.structs import replace
 
+from schemas import subjects
 from schemas.control import PromptSeen
 from schemas.conversation import Conversation
 from schemas.events import Prepared, PromptComparison
 from services.frontend.turns.turn_state import BusTurn
+from services.runtime.process import Process
 
 KEPT_S = 3600.0
 MAX_TURNS = 65_536
@@ -23,9 +25,9 @@ MAX_TURNS = 65_536
 class PromptOrigins:
     """The origins of prompts that may be compared, bounded in number and time."""
 
-    def __init__(self, publish: Callable[[PromptSeen], object], clock: Callable[[], float]) -> None:
-        """`publish`: sends a notice to the other frontends."""
-        self._publish = publish
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        clock = asyncio.get_running_loop().time
         self._origins: TTLCache[str, PromptSeen] = TTLCache(MAX_TURNS, KEPT_S, clock)
 
     def find(self, conversation: Conversation) -> PromptSeen | None:
@@ -36,20 +38,29 @@ class PromptOrigins:
         """Notes the origin of a turn's prompt, and returns `prepared` with the final comparison.
         Prompts of two models have nothing in common. An earlier prompt that is not where it was
         made cannot be compared."""
-        key, maker = _key(turn.conversation, turn.id), turn.attempt.preprocessor
-        notice = PromptSeen(key, turn.card.name, maker, prepared.prompt_tokens)
-        self.apply(notice)
-        self._publish(notice)
-        origin, found = turn.compared, prepared.comparison
-        if origin is not None and origin.model != turn.card.name:
-            found = PromptComparison(origin.prompt_tokens, origin.prompt_tokens, ["model"])
-        elif origin is not None and found is not None and not found.earlier:
-            found = None
-        return replace(prepared, comparison=found)
+        model = turn.card.name
+        key = _key(turn.conversation, turn.id)
+        seen = PromptSeen(key, model, turn.attempt.preprocessor, prepared.prompt_tokens)
+        self.apply(seen)
+        self._process.publish(subjects.frontends(), seen)
+        return replace(prepared, comparison=_comparison(turn.compared, model, prepared.comparison))
 
-    def apply(self, notice: PromptSeen) -> None:
-        """Applies a notice."""
-        self._origins[notice.id] = notice
+    def apply(self, seen: PromptSeen) -> None:
+        """Remembers a prompt, of this or another frontend."""
+        self._origins[seen.id] = seen
+
+
+def _comparison(
+    origin: PromptSeen | None, model: str, comparison: PromptComparison | None
+) -> PromptComparison | None:
+    """Returns the final comparison with the prompt of `origin`, from the preprocessor's."""
+    if origin is None:
+        return comparison
+    if origin.model != model:
+        return PromptComparison(origin.prompt_tokens, origin.prompt_tokens, ["model"])
+    if comparison is not None and not comparison.earlier:
+        return None
+    return comparison
 
 
 def _key(conversation: Conversation, turn: str) -> str:

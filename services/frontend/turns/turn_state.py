@@ -1,36 +1,85 @@
 """Defines the states of a turn in the frontend, and a table of the events that change them.
 
 One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and
-the parser that get it. The gateway calls `BusTurn.take` for each event, and acts on events that the
-table has.
+the parser that get it. A state holds what is true only in it. `OpenTurns`, `TurnAttempts` and
+`EventReceiver` apply events; every rule about their order is in this file.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
 from typing_extensions import override
 
 from schemas.control import ModelCard, PromptSeen, StreamPosition
 from schemas.conversation import Conversation
-from schemas.errors import ErrorInfo
+from schemas.errors import MEDIA_MISSING, ErrorInfo, TimedOut, TurnwireError, Unavailable
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
-from services.frontend.media.image_reader import RequestImages
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
-from services.frontend.turns.turn_span import TurnSpan
+from services.frontend.turns.turn_observer import TurnObserver
 from services.runtime.streams.turn_log import Cursor
 
 
-class State(Enum):
-    """Where a turn is."""
+@dataclass(slots=True, eq=False)
+class Search:
+    """The search for processes that take a turn: a task that makes one attempt after the other."""
 
-    WAITING = "for stages that take work"
-    PREPARING = "a preprocessor has the request"
-    STREAMING = "a worker and a parser have the turn, and its events go to the client"
-    RESUMING = "an attempt after the first stream is waiting or being prepared"
-    ENDED = "the client has the end, or an error, or is gone"
+    until: float
+    """The event loop's time up to which the turn waits for processes that can take it."""
+    task: "asyncio.Task[object] | None" = None
+
+    def stop(self) -> None:
+        """Stops the task from outside. Does nothing in the task itself, which then returns."""
+        if self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """For stages that take work."""
+
+    search: Search
+
+
+@dataclass(slots=True, eq=False)
+class Preparing:
+    """A preprocessor has the request."""
+
+    search: Search
+
+
+@dataclass(slots=True, eq=False)
+class Streaming:
+    """A worker and a parser have the turn, and its events go to the client."""
+
+    worker: str
+    parser: str
+    lost_s: float = 0.0
+    """Seconds since one of the two was lost, without the time in which this process was cut off."""
+    dead_parser: str = ""
+    """A parser that is known to be dead, not only suspended."""
+
+
+@dataclass(slots=True, eq=False)
+class Resuming:
+    """An attempt after the first stream is waiting or being prepared."""
+
+    search: Search
+
+
+@dataclass(slots=True, eq=False)
+class Ended:
+    """The client has the end, or an error, or is gone."""
+
+    error: ErrorInfo | None = None
+    """Set if the turn was given up with an error."""
+
+
+Searching: TypeAlias = Waiting | Preparing | Resuming
+State: TypeAlias = Waiting | Preparing | Streaming | Resuming | Ended
 
 
 class Event(Enum):
@@ -50,35 +99,82 @@ class Event(Enum):
     CANCELLED = "the client hung up, reads too slowly, or the time of its request is over"
 
 
-_OVER = {Event.GIVEN_UP: State.ENDED, Event.CANCELLED: State.ENDED}
+_OVER: Mapping[Event, type[State]] = {Event.GIVEN_UP: Ended, Event.CANCELLED: Ended}
 _ATTEMPT_FAILS = (Event.REFUSED, Event.TIMED_OUT, Event.PROCESS_LEFT, Event.RECONNECTED)
 
-TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
-    State.WAITING: {Event.REQUESTED: State.PREPARING, **_OVER},
-    State.PREPARING: {
-        Event.PREPARED: State.STREAMING,
-        **dict.fromkeys(_ATTEMPT_FAILS, State.WAITING),
+TRANSITIONS: Mapping[type[State], Mapping[Event, type[State]]] = {
+    Waiting: {Event.REQUESTED: Preparing, **_OVER},
+    Preparing: {
+        Event.PREPARED: Streaming,
+        **dict.fromkeys(_ATTEMPT_FAILS, Waiting),
         **_OVER,
     },
-    State.STREAMING: {
-        Event.INTERRUPTED: State.RESUMING,
-        Event.TOKENS_LOST: State.RESUMING,
-        Event.NO_SUCCESSOR: State.ENDED,
-        Event.FINISHED: State.ENDED,
+    Streaming: {
+        Event.INTERRUPTED: Resuming,
+        Event.TOKENS_LOST: Resuming,
+        Event.NO_SUCCESSOR: Ended,
+        Event.FINISHED: Ended,
         **_OVER,
     },
-    State.RESUMING: {
-        Event.REQUESTED: State.RESUMING,
-        Event.PREPARED: State.STREAMING,
-        **dict.fromkeys(_ATTEMPT_FAILS, State.RESUMING),
+    Resuming: {
+        Event.REQUESTED: Resuming,
+        Event.PREPARED: Streaming,
+        **dict.fromkeys(_ATTEMPT_FAILS, Resuming),
         **_OVER,
     },
-    State.ENDED: {},
+    Ended: {},
 }
-"""Events of each state, and the states that follow them. Other events change nothing.
+"""Events of each state, and the states that follow them. An ended turn ignores every event, because
+any may come late. Elsewhere an event that is not in the table is a mistake of this frontend."""
 
-A streaming turn ignores a lost process and a new connection: the links send lost frames again, and
-`ProcessWatch` reports turns that no process can continue."""
+# How the states are coupled with what is beside them:
+#
+# - `Search.task` runs while a turn waits, prepares or resumes, and in no other state. It returns when
+#   a worker has the turn, or when there is no hope. From outside it is stopped by `BusTurn.end`, and
+#   by nothing else.
+# - `Attempt.outcome` is pending while a turn prepares; and while it resumes, from `REQUESTED` on.
+#   Whatever fails an attempt calls `BusTurn.fail_attempt`, which ignores any but the current one.
+# - An attempt that is not the current one any more is cancelled in all processes, and its number is
+#   never used again. Events with another number do not reach the turn.
+# - A streaming turn ignores a lost process and a new connection: the links send lost frames again,
+#   and `ProcessWatch` reports turns that no process can continue.
+# - `BusTurn.cursor` passes each event once over all attempts, so a stream that begins again adds
+#   nothing to what the sink has. The sink is opened by the first `PREPARED`, and gets exactly one
+#   terminal event, unless the client is gone.
+
+
+@dataclass(slots=True)
+class Refused:
+    """The request cannot be served."""
+
+    error: TurnwireError
+
+
+@dataclass(slots=True)
+class Lost:
+    """The attempt failed; another one may succeed."""
+
+    error: TurnwireError
+
+
+@dataclass(slots=True)
+class ImageMissing:
+    """The bucket does not have an image of the request any more."""
+
+    error: TurnwireError
+
+
+Outcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
+"""What came of an attempt."""
+
+
+def failure(error: TurnwireError) -> Refused | Lost | ImageMissing:
+    """Returns what an error means for the attempt that got it."""
+    if not isinstance(error, TimedOut | Unavailable):
+        return Refused(error)
+    if error.info.code == MEDIA_MISSING:
+        return ImageMissing(error)
+    return Lost(error)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,31 +183,32 @@ class Attempt:
 
     number: int = 1
     preprocessor: str = ""
-    worker: str = ""
-    parser: str = ""
-    outcome: asyncio.Future[Prepared] | None = None
+    """Set when one is chosen."""
+    outcome: asyncio.Future[Outcome] | None = None
     """Set when the attempt is requested."""
-    lost_s: float = 0.0
-    """Seconds since a process of the attempt was lost, without the time in which this process was
-    cut off."""
-    dead_parser: str = ""
-    """A parser that is known to be dead, not only suspended."""
 
     @property
     def is_pending(self) -> bool:
         """Whether the attempt is requested, but neither prepared nor failed."""
         return self.outcome is not None and not self.outcome.done()
 
-    def fail(self, error: Exception) -> None:
-        """Fails the attempt, if it is pending."""
-        if self.outcome is not None and not self.outcome.done():
-            self.outcome.set_exception(error)
+    @property
+    def is_settled(self) -> bool:
+        """Whether the attempt is prepared or failed."""
+        return self.outcome is not None and self.outcome.done()
+
+    def settle(self, outcome: Outcome) -> None:
+        """Sets the outcome of a pending attempt."""
+        if self.outcome is not None:
+            self.outcome.set_result(outcome)
+
+    @override
+    def __repr__(self) -> str:
+        place = f" at {self.preprocessor}" if self.preprocessor else ""
+        return f"attempt {self.number}{place}{', pending' if self.is_pending else ''}"
 
 
-NOT_PREPARED = Prepared(0, 0)
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class BusTurn(OpenTurn):
     """One open turn of the gateway."""
 
@@ -122,17 +219,13 @@ class BusTurn(OpenTurn):
     deadline: float
     """The event loop's time at which the request times out."""
     on_cancel: "Callable[[BusTurn, CancelReason], None]"
-    wait_until: float
-    """The event loop's time up to which the turn waits for processes that can take it."""
-    images: RequestImages | None = None
-    """Set while the first stream is not prepared, and the images can be stored again."""
-    span: TurnSpan | None = None
-    """Set if the turn is traced."""
+    observer: TurnObserver
+    state: State
+    prepared: Prepared = field(init=False)
+    """From the first attempt that was prepared; set before the caller of the gateway gets the
+    turn."""
     compared: PromptSeen | None = None
     """The origin of the prompt that this turn's is compared with."""
-    prepared: Prepared = NOT_PREPARED
-    """From the first attempt that was prepared."""
-    state: State = State.WAITING
     attempt: Attempt = field(default_factory=Attempt)
     failures: int = 0
     """Attempts that were lost or timed out since the turn last made progress."""
@@ -143,41 +236,67 @@ class BusTurn(OpenTurn):
     avoid: list[str] = field(default_factory=list)
     """Workers that failed this turn."""
     cursor: Cursor = field(default_factory=Cursor)
-    waiting: asyncio.Timeout | None = None
-    """Set while the next attempt waits for processes. It has no time limit, but is set to one to
-    end the wait."""
-    error: ErrorInfo | None = None
-    """Set if the turn was abandoned with an error."""
-    resuming: asyncio.Task[None] | None = None
-    """Makes the next attempt after an interruption."""
 
-    def take(self, event: Event) -> bool:
-        """Changes the state according to `TRANSITIONS`. Returns False if the event changes nothing."""
-        following = TRANSITIONS[self.state].get(event)
-        if following is None:
+    @property
+    def search(self) -> Search:
+        """The search of a turn that no worker has."""
+        assert isinstance(self.state, Searching)
+        return self.state.search
+
+    def take(self, event: Event, following: State) -> bool:
+        """Enters the state that follows an event. Returns False if the turn has ended."""
+        if isinstance(self.state, Ended):
+            return False
+        if TRANSITIONS[type(self.state)].get(event) is not type(following):
+            self.observer.unexpected_event(repr(self), event.name)
             return False
         self.state = following
         return True
 
-    def take_failure(self, attempt: Attempt, event: Event, error: Exception) -> bool:
+    def request_sent(self) -> asyncio.Future[Outcome]:
+        """Applies `REQUESTED`. Returns the outcome of the attempt."""
+        following: State = self.state
+        if isinstance(following, Waiting):
+            following = Preparing(following.search)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.attempt.outcome = outcome
+        self.take(Event.REQUESTED, following)
+        return outcome
+
+    def fail_attempt(self, attempt: Attempt, event: Event, error: TurnwireError) -> bool:
         """Fails an attempt, if it is the current one and pending. Returns whether it was."""
-        if attempt is not self.attempt or not attempt.is_pending or not self.take(event):
+        if attempt is not self.attempt or not attempt.is_pending:
             return False
-        attempt.fail(error)
+        following: State = self.state
+        if isinstance(following, Preparing):
+            following = Waiting(following.search)
+        if not self.take(event, following):
+            return False
+        attempt.settle(failure(error))
         return True
 
     def take_prepared(self, prepared: Prepared) -> None:
         """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same
         attempt."""
-        attempt, is_first = self.attempt, self.state is State.PREPARING
-        outcome = attempt.outcome if attempt.is_pending and self.take(Event.PREPARED) else None
-        if self.state is not State.STREAMING:
-            return
-        attempt.worker, attempt.parser = prepared.worker, prepared.parser
-        if outcome is not None:
-            outcome.set_result(prepared)
-            if is_first:
+        state = self.state
+        if isinstance(state, Streaming):
+            state.worker = prepared.worker
+            state.parser = prepared.parser
+        elif isinstance(state, Searching) and self.attempt.is_pending:
+            self.take(Event.PREPARED, Streaming(prepared.worker, prepared.parser))
+            self.attempt.settle(prepared)
+            if isinstance(state, Preparing):
                 self.sink.opened(prepared)
+
+    def end(self, event: Event, error: ErrorInfo | None = None) -> bool:
+        """Applies an event that ends the turn, and stops its search. Returns False if the turn had
+        already ended."""
+        state = self.state
+        if not self.take(event, Ended(error)):
+            return False
+        if isinstance(state, Searching):
+            state.search.stop()
+        return True
 
     @override
     def cancel(self, reason: CancelReason) -> None:
@@ -198,6 +317,15 @@ class BusTurn(OpenTurn):
             timeout_s=self.deadline - asyncio.get_running_loop().time(),
             resume=self.resume,
             avoid=self.avoid,
-            trace=self.span.carrier(number) if self.span is not None else {},
+            trace=self.observer.trace_of(number),
             held_s=self.held_s,
         )
+
+    @override
+    def __repr__(self) -> str:
+        name = type(self.state).__name__.upper()
+        block, offset = self.cursor.place
+        text = f"turn {self.id} {name}, {self.attempt}, at block {block} + {offset}"
+        if isinstance(self.state, Streaming):
+            text += f", worker {self.state.worker}, parser {self.state.parser}"
+        return text

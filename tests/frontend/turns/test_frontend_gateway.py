@@ -39,7 +39,7 @@ from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
 from services.frontend.media.image import ImageSource, InlineImage
 from services.frontend.media.image_reader import Put
-from services.frontend.turns import gateway, preprocessor_client
+from services.frontend.turns import open_turns, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
 from services.frontend.turns.pipeline import BusPipeline
@@ -285,7 +285,7 @@ async def test_delta_without_an_open_block_is_dropped(stage: Stage) -> None:
 async def test_events_of_another_attempt_are_ignored_and_cancelled_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "CANCEL_AGAIN_S", 0.0)
+    monkeypatch.setattr(open_turns, "CANCEL_AGAIN_S", 0.0)
     stage = Stage()
     await stage.gateway.start()
     sink = await stage.open("a")
@@ -509,7 +509,7 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
     await asyncio.sleep(0)
     await cut_drain(stage.gateway)
-    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 60)
+    await asyncio.wait_for(asyncio.gather(*stage.process.tasks, return_exceptions=True), 60)
     assert [type(event).__name__ for event in sink.events] == ["BlockStart", "Failed"]
     assert len(stage.process.bus.requests) == 1
 
@@ -517,12 +517,12 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
 async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 0.5)
     stage = Stage(FrontendConfig(attempts=1))
     await stage.gateway.start()
     _, opening = await stage.begin("a")
     asyncio.get_running_loop().call_soon(stage.refuse, "a")
-    time.sleep(0.03)  # noqa: ASYNC251 - the timeout is to be due in the same tick
+    time.sleep(0.6)  # noqa: ASYNC251 - the timeout is to be due in the same tick
     monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 60.0)
     await eventually(lambda: len(stage.process.bus.requests) == 2)
     stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1")]), attempt=2)

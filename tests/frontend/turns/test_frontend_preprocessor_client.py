@@ -49,7 +49,7 @@ async def preparing(
             attempt=SimpleNamespace(preprocessor=name),
             card=SimpleNamespace(name="m"),
             request=lambda frontend: {},
-            take=lambda event: None,
+            request_sent=asyncio.get_running_loop().create_future,
             held_s=0.0,
         )
         waiting += [asyncio.create_task(client.prepare(turn)) for _ in range(count)]

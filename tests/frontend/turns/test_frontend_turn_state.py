@@ -4,15 +4,34 @@ import asyncio
 from itertools import product
 
 import pytest
+import structlog
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from schemas.errors import Unavailable
+from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, Unavailable, raised
 from schemas.events import Prepared, TurnEvent
-from services.frontend.turns.turn_state import TRANSITIONS, Attempt, BusTurn, Event, State
+from services.frontend.turns.turn_observer import TurnObserver
+from services.frontend.turns.turn_state import (
+    TRANSITIONS,
+    Attempt,
+    BusTurn,
+    Ended,
+    Event,
+    ImageMissing,
+    Lost,
+    Preparing,
+    Refused,
+    Resuming,
+    Search,
+    State,
+    Streaming,
+    Waiting,
+    failure,
+)
 
-IGNORED = {
-    State.WAITING: {
+STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
+UNEXPECTED: dict[type[State], set[Event]] = {
+    Waiting: {
         Event.PREPARED,
         Event.REFUSED,
         Event.TIMED_OUT,
@@ -23,14 +42,14 @@ IGNORED = {
         Event.NO_SUCCESSOR,
         Event.FINISHED,
     },
-    State.PREPARING: {
+    Preparing: {
         Event.REQUESTED,
         Event.INTERRUPTED,
         Event.TOKENS_LOST,
         Event.NO_SUCCESSOR,
         Event.FINISHED,
     },
-    State.STREAMING: {
+    Streaming: {
         Event.REQUESTED,
         Event.PREPARED,
         Event.REFUSED,
@@ -38,15 +57,15 @@ IGNORED = {
         Event.PROCESS_LEFT,
         Event.RECONNECTED,
     },
-    State.RESUMING: {
+    Resuming: {
         Event.INTERRUPTED,
         Event.TOKENS_LOST,
         Event.NO_SUCCESSOR,
         Event.FINISHED,
     },
-    State.ENDED: set(Event),
+    Ended: set(Event),
 }
-"""What changes nothing, by state."""
+"""What changes nothing, by state. In an ended turn it may come; elsewhere it is a mistake."""
 
 
 class Sink:
@@ -59,79 +78,152 @@ class Sink:
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None: ...
 
 
-def turn(state: State = State.WAITING) -> BusTurn:
-    opened = BusTurn(
-        "t", ModelCard("m"), Conversation("m", []), Sink(), 60.0, lambda *_: None, 30.0
+def state_of(kind: type[State]) -> State:
+    if kind is Ended:
+        return Ended()
+    if kind is Streaming:
+        return Streaming("worker-1", "parser-1")
+    state: dict[type[State], State] = {
+        Waiting: Waiting(Search(30.0)),
+        Preparing: Preparing(Search(30.0)),
+        Resuming: Resuming(Search(30.0)),
+    }
+    return state[kind]
+
+
+def turn(kind: type[State] = Waiting, sink: Sink | None = None) -> BusTurn:
+    return BusTurn(
+        id="t",
+        card=ModelCard("m"),
+        conversation=Conversation("m", []),
+        sink=sink or Sink(),
+        deadline=60.0,
+        on_cancel=lambda *_: None,
+        observer=TurnObserver(structlog.get_logger(), "t"),
+        state=state_of(kind),
     )
-    opened.state = state
-    return opened
 
 
 @pytest.mark.parametrize(
-    ("state", "event"), [*product(State, Event)], ids=lambda member: member.name.lower()
+    ("state", "event"),
+    [*product(STATES, Event)],
+    ids=lambda member: member.__name__ if isinstance(member, type) else member.name.lower(),
 )
-def test_event_changes_the_state_or_nothing(state: State, event: Event) -> None:
+def test_event_changes_the_state_or_nothing(state: type[State], event: Event) -> None:
     walked = turn(state)
+    before = walked.state
     following = TRANSITIONS[state].get(event)
-    assert (following is None) is (event in IGNORED[state])
-    assert walked.take(event) is (following is not None)
-    assert walked.state is (following or state)
+    assert (following is None) is (event in UNEXPECTED[state])
+    if following is not None:
+        after = state_of(following)
+        assert walked.take(event, after)
+        assert walked.state is after
+    elif state is Ended:
+        assert not walked.take(event, Ended())
+        assert walked.state is before
+    else:
+        for wrong in map(state_of, STATES):
+            with pytest.raises(AssertionError, match=event.name):
+                walked.take(event, wrong)
+        assert walked.state is before
+
+
+def test_event_leads_to_the_state_of_the_table_only() -> None:
+    with pytest.raises(AssertionError, match="WAITING"):
+        turn().take(Event.REQUESTED, Ended())
 
 
 def test_every_state_but_the_end_can_be_left_and_reached() -> None:
-    reached = {State.WAITING} | {
-        after for events in TRANSITIONS.values() for after in events.values()
-    }
-    assert reached == set(State)
-    for state in set(State) - {State.ENDED}:
-        assert (
-            TRANSITIONS[state][Event.GIVEN_UP] is TRANSITIONS[state][Event.CANCELLED] is State.ENDED
-        )
+    reached: set[type[State]] = {Waiting}
+    reached |= {after for events in TRANSITIONS.values() for after in events.values()}
+    assert reached == set(STATES)
+    for state in set(STATES) - {Ended}:
+        assert TRANSITIONS[state][Event.GIVEN_UP] is TRANSITIONS[state][Event.CANCELLED] is Ended
 
 
 async def test_attempt_is_prepared_once() -> None:
-    opened, sink = turn(), Sink()
-    opened.sink = sink
-    assert opened.take(Event.REQUESTED)
-    outcome = opened.attempt.outcome = asyncio.get_running_loop().create_future()
+    sink = Sink()
+    opened = turn(sink=sink)
+    outcome = opened.request_sent()
     opened.take_prepared(Prepared(1, 9, "worker-1", "parser-1"))
-    assert opened.state is State.STREAMING
-    assert (await outcome).worker == "worker-1"
+    prepared = await outcome
+    assert isinstance(prepared, Prepared)
+    assert prepared.worker == "worker-1"
+    stream = opened.state
+    assert isinstance(stream, Streaming)
     opened.take_prepared(Prepared(1, 9, "worker-1", "parser-2"))
-    assert opened.attempt.parser == "parser-2"
+    assert opened.state is stream
+    assert stream.parser == "parser-2"
     assert len(sink.prepared) == 1
-    assert not opened.take_failure(opened.attempt, Event.PROCESS_LEFT, Unavailable("late"))
-    assert opened.state is State.STREAMING
+    assert not opened.fail_attempt(opened.attempt, Event.PROCESS_LEFT, Unavailable("late"))
+    assert opened.state is stream
 
 
-@pytest.mark.parametrize("state", [State.WAITING, State.RESUMING, State.ENDED])
-def test_attempt_without_a_request_is_not_prepared(state: State) -> None:
-    opened = turn(state)
+@pytest.mark.parametrize("kind", [Waiting, Resuming, Ended])
+def test_attempt_without_a_request_is_not_prepared(kind: type[State]) -> None:
+    opened = turn(kind)
     opened.take_prepared(Prepared(1, 9, "worker-1", "parser-1"))
-    assert opened.state is state
-    assert (opened.attempt.worker, opened.attempt.parser) == ("", "")
+    assert isinstance(opened.state, kind)
 
 
 async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     opened = turn()
-    opened.take(Event.REQUESTED)
-    earlier = opened.attempt
-    earlier.outcome = asyncio.get_running_loop().create_future()
-    assert opened.take_failure(earlier, Event.REFUSED, Unavailable("busy"))
-    assert opened.state.name == "WAITING"
-    with pytest.raises(Unavailable):
-        await earlier.outcome
-    opened.attempt = Attempt(2, outcome=asyncio.get_running_loop().create_future())
-    opened.take(Event.REQUESTED)
-    assert not opened.take_failure(earlier, Event.TIMED_OUT, Unavailable("late"))
-    assert opened.state.name == "PREPARING"
+    busy = Unavailable("busy")
+    earlier, outcome = opened.attempt, opened.request_sent()
+    assert opened.fail_attempt(earlier, Event.REFUSED, busy)
+    assert isinstance(opened.state, Waiting)
+    assert await outcome == Lost(busy)
+    opened.attempt = Attempt(2)
+    opened.request_sent()
+    assert not opened.fail_attempt(earlier, Event.TIMED_OUT, Unavailable("late"))
+    assert "PREPARING" in repr(opened)
     assert opened.attempt.is_pending
 
 
 async def test_sink_of_a_resumed_turn_is_not_opened_again() -> None:
-    opened, sink = turn(State.RESUMING), Sink()
-    opened.sink = sink
-    opened.attempt.outcome = asyncio.get_running_loop().create_future()
+    sink = Sink()
+    opened = turn(Resuming, sink)
+    opened.request_sent()
+    assert type(opened.state) is Resuming
     opened.take_prepared(Prepared(1, 9, "worker-2", "parser-1"))
-    assert opened.state is State.STREAMING
+    assert "STREAMING" in repr(opened)
     assert sink.prepared == []
+
+
+async def test_search_is_stopped_by_whatever_ends_the_turn_but_itself() -> None:
+    stopped = turn()
+    task = stopped.search.task = asyncio.create_task(asyncio.sleep(60))
+    assert stopped.end(Event.CANCELLED)
+    assert not stopped.end(Event.GIVEN_UP)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 60)
+
+    by_itself = turn(Resuming)
+
+    async def give_up() -> bool:
+        return by_itself.end(Event.GIVEN_UP)
+
+    by_itself.search.task = asyncio.create_task(give_up())
+    assert await by_itself.search.task
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Invalid("no"), Refused),
+        (Unavailable("busy"), Lost),
+        (raised(ErrorInfo(ErrorKind.TIMED_OUT, "late")), Lost),
+        (raised(ErrorInfo(ErrorKind.UNAVAILABLE, "gone", code=MEDIA_MISSING)), ImageMissing),
+    ],
+)
+def test_outcome_follows_from_the_error(error: Exception, outcome: type) -> None:
+    assert type(failure(error)) is outcome  # type: ignore[arg-type]
+
+
+def test_turn_shows_its_state() -> None:
+    shown = turn(Streaming)
+    shown.attempt = Attempt(2, "preprocessor-1")
+    assert repr(shown) == (
+        "turn t STREAMING, attempt 2 at preprocessor-1, at block 0 + 0, "
+        "worker worker-1, parser parser-1"
+    )

@@ -1,0 +1,197 @@
+"""Makes the attempts of turns: until a worker has the turn, or there is no hope.
+
+If a preprocessor refuses a turn or dies, another one gets it. If a worker dies in mid-turn, its
+parser hands back the tokens, and another worker continues after them. A superseded attempt is
+cancelled. Where no process can take a turn, it waits for one: up to `recovery_s` if it is in
+progress, up to `wait_s` if it is new.
+"""
+
+import asyncio
+
+import msgspec
+
+from schemas.control import VISION
+from schemas.errors import (
+    DEADLINE_PASSED,
+    EngineFailed,
+    ErrorInfo,
+    TurnwireError,
+)
+from schemas.events import Interrupted, Prepared
+from schemas.session import tenant_key
+from services.frontend.media.image import without_images
+from services.frontend.media.image_reader import RequestImages
+from services.frontend.turns.catalog import ModelCatalog
+from services.frontend.turns.open_turns import OpenTurns
+from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
+from services.frontend.turns.turn_state import (
+    BusTurn,
+    Event,
+    ImageMissing,
+    Lost,
+    Outcome,
+    Refused,
+    Resuming,
+    Search,
+    Waiting,
+)
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
+
+BOTH_LOST = "the worker and the parser of this turn were lost"
+
+
+class TurnAttempts:
+    """Finds the processes for new turns, and for turns that lost theirs."""
+
+    def __init__(
+        self,
+        process: Process,
+        config: FrontendConfig,
+        catalog: ModelCatalog,
+        preprocessors: PreprocessorClient,
+        turns: OpenTurns,
+    ) -> None:
+        self._process = process
+        self._config = config
+        self._catalog = catalog
+        self._preprocessors = preprocessors
+        self._turns = turns
+
+    async def search(self, turn: BusTurn, images: RequestImages | None = None) -> Prepared:
+        """Makes attempts, one after the other, until a worker has the turn.
+
+        `images`: stored again, once, if the bucket does not have them any more.
+
+        Raises:
+            Unavailable: no process could take the turn in time, or too many attempts were lost.
+            TurnwireError: the turn was refused.
+        """
+        tried: list[str] = []
+        while True:
+            outcome = await self._attempt(turn, tried)
+            match outcome:
+                case Prepared():
+                    return outcome
+                case Refused(error):
+                    raise error
+                case Lost(error) | ImageMissing(error) if self._is_last(turn, error):
+                    raise error
+                case ImageMissing(error):
+                    # rare: the bucket does not have an image any more
+                    if images is None:
+                        raise error
+                    await images.store()
+                    images = None
+                    tried.clear()
+                case Lost():
+                    pass  # to the next one
+            if asyncio.get_running_loop().time() >= turn.search.until:
+                raise unreachable() from outcome.error
+
+    def interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
+        """Continues a turn on another worker, after the tokens of the one that died."""
+        turn.observer.interrupted(lost)
+        if not turn.take(Event.INTERRUPTED, self._resuming()):
+            return
+        # rare: a worker was lost in mid-turn, and its parser hands the tokens back
+        self._turns.supersede(turn, "worker lost")
+        token_count = len(lost.token_ids) // 4
+        if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > token_count:
+            # rare: the client has more than any process still knows
+            # The parser that sent more than this is lost, too. Another worker would decode other
+            # tokens from here on.
+            self._turns.fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
+            return
+        if len(lost.token_ids) > len(turn.resume):
+            turn.failures = 0  # the turn made progress, so it did not cause the failures
+        turn.resume = lost.token_ids
+        turn.avoid = [*turn.avoid, lost.worker]
+        self._resume(turn, lost.error)
+
+    def tokens_lost(self, turn: BusTurn, reason: str) -> None:
+        """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process
+        has its tokens."""
+        if not turn.take(Event.TOKENS_LOST, self._resuming()):
+            return
+        error = EngineFailed(reason).info
+        self._turns.supersede(turn, "tokens lost")
+        if turn.cursor.place == (0, 0) and not turn.cursor.tokens:
+            self._resume(turn, error)
+        else:
+            self._turns.fail(turn, error)
+
+    async def _attempt(self, turn: BusTurn, tried: list[str]) -> Outcome:
+        """Makes one attempt, as soon as there are processes for it. One that is lost is superseded.
+
+        `tried`: the preprocessors of earlier attempts; this one's is added. Raises Unavailable if
+        there are no processes in time.
+        """
+        self._follow_alias(turn)
+        preprocessor = await self._preprocessors.next(
+            turn.card.name,
+            tried,
+            turn.search.until,
+            patient=isinstance(turn.state, Resuming),
+            prefer=self._preferred(turn),
+        )
+        tried.append(preprocessor)
+        turn.attempt.preprocessor = preprocessor
+        outcome = await self._preprocessors.prepare(turn)
+        if isinstance(outcome, Lost | ImageMissing):
+            # rare: a preprocessor refuses an attempt, or does not answer
+            self._turns.supersede(turn, str(outcome.error.info.kind))
+            turn.observer.attempt_failed(preprocessor, outcome.error)
+        return outcome
+
+    def _is_last(self, turn: BusTurn, error: TurnwireError) -> bool:
+        """Returns whether no attempt follows one that ended with this error."""
+        return turn.failures >= self._config.attempts or error.info.code == DEADLINE_PASSED
+
+    def _preferred(self, turn: BusTurn) -> str:
+        """Returns the preprocessor that knows the prompt that this one is compared with, or else
+        the one that the helpers of the same agent share: their prompts begin alike, and there the
+        second waits for the first."""
+        if turn.compared is not None:
+            return turn.compared.preprocessor
+        parent = turn.conversation.client.parent
+        if parent is None:
+            return ""
+        return self._preprocessors.shared(turn.card.name, tenant_key(turn.conversation, parent))
+
+    def _follow_alias(self, turn: BusTurn) -> None:
+        """Moves a waiting turn to another model with the same alias, if its own model takes no
+        turns any more."""
+        alias = turn.conversation.client.alias
+        if alias is None or not isinstance(turn.state, Waiting):
+            return
+        if self._catalog.takes_turns(turn.card.name):
+            return
+        turn.card = self._catalog.resolve(alias, turn.conversation)
+        turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
+        if VISION not in turn.card.features:
+            turn.conversation = without_images(turn.conversation)
+
+    def _resuming(self) -> Resuming:
+        now = asyncio.get_running_loop().time()
+        return Resuming(Search(until=now + self._config.bus.recovery_s))
+
+    def _resume(self, turn: BusTurn, error: ErrorInfo) -> None:
+        """Starts the search for processes that continue a turn. If there are none, the client gets
+        `error`."""
+        turn.failures += 1
+        if turn.failures >= self._config.attempts:
+            self._turns.fail(turn, error)
+            return
+        turn.search.task = self._process.spawn(self._continue(turn, error), f"resume {turn.id}")
+
+    async def _continue(self, turn: BusTurn, error: ErrorInfo) -> None:
+        try:
+            await self.search(turn)
+        except TurnwireError as refusal:
+            turn.observer.resume_failed(refusal)
+            message = f"{error.message}; {refusal}"
+            if asyncio.get_running_loop().time() >= turn.search.until:
+                limit = f"it could not be continued within {self._config.bus.recovery_s:g} s"
+                message = f"{error.message}; {limit}: {refusal}"
+            self._turns.fail(turn, msgspec.structs.replace(error, message=message))

@@ -1,0 +1,167 @@
+"""Joins the events of each turn's attempts into one stream.
+
+A turn's cursor drops what an earlier attempt has sent, and finds gaps, which are requested again.
+Events with the number of a superseded attempt are ignored.
+"""
+
+import asyncio
+
+import msgspec
+
+from schemas import subjects
+from schemas.control import StreamPosition
+from schemas.errors import EngineFailed, raised
+from schemas.events import Delta, Failed, Finish, HostedResults, Interrupted, Prepared, TurnEvent
+from schemas.frames import EventEntry, EventFrame
+from services.frontend.turns.attempts import TurnAttempts
+from services.frontend.turns.catalog import ModelCatalog
+from services.frontend.turns.open_turns import OpenTurns
+from services.frontend.turns.prompt_origins import PromptOrigins
+from services.frontend.turns.turn_state import BusTurn, Event, Preparing, Streaming
+from services.runtime.bus import Delivery
+from services.runtime.process import Process
+from services.runtime.streams.frames import FrameReceiver
+from services.runtime.streams.turn_log import Cursor, Verdict
+
+_decode_frame = msgspec.json.Decoder(EventFrame).decode
+
+
+class EventReceiver:
+    """Applies the event frames of parsers, and refusals, to the open turns."""
+
+    def __init__(
+        self,
+        process: Process,
+        catalog: ModelCatalog,
+        prompts: PromptOrigins,
+        turns: OpenTurns,
+        attempts: TurnAttempts,
+    ) -> None:
+        self._process = process
+        self._catalog = catalog
+        self._prompts = prompts
+        self._turns = turns
+        self._attempts = attempts
+        self._receiver = FrameReceiver(
+            process, "parser", self._positions, on_given_up=self._on_given_up
+        )
+
+    async def start(self) -> None:
+        """Subscribes to events."""
+        await self._process.subscribe(subjects.events(self._process.id), self._receive)
+
+    def _receive(self, delivery: Delivery) -> None:
+        frame = _decode_frame(delivery.data)
+        if frame.is_probe:
+            return
+        if frame.is_refusal:
+            for entry in frame.entries:
+                self._on_refused(entry)
+            delivery.reply(b"")
+            return
+        sender = frame.sender
+        if not self._receiver.opens(sender, frame.seq):
+            return
+        turns = self._turns.by_id
+        for entry in frame.entries:
+            turn = turns.get(entry.turn)
+            if turn is None or entry.attempt != turn.attempt.number:
+                self._on_stray(entry, turn)
+                continue
+            try:
+                if not _push_next_delta(turn, sender, entry):
+                    self._on_entry(turn, sender, entry)
+            except Exception:  # one turn's failure must not affect the other turns of the frame
+                turn.observer.failed()
+                self._turns.abandon(turn, "internal", EngineFailed("internal error").info)
+        self._receiver.arrived(sender, frame.seq, len(delivery.data))
+
+    def _on_refused(self, entry: EventEntry) -> None:
+        """Fails the attempt: a preprocessor could not pass the turn to a worker."""
+        turn = self._turns.by_id.get(entry.turn)
+        if turn is None or turn.attempt.number != entry.attempt:
+            return
+        for event in entry.events:
+            if isinstance(event, Failed):
+                turn.fail_attempt(turn.attempt, Event.REFUSED, raised(event.error))
+
+    def _on_entry(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
+        """Applies a parser's events of the current attempt. The first event of an attempt is
+        `Prepared`."""
+        new: list[TurnEvent] = []
+        interrupted: Interrupted | None = None
+        for event in entry.events:
+            if isinstance(event, Prepared):
+                self._on_prepared(turn, event)
+                continue
+            if isinstance(event, HostedResults):
+                continue  # the frontend makes these; they are not sent on the bus
+            state = turn.state
+            if not isinstance(state, Streaming):
+                self._receiver.gap(sender, Cursor().position(turn.id, entry.attempt))
+                break
+            accepted = turn.cursor.accept(event)
+            if accepted is Verdict.GAP:
+                # rare: a parser continues after the position of the frontend
+                self._receiver.gap(sender, turn.position())
+                break
+            if isinstance(accepted, Interrupted):
+                interrupted = accepted
+                break
+            if not isinstance(accepted, Verdict):
+                state.parser = sender
+                new.append(accepted)
+        if new:
+            self._turns.push(turn, new, entry.tokens)
+        if interrupted is not None:
+            self._attempts.interrupted(turn, interrupted)
+
+    def _on_prepared(self, turn: BusTurn, prepared: Prepared) -> None:
+        """Records which parser has the turn's stream: the first of this attempt, or the successor
+        of a lost one."""
+        turn.observer.prepared(prepared)
+        now = asyncio.get_running_loop().time()
+        registry = self._process.registry
+        registry.expect("worker", prepared.worker, now)
+        registry.expect("parser", prepared.parser, now)
+        is_compared = turn.conversation.client.compare is not None
+        if is_compared and isinstance(turn.state, Preparing):
+            prepared = self._prompts.note(turn, prepared)
+        turn.take_prepared(prepared)
+
+    def _on_stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
+        """Cancels again an attempt that still sends events: the first cancellation was lost."""
+        is_newer = turn is not None and entry.attempt > turn.attempt.number
+        if is_newer or self._turns.was_just_cancelled(entry.turn):
+            return
+        if any(isinstance(event, Finish | Failed) for event in entry.events):
+            return
+        models = [card.name for card in self._catalog.models()]
+        if turn is not None:
+            models = [turn.card.name]
+        for model in models:
+            self._turns.publish_cancel(model, entry.turn, entry.attempt, "superseded")
+
+    def _positions(self, parser: str) -> list[StreamPosition]:
+        return [turn.position() for turn in self._turns.of_parser(parser)]
+
+    def _on_given_up(self, parser: str) -> None:
+        """Ends the turns of a parser that considered this frontend dead and dropped them."""
+        for turn in self._turns.of_parser(parser):
+            self._attempts.tokens_lost(turn, "this server was cut off from the turn")
+
+
+def _push_next_delta(turn: BusTurn, sender: str, entry: EventEntry) -> bool:
+    """Passes the turn's next delta to the sink, if it is alone in an entry: the common case, once a
+    token. Returns whether it was."""
+    state = turn.state
+    if type(state) is not Streaming or len(entry.events) != 1:
+        return False
+    event = entry.events[0]
+    if type(event) is not Delta or event.offset != turn.cursor.length:
+        return False
+    if turn.cursor.accept(event) is not event:
+        return False
+    state.parser = sender
+    turn.sink.push(entry.events, entry.tokens)
+    return True

@@ -1,0 +1,5 @@
+"""Settings of the frontend's tests."""
+
+from tests.strict_states import strict_states
+
+__all__ = ["strict_states"]

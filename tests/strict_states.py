@@ -1,0 +1,17 @@
+"""In tests, an event that a turn's state does not expect is an error, not a line in the log."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from services.frontend.turns.turn_observer import TurnObserver
+
+
+@pytest.fixture(autouse=True, scope="session")
+def strict_states() -> Iterator[None]:
+    def refuse(_observer: TurnObserver, turn: str, event: str) -> None:
+        raise AssertionError(f"{turn}: {event} was not expected")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TurnObserver, "unexpected_event", refuse)
+        yield
