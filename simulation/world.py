@@ -27,6 +27,7 @@ from schemas import subjects
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
 from services.ledger.recall import Ledger
+from services.parser import event_outbox as parser_outbox
 from services.parser import service as parser_service
 from services.preprocessor import service as preprocessor_service
 from services.preprocessor.ledger_reader import open_ledger
@@ -120,7 +121,7 @@ class World:
         self.loop.world = self
         for module in (
             worker_service,
-            parser_service,
+            parser_outbox,
         ):  # as large a part of the window as by default
             _replace(module, FRAME_BYTES=FRAME_BYTES * window_bytes // MIB)
         interpreter.begin(self.loop, seed, self._logged)

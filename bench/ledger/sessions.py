@@ -20,6 +20,7 @@ from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from services.runtime.storage.seal import Sealer
@@ -119,7 +120,10 @@ class Model:
         entries = entries_of(parse, self.ledger.model.vocabulary.open(hidden))
         signed = [self._signer.sign(entry) for entry in entries]
         return Output(
-            list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed
+            list(parse.stream.ids),
+            self.ledger.reader.text_of(parse.stream.ids),
+            _blocks(parse),
+            signed,
         )
 
     def say(self) -> str:
@@ -247,7 +251,7 @@ class Model:
             prefix=prompt.prefix,
             ledger=prompt.found.context,
         )
-        parse = TurnParse(f"{self._number:08x}{self._turns:016x}", 1, context, "w")
+        parse = TurnParse(TurnStream(f"{self._number:08x}{self._turns:016x}", 1, context, "w"))
         parse.start(self.ledger.model.vocabulary, self._sealer)
         parse.feed(ids)
         parse.finish(
@@ -284,7 +288,7 @@ def go_on(dialogue: Dialogue, output: Output, model: Model) -> None:
 
 def _blocks(parse: TurnParse) -> list[Block]:
     blocks: list[Block] = []
-    events, _ = parse.log.read(Cursor())
+    events, _ = parse.stream.log.read(Cursor())
     begun, said = BlockStart(0, "text"), ""
     for event in events:
         if isinstance(event, BlockStart):
@@ -292,7 +296,7 @@ def _blocks(parse: TurnParse) -> list[Block]:
         elif isinstance(event, Delta):
             said += event.text
         elif isinstance(event, BlockStop) and (begun.kind != "tool_use" or event.complete):
-            item_id = f"{_ITEMS[begun.kind]}_{parse.turn}{event.block:03d}"
+            item_id = f"{_ITEMS[begun.kind]}_{parse.stream.turn}{event.block:03d}"
             blocks.append(
                 Block(
                     begun.kind,

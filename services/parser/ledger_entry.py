@@ -11,6 +11,8 @@ from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.evidence import reasoning_digests, turn_marks
 from services.ledger.keys import key_arguments, turn_key
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
+from services.runtime.streams.turn_log import TurnLog
 from services.tokenization.detokenizer import Detokenizer, tokens_within
 
 MAX_BEGINNINGS_TOKENS = 65_536
@@ -28,33 +30,33 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
 
     `detokenizer`: a new one for the turn's tokens, for turns that a stop string has cut.
     """
-    context, end = parse.context.ledger, parse.log.terminal
+    stream = parse.stream
+    context = stream.context.ledger
+    end = stream.log.terminal
     if context is None or isinstance(end, Interrupted):
         return []
-    content, beginnings, left = _Content(), list[LedgerEntry](), MAX_BEGINNINGS_TOKENS
-    finish = end if isinstance(end, Finish) else None
-    closed = finish is not None and finish.reason is FinishReason.STOP and parse.cut is None
-    for block in range(parse.log.blocks):
-        if not content.add(parse, block):
-            closed = False
-            break
-        start, stop = parse.log.ends(block)
-        if stop is not None and (start.kind == "tool_use" or finish is None):
-            tokens = parse.block_ends[block]
-            left -= tokens
-            if left >= 0:
-                beginnings.append(
-                    replace(content.entry(parse, context, tokens), closed=False, beginning=True)
-                )
-    if not (content.text or content.calls or content.thoughts or context.started):
+
+    broken_off = not isinstance(end, Finish)
+    content = _Content()
+    beginnings = content.add_blocks(parse, context, any_block=broken_off)
+    if content.is_empty and not context.started:
         return []
-    kept, tail = len(parse.ids), ""
-    if finish is not None and finish.reason is FinishReason.STOP_STRING:
-        kept, tail = _before_stop(parse, finish.stop_string or "", detokenizer)
+
+    kept = len(stream.ids)
+    tail = ""
+    if isinstance(end, Finish) and end.reason is FinishReason.STOP_STRING:
+        kept, tail = _before_stop(stream, end.stop_string or "", detokenizer)
+    closed = _is_closed(parse) and not content.incomplete
     whole = replace(
-        content.entry(parse, context, kept), closed=closed, tail=tail, beginning=finish is None
+        content.entry(stream, context, kept), closed=closed, tail=tail, beginning=broken_off
     )
     return [whole, *(beginning for beginning in beginnings if beginning.key != whole.key)]
+
+
+def _is_closed(parse: TurnParse) -> bool:
+    """Returns whether the model itself has ended the turn."""
+    end = parse.stream.log.terminal
+    return isinstance(end, Finish) and end.reason is FinishReason.STOP and parse.blocks.cut is None
 
 
 class _Content(Struct):
@@ -66,10 +68,39 @@ class _Content(Struct):
     call_ids: list[str] = []
     thoughts: list[str] = []
     seals: list[str] = []
+    incomplete: bool = False
+    """An incomplete call follows the blocks."""
 
-    def add(self, parse: TurnParse, block: int) -> bool:
-        """Adds a block. False: it is an incomplete call."""
-        (start, stop), text = parse.log.ends(block), parse.log.text(block)
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to find the turn by."""
+        return not (self.text or self.calls or self.thoughts)
+
+    def add_blocks(
+        self, parse: TurnParse, context: LedgerContext, *, any_block: bool
+    ) -> list[LedgerEntry]:
+        """Adds all blocks of a turn up to an incomplete call. Returns the entries of its
+        beginnings: after each call, or after `any_block`."""
+        stream = parse.stream
+        beginnings: list[LedgerEntry] = []
+        room = MAX_BEGINNINGS_TOKENS
+        for block in range(stream.log.blocks):
+            self._add(stream.log, block)
+            if self.incomplete:
+                break
+            start, stop = stream.log.ends(block)
+            if stop is None or (start.kind != "tool_use" and not any_block):
+                continue
+            tokens = parse.blocks.ends[block]
+            room -= tokens
+            if room >= 0:
+                entry = self.entry(stream, context, tokens)
+                beginnings.append(replace(entry, closed=False, beginning=True))
+        return beginnings
+
+    def _add(self, log: TurnLog, block: int) -> None:
+        start, stop = log.ends(block)
+        text = log.text(block)
         if start.kind == "text":
             self.text += text
         elif start.kind == "reasoning":
@@ -77,34 +108,38 @@ class _Content(Struct):
             if stop is not None and stop.seal is not None:
                 self.seals.append(stop.seal)
         elif stop is None or not stop.complete:
-            return False
+            self.incomplete = True
         else:
             self.calls.append((start.name or "", key_arguments(text)))
             self.call_ids.append(start.call_id or "")
-        return True
 
-    def entry(self, parse: TurnParse, context: LedgerContext, tokens: int) -> LedgerEntry:
+    def entry(self, stream: TurnStream, context: LedgerContext, tokens: int) -> LedgerEntry:
         """The entry of these blocks, which take the turn's first `tokens` tokens."""
         return LedgerEntry(
-            model=parse.context.model,
+            model=stream.context.model,
             key=turn_key(context.state, context.started + self.text, self.calls),
             context=context,
-            ids=pack_ids(parse.ids[:tokens]),
-            in_reasoning=parse.context.in_reasoning,
-            prefix=parse.context.prefix,
-            calls_as_text=parse.context.calls == "none",
-            marks=turn_marks(parse.turn, self.call_ids, self.seals),
+            ids=pack_ids(stream.ids[:tokens]),
+            in_reasoning=stream.context.in_reasoning,
+            prefix=stream.context.prefix,
+            calls_as_text=stream.context.calls == "none",
+            marks=turn_marks(stream.turn, self.call_ids, self.seals),
             thoughts=reasoning_digests(self.thoughts),
         )
 
 
-def _before_stop(parse: TurnParse, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:
+def _before_stop(stream: TurnStream, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:
     """Returns how many tokens end before the stop string (its end, if it is shown), and the
     characters up to there."""
-    pieces = [detokenizer.step(token) for token in parse.ids]
-    text, lengths = "".join(pieces), [*accumulate(map(len, pieces), initial=0)]
+    pieces = [detokenizer.step(token) for token in stream.ids]
+    text = "".join(pieces)
+    lengths = [*accumulate(map(len, pieces), initial=0)]
+
     # The last token completed it; it may occur earlier, too, for example in reasoning.
-    at = text.find(stop, max(lengths[-2] - len(stop) + 1, 0))
-    shown = max(at, 0) + (len(stop) if parse.context.include_stop else 0)
+    before_last_token = lengths[-2]
+    earliest = max(before_last_token - len(stop) + 1, 0)
+    shown = max(text.find(stop, earliest), 0)
+    if stream.context.include_stop:
+        shown += len(stop)
     kept = tokens_within(lengths, shown)
     return kept, text[lengths[kept] : shown]

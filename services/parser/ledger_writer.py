@@ -5,8 +5,10 @@ same entry.
 """
 
 from collections import deque
+from typing import Final
 
 import msgspec
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.errors import TurnwireError
@@ -25,7 +27,21 @@ MAX_UNSENT = 256
 
 
 class LedgerWriter:
-    """Writes the entries of one shard."""
+    """Writes the entries of one shard. This one writes none; `BusLedgerWriter` does."""
+
+    def write(self, parse: TurnParse) -> None:
+        """Writes the entries of an ended turn.
+
+        To be called before the turn's end is sent: the preprocessors need them for the client's
+        next request.
+        """
+
+
+NO_LEDGER: Final = LedgerWriter()
+
+
+class BusLedgerWriter(LedgerWriter):
+    """Publishes entries, and stores them in the bucket."""
 
     def __init__(
         self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None
@@ -48,20 +64,20 @@ class LedgerWriter:
         }
         register(process.metrics, CountCollector(counters))
 
+    @override
     def write(self, parse: TurnParse) -> None:
-        """Writes the entries of an ended turn.
-
-        To be called before the turn's end is sent: the preprocessors need them for the client's
-        next request.
-        """
-        hidden = self._vocabulary.hidden(family(parse.context.family).markers)
-        for entry in map(self._signer.sign, entries_of(parse, self._vocabulary.open(hidden))):
-            data = msgspec.json.encode(entry)
-            if len(data) <= MAX_ENTRY_BYTES:
-                self._unsent.append((subjects.ledger(entry.model), entry, data))
-            elif not entry.beginning:
-                self.too_large += 1
+        markers = family(parse.stream.context.family).markers
+        detokenizer = self._vocabulary.open(self._vocabulary.hidden(markers))
+        for entry in entries_of(parse, detokenizer):
+            self._add(self._signer.sign(entry))
         self._send()
+
+    def _add(self, entry: LedgerEntry) -> None:
+        data = msgspec.json.encode(entry)
+        if len(data) <= MAX_ENTRY_BYTES:
+            self._unsent.append((subjects.ledger(entry.model), entry, data))
+        elif not entry.beginning:
+            self.too_large += 1
 
     def _send(self) -> None:
         while self._unsent:

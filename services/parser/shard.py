@@ -10,12 +10,14 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from schemas.control import StreamPosition
+from schemas.control import Replay, StreamPosition
 from schemas.conversation import ToolSpec
 from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
 from services.families.verbatim import VERBATIM
+from services.parser.traced_parse import TracedParse
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
 from services.runtime.memo import Memo
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
@@ -78,36 +80,29 @@ class Shard:
         missing, or None if the entry has nothing new. Propagates errors of the parser.
         """
         parse = self.turns.get(entry.turn)
-        opened = parse is None or entry.attempt > parse.attempt
-        if parse is None or opened:
+        opens = parse is None or entry.attempt > parse.stream.attempt
+        if parse is None or opens:
             if entry.context == ABSENT:
                 # The replay of a stream that is gone would have the same result.
                 return None if _is_gone(entry) else StreamPosition(entry.turn, entry.attempt)
-            context = self._contexts.decode(entry.context)
-            parse = self.turns[entry.turn] = TurnParse(
-                entry.turn, entry.attempt, context, worker, held=entry.held
-            )
-            parse.start(self._vocabulary, self._sealer)
-        elif entry.attempt < parse.attempt or parse.ended:
+            parse = self._open(entry, worker)
+        elif entry.attempt < parse.stream.attempt or parse.ended:
             return None
-        have = len(parse.ids)
-        if entry.at > have and not _is_gone(entry):
-            return StreamPosition(entry.turn, entry.attempt, have)
-        before = parse.log.size
-        if entry.cached is not None:
-            parse.cached = entry.cached
-        fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]
-        if fresh:
-            logprobs = entry.logprobs[have - entry.at :] if entry.logprobs else ()
-            if parse.trace is None:
-                parse.feed(fresh)
-            else:
-                parse.feed_traced(parse.trace, fresh, logprobs)
-            if parse.context.prompt_ids:
-                parse.report(parse.ids[have:], logprobs)
-        if entry.finish is not None and not parse.ended:
-            parse.finish(entry.finish)
-        return parse if opened or parse.log.size != before else None
+
+        if entry.at > len(parse.stream.ids) and not _is_gone(entry):
+            return parse.stream.position
+        has_new_events = parse.take(entry)
+        return parse if opens or has_new_events else None
+
+    def _open(self, entry: TokenEntry, worker: str) -> TurnParse:
+        """Opens the turn of a stream's first entry. A turn that cannot be parsed is here all the
+        same, so that it can fail."""
+        context = self._contexts.decode(entry.context)
+        stream = TurnStream(entry.turn, entry.attempt, context, worker, entry.held)
+        parse = TurnParse(stream) if context.logprobs is None else TracedParse(stream)
+        self.turns[entry.turn] = parse
+        parse.start(self._vocabulary, self._sealer)
+        return parse
 
     def unreadable(self, entry: TokenEntry, worker: str) -> TurnParse | None:
         """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None
@@ -117,16 +112,46 @@ class Shard:
         except msgspec.DecodeError:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)
-        parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker)
+        parse = TurnParse(TurnStream(entry.turn, entry.attempt, context, worker))
+        self.turns[entry.turn] = parse
         return parse
+
+    def remove(self, parse: TurnParse) -> None:
+        """Removes a turn, unless another attempt has taken its place."""
+        if self.turns.get(parse.stream.turn) is parse:
+            del self.turns[parse.stream.turn]
+
+    def open_turns(self, worker: str) -> list[TurnParse]:
+        """Returns the turns of a worker that have not ended."""
+        return [
+            parse
+            for parse in self.turns.values()
+            if parse.stream.worker == worker and not parse.ended
+        ]
+
+    def turns_of(self, frontend: str) -> list[TurnParse]:
+        """Returns all turns of a frontend."""
+        return [parse for parse in self.turns.values() if parse.stream.frontend == frontend]
+
+    def rewind(self, request: Replay) -> list[TurnParse]:
+        """Moves turns back to where the frontend that requests a replay has them. Returns them."""
+        positions = {position.turn: position for position in request.streams}
+        rewound: list[TurnParse] = []
+        for parse in self.turns_of(request.receiver):
+            stream = parse.stream
+            position = positions.get(stream.turn)
+            if position is not None and position.attempt <= stream.attempt:
+                # rare: a frontend asks for events again
+                parse.rewind(position)
+                rewound.append(parse)
+            elif position is None and request.all:
+                parse.rewind(StreamPosition(stream.turn, stream.attempt))
+                rewound.append(parse)
+        return rewound
 
     def positions(self, worker: str) -> list[StreamPosition]:
         """Returns this shard's position in each open stream of a worker."""
-        return [
-            StreamPosition(parse.turn, parse.attempt, len(parse.ids))
-            for parse in self.turns.values()
-            if parse.worker == worker and not parse.ended
-        ]
+        return [parse.stream.position for parse in self.open_turns(worker)]
 
 
 def _is_gone(entry: TokenEntry) -> bool:

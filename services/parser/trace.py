@@ -101,7 +101,7 @@ class Trace:
         self._inside = b""
         """The first bytes of an incomplete character."""
         self._flowing = False
-        """Whether the last piece of arguments was found, so that the next one probably follows it."""
+        """Whether the last piece of arguments was found: the next one probably follows it."""
 
     @property
     def _end(self) -> int:
@@ -192,6 +192,13 @@ def token_logprob(
     others = [(vocabulary.bytes_of(other), value) for other, value in ranked]
     alternatives = [TopLogprob(_text(other), value, other) for other, value in others]
     return TokenLogprob(_text(data), logprob, at, data, alternatives)
+
+
+def one_for_each(ids: Sequence[int], logprobs: Sequence[Logprobs]) -> list[Logprobs]:
+    """Returns the log probabilities of each id; empty where an engine has reported none."""
+    reported = logprobs[: len(ids)]
+    missing = len(ids) - len(reported)
+    return [*reported, *[()] * missing]
 
 
 def _spellings(text: str) -> list[tuple[str, int, bool]]:

@@ -16,8 +16,10 @@ OUTBOX = "services/worker/outbox.py"
 SHARDS = "services/worker/shards.py"
 ENGINE = "services/worker/engine.py"
 PARSER = "services/parser/service.py"
-SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
+FAST_PATH = "services/parser/fast_path.py"
+TURN_STREAM = "services/parser/turn_stream.py"
+EVENT_OUTBOX = "services/parser/event_outbox.py"
 SENDING = "services/preprocessor/sending.py"
 HOLDING = "services/preprocessor/holding.py"
 OPEN_TURNS = "services/frontend/turns/open_turns.py"
@@ -238,14 +240,14 @@ PARSER_MUTANTS = [
     Mutant(
         "does not report that a worker was lost",
         PARSER,
-        "code=ENGINE_DIED))\n                self._schedule(parse)\n",
-        "code=ENGINE_DIED))\n",
+        "        self._send_soon(lost)\n",
+        "",
     ),
     Mutant(
         "keeps the turns of a frontend that is gone",
         PARSER,
-        "            if parse.frontend == frontend:\n                self._forget(parse)\n",
-        "            pass\n",
+        "        for parse in self._shard.turns_of(frontend):\n",
+        "        for parse in list[TurnParse]():\n",
     ),
     Mutant(
         "keeps the link to a frontend that is gone",
@@ -256,44 +258,44 @@ PARSER_MUTANTS = [
     Mutant(
         "keeps the turns of a worker that took it for dead",
         PARSER,
-        "if parse.worker == worker and not parse.ended:",
-        "if False:",
+        "for parse in self._shard.open_turns(worker):",
+        "for parse in list[TurnParse]():",
     ),
     Mutant(
         "forgets a turn when its frontend has the frame before its end",
-        PARSER,
+        EVENT_OUTBOX,
         "while ends and ends[0][0] <= seq:",
         "while ends and ends[0][0] <= seq + 1:",
     ),
     Mutant(
         "requests a replay from one token too far",
-        SHARD,
-        "StreamPosition(parse.turn, parse.attempt, len(parse.ids))",
-        "StreamPosition(parse.turn, parse.attempt, len(parse.ids) + 1)",
+        TURN_STREAM,
+        "StreamPosition(self.turn, self.attempt, len(self.ids))",
+        "StreamPosition(self.turn, self.attempt, len(self.ids) + 1)",
     ),
     Mutant(
         "parses tokens again that it has",
-        SHARD,
-        "fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]",
-        "fresh = entry.ids",
+        TURN_PARSE,
+        "ids = entry.ids[have - entry.at :]",
+        "ids = entry.ids",
     ),
     Mutant(
         "does not look at the place of tokens on the fast path",
-        TURN_PARSE,
-        "if plain is None or entry.at != len(self.ids) or entry.attempt != self.attempt:",
-        "if plain is None or entry.attempt != self.attempt:",
+        FAST_PATH,
+        "if entry.at != len(self._ids) or entry.attempt != self._attempt:",
+        "if entry.attempt != self._attempt:",
     ),
     Mutant(
         "does not announce a turn again that is sent from its beginning",
-        TURN_PARSE,
+        TURN_STREAM,
         "        self.end_seq = None\n        self.announced = False\n",
         "        self.end_seq = None\n",
     ),
     Mutant(
         "reports an interruption before the text that it has sent",
         TURN_PARSE,
-        "Interrupted(self.worker, pack_ids(self.ids), error, *self.log.end)",
-        "Interrupted(self.worker, pack_ids(self.ids), error, 0, 0)",
+        "Interrupted(stream.worker, pack_ids(stream.ids), error, *stream.log.end)",
+        "Interrupted(stream.worker, pack_ids(stream.ids), error, 0, 0)",
     ),
 ]
 

@@ -66,7 +66,7 @@ class Alike:
         parse, entry = self.session.decode(prompt, text, turn=turn or TURNS[number])
         assert entry is not None
         self.entries[number] = SIGNER.sign(entry)
-        self.ids[number] = [*prompt.ids, *parse.ids]
+        self.ids[number] = [*prompt.ids, *parse.stream.ids]
 
     def commit(self) -> None:
         for entry in self.entries.values():

@@ -32,6 +32,7 @@ from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
@@ -94,7 +95,7 @@ class Session:
             ledger=prompt.found.context,
             **more,
         )
-        parse = TurnParse(turn, 1, context, "w")
+        parse = TurnParse(TurnStream(turn, 1, context, "w"))
         parse.start(self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         return parse
@@ -122,7 +123,7 @@ class Session:
         parse, entry = self.decode(prompt, text, *args, **more)
         assert entry is not None
         self.ledger.add(SIGNER.sign(entry))
-        return [*prompt.ids, *parse.ids]
+        return [*prompt.ids, *parse.stream.ids]
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ class TestEnds:
         )
         assert entry is not None
         session.ledger.add(SIGNER.sign(entry))
-        kept = [*first.ids, *parse.ids[: len(entry.ids) // 4]]
+        kept = [*first.ids, *parse.stream.ids[: len(entry.ids) // 4]]
         assert len(kept) > len(first.ids) + 5
         prompt = session.prompt(assistant(Text("All wellEND" if include else "All well")), MORE)
         assert [*prompt.ids[: len(kept)]] == kept
@@ -235,8 +236,8 @@ class TestEnds:
             assistant(*blocks, *([Text("Half an answ")] if sent == "all" else [])), results(own)
         )
         complete = session.ids("so\n</think>\n\n" + CALLED.removesuffix("\n</tool_call>"))
-        kept = len(first.ids) + len(parse.ids if sent == "all" else complete)
-        assert [*prompt.ids[:kept]] == [*first.ids, *parse.ids][:kept]
+        kept = len(first.ids) + len(parse.stream.ids if sent == "all" else complete)
+        assert [*prompt.ids[:kept]] == [*first.ids, *parse.stream.ids][:kept]
 
     def test_turn_that_is_broken_off_is_not_taken_for_another(self, session: Session) -> None:
         """A client hangs up, and the answer to its second request is the same text after other
@@ -451,7 +452,7 @@ def test_session_is_rebuilt_from_its_entries(setup: ModelSetup, tmp_path: Path) 
         assert entry is not None
         entries.append(SIGNER.sign(entry))
         session.ledger.add(entries[-1])
-        engine_ids = [*prompt.ids, *parse.ids]
+        engine_ids = [*prompt.ids, *parse.stream.ids]
         messages += [
             assistant(called(f'{{"command":"ls {number}"}}', f"c{number}")),
             results(f"c{number}"),

@@ -74,7 +74,7 @@ def parsed(
 
 
 def events(parse: TurnParse) -> list[Any]:
-    return parse.log.read(Cursor())[0]
+    return parse.stream.log.read(Cursor())[0]
 
 
 def scored_blocks(parse: TurnParse) -> list[tuple[str, str, list[TokenLogprob]]]:

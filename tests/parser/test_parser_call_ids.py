@@ -15,6 +15,7 @@ from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.turns.interfaces import AnswerInfo, ParsedRequest
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.detokenizer import Vocabulary
@@ -36,11 +37,11 @@ OUTPUTS = {"kimi_k2": KIMI, "cohere_command": COHERE, "mistral": MISTRAL}
 
 def decoded(family: str, text: str, turn: str) -> list[TurnEvent]:
     context = ParseContext("m", family, "f", 3, tools=[LOOK])
-    parse = TurnParse(turn, 1, context, "w")
+    parse = TurnParse(TurnStream(turn, 1, context, "w"))
     parse.start(VOCABULARY, Sealer(b"test"))
     parse.feed(TOKENIZER.encode(text, add_special_tokens=False).ids)
     parse.finish(TokenFinish(FinishReason.STOP, None))
-    return [*parse.log.read(Cursor())[0]]
+    return [*parse.stream.log.read(Cursor())[0]]
 
 
 def answer(ask: ParsedRequest, turn: str, events: list[TurnEvent]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from schemas.events import (
     Interrupted,
 )
 from schemas.frames import TokenEntry, TokenFinish
+from services.parser.fast_path import NO_FAST_PATH, UNREAD
 from services.parser.shard import Shard
-from services.parser.turn_parse import UNREAD, TurnParse
+from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
 from services.worker.outbox import GONE
 from tests.conftest import examples
@@ -35,6 +36,11 @@ STREAM = (
 )
 
 
+def next_delta(parse: TurnParse) -> Any:
+    (delta,) = parse.fast.next_entry().events
+    return delta
+
+
 class Reader:
     """Reads a turn as the service does: what cruises by its deltas, all else out of the log, in
     rooms of any size."""
@@ -47,8 +53,8 @@ class Reader:
 
     def read(self) -> None:
         parse = self.parse
-        if parse.plain is not None and len(parse.fresh) < self.room:
-            events: list[Any] = [parse.next_delta()] if parse.fresh else []
+        if parse.fast is not NO_FAST_PATH and len(parse.fast.fresh) < self.room:
+            events: list[Any] = [next_delta(parse)] if parse.fast.fresh else []
         else:
             events, left = list[Any](), 0
             while not left:
@@ -92,7 +98,7 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
     while at < len(ids) and not parse.ended:
         step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
         piece = entry(at, ids[at : at + step], scored=False, **context)
-        if parse.take_fast(piece):
+        if parse.fast.take(piece):
             fast += 1
         else:
             shard.take(piece, "w")
@@ -103,13 +109,13 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
         if what != "wait":
             reader.read()
     last = entry(len(ids), [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP))
-    assert not parse.take_fast(last)
+    assert not parse.fast.take(last)
     shard.take(last, "w")
     reader.read()
     assert reader.blocks() == slow.blocks()
     assert scored_blocks(parse) == scored_blocks(slow.parse)
     assert finish(parse) == finish(slow.parse)
-    assert parse.ids == slow.parse.ids
+    assert parse.stream.ids == slow.parse.stream.ids
     assert not (fast and stop)
 
 
@@ -124,7 +130,7 @@ def on_fast_path(text: str) -> tuple[Shard, TurnParse]:
 
 def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
     shard, parse = on_fast_path("Hello there")
-    have = len(parse.ids)
+    have = len(parse.stream.ids)
     (token,) = ids_of("!")
     for other in (
         TokenEntry("t", 1, have - 1, [token]),  # had
@@ -137,16 +143,16 @@ def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
         TokenEntry("t", 1, have, ids_of("🌊")[:1]),
         TokenEntry("t", 1, have, [10**6]),
     ):
-        assert not parse.take_fast(other)
-        assert len(parse.ids) == have
-    assert parse.take_fast(TokenEntry("t", 1, have, [token]))
-    assert parse.next_delta() == Delta(0, len("Hello there"), "!")
-    assert parse.plain is not None
+        assert not parse.fast.take(other)
+        assert len(parse.stream.ids) == have
+    assert parse.fast.take(TokenEntry("t", 1, have, [token]))
+    assert next_delta(parse) == Delta(0, len("Hello there"), "!")
+    assert parse.fast is not NO_FAST_PATH
     shard.take(TokenEntry("t", 1, have + 1, finish=GONE), "w")
-    assert not parse.take_fast(TokenEntry("t", 1, have + 1, [token]))
+    assert not parse.fast.take(TokenEntry("t", 1, have + 1, [token]))
     assert [type(event) for event in parse.read(10_000)[0]] == [Interrupted]
     parse.enter_fast_path()
-    assert parse.plain is None
+    assert parse.fast is NO_FAST_PATH
 
 
 def test_half_a_character_is_not_for_the_fast_path() -> None:
@@ -154,18 +160,18 @@ def test_half_a_character_is_not_for_the_fast_path() -> None:
     parse.feed(ids_of("🌊")[:1])
     parse.read(10_000)
     parse.enter_fast_path()
-    assert parse.plain is None
+    assert parse.fast is NO_FAST_PATH
     parse.feed(ids_of("🌊")[1:])
     assert parse.read(10_000)[0] == [Delta(0, 5, "🌊")]
     parse.enter_fast_path()
-    assert parse.plain is not None
+    assert parse.fast is not NO_FAST_PATH
 
 
 def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
     _, parse = on_fast_path("Hello")
     (token,) = ids_of("!")
     count = 0
-    while parse.take_fast(TokenEntry("t", 1, len(parse.ids), [token])):
+    while parse.fast.take(TokenEntry("t", 1, len(parse.stream.ids), [token])):
         count += 1
     assert UNREAD < count < 2 * UNREAD
     assert parse.read(10_000)[0] == [Delta(0, 5, "!" * count)]
@@ -178,8 +184,8 @@ def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
     for _ in range(5):
         parse.read(10_000)
         parse.enter_fast_path()
-        assert parse.take_fast(TokenEntry("t", 1, len(parse.ids), ids_of("!")))
-    thought = len(parse.ids)
+        assert parse.fast.take(TokenEntry("t", 1, len(parse.stream.ids), ids_of("!")))
+    thought = len(parse.stream.ids)
     closed = ids_of("\n</think>\n\nYes")
     shard.take(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")
     within = len(ids_of("\n</think>"))

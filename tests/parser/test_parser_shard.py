@@ -145,7 +145,7 @@ def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
     read = events(parse)
     for at, event in enumerate(read):
         if isinstance(event, Dispatch):
-            start, stop = parse.log.ends(event.block)
+            start, stop = parse.stream.log.ends(event.block)
             assert read[at + 1] is stop
             assert (start.name, start.call_id) == (event.name, event.call_id)
     return [
@@ -216,7 +216,7 @@ def test_a_reader_that_stands_anywhere_gets_each_token_once(
     ):  # as a second shard that says it all again, from somewhere
         sender = Cursor()
         while True:
-            more, _ = parse.log.read(sender, room)
+            more, _ = parse.stream.log.read(sender, room)
             if not more:
                 break
             for event in more:
@@ -255,7 +255,7 @@ def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> N
         parse = shard.take(TokenEntry("t", 1, at, finish=GONE), "w")
         if at == 0:
             assert isinstance(parse, TurnParse)
-            last = parse.log.terminal
+            last = parse.stream.log.terminal
             assert isinstance(last, Interrupted)
             assert unpack_ids(last.token_ids) == ids
         else:

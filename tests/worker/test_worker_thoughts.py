@@ -18,6 +18,7 @@ from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
 from services.families import Family, families, open_parser
 from services.families.thoughts import thought_markers
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
 from services.preprocessor.thoughts import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
@@ -169,7 +170,7 @@ def read(
 ) -> tuple[list[Any], Finish]:
     """The blocks and the end of a stream, by the parser stage."""
     context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
-    parse = TurnParse("t", 1, context, "w")
+    parse = TurnParse(TurnStream("t", 1, context, "w"))
     parse.start(vocabulary_of(tokenizer), Sealer.load(None, "m"))
     for token in stream.ids:
         parse.feed([token])

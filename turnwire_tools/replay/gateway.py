@@ -25,6 +25,7 @@ from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.frontend.app import make_app, make_runner
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
+from services.parser.turn_stream import TurnStream
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
@@ -209,8 +210,8 @@ class ReplayGateway:
             context = msgspec.structs.replace(turn.context or context, logprobs=None)
         elif any(isinstance(step, RecordedEvents) for step in turn.steps):
             return None
-        parse = TurnParse(opened.id, 1, context, _SENDER)
-        parse.cached = turn.usage.cached
+        cached = turn.usage.cached
+        parse = TurnParse(TurnStream(opened.id, 1, context, _SENDER, cached=cached))
         parse.start(self._model_vocabulary or self._vocabulary, Sealer(b"replay"))
         return parse
 

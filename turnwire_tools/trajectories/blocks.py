@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from schemas.events import BlockKind, BlockStart, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
-from services.parser.turn_parse import TurnParse
+from services.parser.traced_parse import TracedParse
+from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
@@ -41,12 +42,12 @@ def blocks_of(
 
     `ids`: the output without the end token, which `finish` has.
     """
-    parse = TurnParse(turn, 1, replace(context, logprobs=0, ledger=None, prompt_ids=b""), "")
+    traced = replace(context, logprobs=0, ledger=None, prompt_ids=b"")
+    parse = TracedParse(TurnStream(turn, 1, traced, ""))
     parse.start(vocabulary, _SEALER)
-    assert parse.trace is not None  # because of `logprobs`
     # In place of its log probability each token has its index: the parser returns it with the text
     # that it made of it.
-    parse.feed_traced(parse.trace, ids, [[(token, float(at))] for at, token in enumerate(ids)])
+    parse.feed(ids, [[(token, float(at))] for at, token in enumerate(ids)])
     if not parse.ended:
         reason = FinishReason.LENGTH if finish.reason is FinishReason.CONTEXT else finish.reason
         parse.finish(TokenFinish(reason, finish.stop_id))

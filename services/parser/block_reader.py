@@ -1,0 +1,110 @@
+"""Reads the text of a turn into the blocks of its log, and counts the tokens of its reasoning.
+Pure."""
+
+from schemas.events import BlockEvent, BlockStop, FinishReason
+from services.families import TurnParser
+from services.families.grammar.scanner import escaped
+from services.parser.event_builder import EventBuilder
+from services.parser.turn_stream import TurnStream
+
+
+class BlockReader:
+    """Feeds the family's parser, and adds its events to the log. Reads no more text once `cut` is
+    set."""
+
+    __slots__ = ("_builder", "_counted", "_stream", "cut", "ends", "parser", "reasoning_tokens")
+
+    def __init__(self, stream: TurnStream, parser: TurnParser, builder: EventBuilder) -> None:
+        self._stream = stream
+        self.parser = parser
+        self._builder = builder
+        self.cut: FinishReason | None = None
+        """Why the turn has ended before the engine's end."""
+        self.ends: list[int] = []
+        """The number of tokens with which each block was complete."""
+        self.reasoning_tokens = 0
+        """The reasoning tokens among the first `_counted` tokens."""
+        self._counted = 0
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that has cut the turn."""
+        return self._builder.stop_string
+
+    def read(self, text: str) -> None:
+        """Reads the text that the last token has completed."""
+        self._add(self._parsed(text))
+
+    def read_rest(self, text: str) -> None:
+        """Reads text at the end, which no token has completed."""
+        self.read(text)
+
+    def finish(self, reason: FinishReason) -> None:
+        """Closes all blocks, because the engine has ended the turn."""
+        self._add(self.parser.finish(reason))
+
+    def skip(self, text: str) -> bool:
+        """Adds text in a plain stretch to the open block, without the parser. Returns False, and
+        changes nothing, for text that must be read."""
+        scanner = self.parser.scanner
+        if scanner.trigger is None or scanner.trigger(text) is not None:
+            return False
+        self.add_plain(escaped(text) if scanner.escape else text)
+        return True
+
+    def add_plain(self, text: str) -> None:
+        """Adds text that has skipped the parser to the open block."""
+        self.parser.passed(text)
+        self._stream.log.add(text)
+
+    def count_reasoning(self) -> None:
+        """Counts all tokens so far. Those that skipped the parser cannot have changed the block."""
+        self._count(len(self._stream.ids), reasoning=self.parser.in_reasoning)
+
+    def _parsed(self, text: str) -> list[BlockEvent]:
+        """Returns the parser's events for a text. In a thought, tokens without an event are counted
+        when it is certain to what they belong: its own closer is the thought's, the marker of the
+        next block is not."""
+        parser = self.parser
+        tokens = len(self._stream.ids)
+        was_reasoning = parser.in_reasoning
+        if parser.scanner.trigger is not None:  # also the tokens that skipped the parser
+            self._count(tokens - 1, reasoning=was_reasoning)
+
+        events = parser.feed(text)
+        if not parser.in_reasoning:
+            if was_reasoning:
+                self._count_closed_thought(tokens, text)
+            self._count(tokens, reasoning=False)
+        elif events or not was_reasoning:
+            thinks = bool(events) and not isinstance(events[-1], BlockStop)
+            self._count(tokens, reasoning=thinks)
+        return events
+
+    def _count_closed_thought(self, tokens: int, text: str) -> None:
+        """Counts the tokens of a thought that was closed by the last token's text, or before it."""
+        after = self.parser.after_thought
+        if after is None:
+            return
+        last_is_after = after >= len(text)
+        self._count(tokens - last_is_after, reasoning=True)
+
+    def _count(self, tokens: int, *, reasoning: bool) -> None:
+        """Counts the tokens up to number `tokens` that were not counted before."""
+        new = tokens - self._counted
+        if new <= 0:
+            return
+        self._counted = tokens
+        if reasoning:
+            self.reasoning_tokens += new
+
+    def _add(self, events: list[BlockEvent]) -> None:
+        for event in events:
+            if isinstance(event, BlockStop):
+                self.ends.append(len(self._stream.ids))
+        self._builder.reasoning_tokens = self.reasoning_tokens
+        self._build(events)
+        self.cut = self._builder.cut
+
+    def _build(self, events: list[BlockEvent]) -> None:
+        self._builder.add(events)
