@@ -7,8 +7,9 @@ template variables and thinking are not part of it: they show in the prompt's te
 compared before anything of an entry is used."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +25,7 @@ from schemas.conversation import (
     Text,
     ToolReference,
 )
-from schemas.session import session_key
+from schemas.session import SessionKey, session_key
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
 from services.templates.messages import leading_instructions
@@ -33,25 +34,27 @@ from services.templates.tools import tool_name
 _encode = msgspec.json.Encoder().encode
 
 
-class Link(Struct, frozen=True):
-    """A turn of the model: messages `first` up to, not including, `end` of the conversation."""
+class SentTurn(Struct, frozen=True):
+    """A turn of the model as a client sent it back: the messages from `first` up to, not including,
+    `end` of the conversation."""
 
     first: int
     end: int
     key: bytes
     state: bytes
-    """The chain hash before it."""
+    """The chain hash before the turn."""
 
 
 class Chain(Struct, frozen=True):
-    """All turns of the model, oldest first."""
+    """All turns of the model in a conversation, oldest first."""
 
-    links: list[Link]
+    turns: list[SentTurn]
     state: bytes
     """The chain hash after all messages: what the next turn's key starts from."""
     calls: dict[str, int] = {}
     """The calls' numbers by id, in order of appearance."""
     count: int = 0
+    """The number of calls."""
 
 
 def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
@@ -66,34 +69,35 @@ def chain_of(conversation: Conversation, scope: bytes, earlier: Chain | None = N
     """The chain of a conversation. Adjacent assistant messages are one turn, as in
     `templates.messages.adapt`.
 
-    `earlier`: the chain of a conversation that is equal up to the end of that chain's last link.
+    `earlier`: the chain of a conversation that is equal up to the end of that chain's last turn.
     """
-    numbers, count = (dict(earlier.calls), earlier.count) if earlier is not None else ({}, 0)
-    if earlier is not None and earlier.links:
-        links, at = list(earlier.links), earlier.links[-1].end
-        hasher = chain(links[-1].key)
+    turns: list[SentTurn] = []
+    numbers = _CallNumbers()
+    if earlier is not None:
+        numbers = _CallNumbers(dict(earlier.calls), earlier.count)
+    if earlier is not None and earlier.turns:
+        turns += earlier.turns
+        start = turns[-1].end
+        hasher = chain(turns[-1].key)
     else:
-        texts, at = leading_instructions(conversation)
-        links, hasher = list[Link](), begin_chain(scope, texts)
-    for assistant, group in groupby(
-        conversation.messages[at:], key=lambda message: message.role == "assistant"
-    ):
-        messages = list(group)
-        end = at + len(messages)
-        if assistant:
+        instructions, start = leading_instructions(conversation)
+        hasher = begin_chain(scope, instructions)
+
+    runs = groupby(conversation.messages[start:], key=lambda message: message.role == "assistant")
+    for is_turn, run in runs:
+        messages = list(run)
+        end = start + len(messages)
+        if is_turn:
+            parts = parts_of(messages)
+            numbers.add(parts)
             state = hasher.digest()
-            parts = [part for message in messages for part in message.parts]
-            for part in parts:
-                if isinstance(part, Call):
-                    numbers[part.call_id] = count
-                    count += 1
             key = turn_key(state, *text_and_calls(parts))
-            links.append(Link(at, end, key, state))
+            turns.append(SentTurn(start, end, key, state))
             hasher = chain(key)
         else:
-            _add_between(hasher, messages, numbers)
-        at = end
-    return Chain(links, hasher.digest(), numbers, count)
+            _add_between(hasher, messages, numbers.by_id)
+        start = end
+    return Chain(turns, hasher.digest(), numbers.by_id, numbers.count)
 
 
 def begin_chain(scope: bytes, instructions: Sequence[str]) -> "hashlib.blake2b":
@@ -103,27 +107,30 @@ def begin_chain(scope: bytes, instructions: Sequence[str]) -> "hashlib.blake2b":
     collision could only be made within one tenant (`scope`), and finds a turn that the comparison
     of prompt heads refuses.
     """
+    joined = "\n".join(instructions).encode("utf-8", "surrogatepass")
     hasher = chain(scope)
-    add(
-        hasher,
-        "instructions",
-        xxh3_128_hexdigest("\n".join(instructions).encode("utf-8", "surrogatepass")),
-    )
+    add(hasher, "instructions", xxh3_128_hexdigest(joined))
     return hasher
+
+
+def parts_of(messages: Iterable[Message]) -> list[Part]:
+    """The parts of several messages, in order."""
+    parts: list[Part] = []
+    for message in messages:
+        parts += message.parts
+    return parts
 
 
 def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
     """All text of an assistant's turn, and its calls as rendered names and `key_arguments`."""
-    texts = [part.text for part in parts if isinstance(part, Text)]
-    calls = [
-        (
-            tool_name(part.name, part.namespace),
-            key_arguments(part.arguments, freeform=part.kind == "custom"),
-        )
-        for part in parts
-        if isinstance(part, Call)
-    ]
-    return "".join(texts), calls
+    text = "".join([part.text for part in parts if isinstance(part, Text)])
+    calls = [_name_and_arguments(part) for part in parts if isinstance(part, Call)]
+    return text, calls
+
+
+def _name_and_arguments(call: Call) -> tuple[str, str]:
+    arguments = key_arguments(call.arguments, freeform=call.kind == "custom")
+    return tool_name(call.name, call.namespace), arguments
 
 
 class ChainCache:
@@ -144,80 +151,97 @@ class ChainCache:
     def chain_of(self, conversation: Conversation, scope: bytes) -> Chain:
         """The chain of a conversation."""
         beginning = scope, session_key(conversation)
-        longest_first = sorted(
-            self._chains.get(beginning), key=lambda cached: len(cached.messages), reverse=True
-        )
-        earlier = next(
-            (cached for cached in longest_first if cached.is_prefix_of(conversation)), None
-        )
-        made = chain_of(conversation, scope, earlier.chain if earlier is not None else None)
-        if made.links and (earlier is None or len(made.links) > len(earlier.chain.links)):
-            self._chains.put(
-                beginning, _CachedChain.of(conversation, made, earlier), instead_of=earlier
-            )
+        cached = self._longest_prefix(beginning, conversation)
+        if cached is None:
+            made = chain_of(conversation, scope)
+            if made.turns:
+                self._chains.put(beginning, _CachedChain.of(conversation, made))
+            return made
+
+        made = chain_of(conversation, scope, cached.chain)
+        if len(made.turns) > len(cached.chain.turns):
+            longer = cached.extended(conversation, made)
+            self._chains.put(beginning, longer, instead_of=cached)
         return made
+
+    def _longest_prefix(
+        self, beginning: tuple[bytes, SessionKey], conversation: Conversation
+    ) -> "_CachedChain | None":
+        cached_chains = self._chains.get(beginning)
+        cached_chains.sort(key=lambda cached: len(cached.messages), reverse=True)
+        for cached in cached_chains:
+            if cached.is_prefix_of(conversation):
+                return cached
+        return None
 
 
 class _CachedChain(Struct, frozen=True, eq=False):
     system: list[Text]
     messages: list[Message]
-    """The messages up to the end of the chain's last link."""
+    """The messages up to the end of the chain's last turn."""
     chain: Chain
     size: int
 
     @classmethod
-    def of(
-        cls, conversation: Conversation, chain: Chain, earlier: "_CachedChain | None"
-    ) -> "_CachedChain":
-        messages = conversation.messages[: chain.links[-1].end]
-        if earlier is None:
-            return cls(
-                conversation.system, messages, chain, len(_encode((conversation.system, messages)))
-            )
-        more = messages[len(earlier.messages) :]
-        return cls(
-            earlier.system, earlier.messages + more, chain, earlier.size + len(_encode(more))
-        )
+    def of(cls, conversation: Conversation, chain: Chain) -> "_CachedChain":
+        """The chain of a conversation that has at least one turn of the model."""
+        messages = conversation.messages[: chain.turns[-1].end]
+        size = len(_encode((conversation.system, messages)))
+        return cls(conversation.system, messages, chain, size)
+
+    def extended(self, conversation: Conversation, chain: Chain) -> "_CachedChain":
+        """The chain of a conversation that continues this one."""
+        more = conversation.messages[len(self.messages) : chain.turns[-1].end]
+        size = self.size + len(_encode(more))
+        return _CachedChain(self.system, self.messages + more, chain, size)
 
     def is_prefix_of(self, conversation: Conversation) -> bool:
-        messages, end = conversation.messages, len(self.messages)
-        touches = (
-            end < len(messages) and messages[end].role == "assistant"
-        )  # both would be one turn of the model
-        return (
-            not touches and messages[:end] == self.messages and self.system == conversation.system
-        )
+        messages = conversation.messages
+        end = len(self.messages)
+        if end < len(messages) and messages[end].role == "assistant":
+            return False  # both would be one turn of the model
+        return messages[:end] == self.messages and self.system == conversation.system
+
+
+class _CallNumbers(Struct):
+    """Numbers of a conversation's calls: some clients change the spelling of ids."""
+
+    by_id: dict[str, int] = {}
+    count: int = 0
+
+    def add(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if isinstance(part, Call):
+                self.by_id[part.call_id] = self.count
+                self.count += 1
 
 
 def _add_between(
     hasher: "hashlib.blake2b", messages: Sequence[Message], numbers: Mapping[str, int]
 ) -> None:
     """Hashes the messages between two turns of the model. A string equals its single text block;
-    adjacent results are equal in one message or several, and in any order. Calls are numbered,
-    since some clients change the spelling of ids; a result without a call has the number -1."""
-    results: list[tuple[int, Result]] = []
-
-    def flush() -> None:
-        for number, result in sorted(results, key=lambda numbered: numbered[0]):
-            texts = [_text(part) for part in result.parts]
-            add(hasher, "result", str(number), "!" if result.is_error else "", "\n".join(texts))
-        results.clear()
-
+    adjacent results are equal in one message or several, and in any order."""
+    results: list[Result] = []
     for message in messages:
-        results += [
-            (numbers.get(part.call_id, -1), part)
-            for part in message.parts
-            if isinstance(part, Result)
-        ]
+        results += [part for part in message.parts if isinstance(part, Result)]
         texts = [_text(part) for part in message.parts if isinstance(part, Text | Media)]
         if texts:
-            flush()
-            add(
-                hasher,
-                "instruction" if message.role in ("system", "developer") else "user",
-                "\n".join(texts),
-            )
-    flush()
+            _add_results(hasher, results, numbers)
+            results.clear()
+            is_instruction = message.role in ("system", "developer")
+            add(hasher, "instruction" if is_instruction else "user", "\n".join(texts))
+    _add_results(hasher, results, numbers)
+
+
+def _add_results(
+    hasher: "hashlib.blake2b", results: Iterable[Result], numbers: Mapping[str, int]
+) -> None:
+    """Hashes adjacent results in the order of their calls; one without a call has the number -1."""
+    numbered = [(numbers.get(result.call_id, -1), result) for result in results]
+    numbered.sort(key=itemgetter(0))
+    for number, result in numbered:
+        texts = [_text(part) for part in result.parts]
+        add(hasher, "result", str(number), "!" if result.is_error else "", "\n".join(texts))
 
 
 def _text(part: Text | Media | ToolReference) -> str:
@@ -225,5 +249,7 @@ def _text(part: Text | Media | ToolReference) -> str:
         return part.text
     if isinstance(part, ToolReference):
         return f"\x00tool {part.name}"
-    facts = ("", part.kind, part.media_type, str(part.size_bytes), part.url or "", part.title or "")
-    return "\x00".join((*facts, part.hash) if part.hash else facts)
+    facts = ["", part.kind, part.media_type, str(part.size_bytes), part.url or "", part.title or ""]
+    if part.hash:
+        facts.append(part.hash)
+    return "\x00".join(facts)

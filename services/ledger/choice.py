@@ -1,236 +1,286 @@
-"""Chooses the ledger entry of each turn of a conversation among siblings: the right entry, or none.
+"""Chooses the ledger's turn for each turn of a conversation, among siblings: the right one or none.
 
-Siblings are entries with the same visible history, as look-alike sessions, retries and forks have
-them. In this order:
+Siblings are turns with the same visible history, as look-alike sessions, retries and forks have
+them. The newest turn is decided first, by the first of these rules that applies:
 
-1. The newest turn that evidence decides: ids and seals name one entry; else the reasoning that the
-   client sent back, the entries of earlier turns that a sibling belongs to, and the session id
-   leave one.
-2. The turns before it follow from that entry: it names the entry that its own prompt restored last,
-   and so on.
+| siblings in memory                                       | the match                         |
+|----------------------------------------------------------|-----------------------------------|
+| none                                                     | unknown                           |
+| the client sent ids or seals of this server: one has one | that one, if it has all; else it  |
+| of them                                                  | is changed (client)               |
+| ... none has any of them                                 | unknown: the right one is lost    |
+| the client sent reasoning: none has it                   | changed (client)                  |
+| more than `MAX_COMPARED` are left                        | ambiguous                         |
+| those that are left are narrowed down (below): they      | ambiguous                         |
+| still differ, or one is left that is not certain         |                                   |
+| one is left, or several that differ in nothing but the   | found; changed (client) if the    |
+| prompt before them                                       | client's turn is not equal        |
 
-Where several different siblings are left, none is chosen. Nor is a lone entry chosen that would add
-reasoning which the client did not send, if the client's session is another, or if there may be
-siblings that are not in memory.
+Siblings are narrowed down to those of the conversation's session:
+
+1. by their earlier turns, which the evidence in the conversation proves or refutes;
+2. if they differ, by the newest earlier turn that the client's reasoning decides;
+3. if they differ, by the client's session id.
+
+One that no evidence proves is certain if it adds no reasoning which the client did not send, or if
+its session id is the client's and memory is known to have all siblings.
+
+The turns before a decided one follow from it: its entry names the one that its own prompt restored
+last, and so on.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
 
 from schemas.conversation import Conversation, Message, Unseal
 from schemas.ledger import LedgerEntry
 from schemas.session import session_digest
-from services.ledger.chain import Link
-from services.ledger.evidence import Evidence, evidence_of
-from services.ledger.store import Doubt, EntryStore, StoredEntry
+from services.ledger.chain import SentTurn
+from services.ledger.evidence import Evidence, Proof, evidence_of
+from services.ledger.match import Match, Outcome
+from services.ledger.restore import Restorer
+from services.ledger.store import EntryStore
+from services.ledger.turn import Turn
 
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. If there are more, none is chosen."""
 
-Restore: TypeAlias = Callable[[int, StoredEntry], list[Message] | None]
-"""Returns the messages of the turn with this number as the model wrote it; None where the entry has
-another turn."""
+_UNKNOWN = Match(Outcome.UNKNOWN)
+_CLIENT = Match(Outcome.CLIENT)
+_AMBIGUOUS = Match(Outcome.AMBIGUOUS)
 
 
-class Choice:
-    """The entries of one conversation. `chosen` has a list for each turn of the model: empty, or
-    entries that differ in nothing but the prompt before them."""
+class Choice(Struct, frozen=True):
+    """The matches of one conversation."""
+
+    matches: list[Match]
+    """One for each turn of the model, oldest first."""
+    missing: list[bytes]
+    """Keys for which the store may lack the right entry, oldest first."""
+
+
+def choose(
+    conversation: Conversation,
+    sent_turns: Sequence[SentTurn],
+    store: EntryStore,
+    restorer: Restorer,
+    unseal: Unseal | None,
+) -> Choice:
+    """Chooses the matches of all turns of a conversation. Entries that are chosen count as used."""
+    chooser = _Chooser(conversation, sent_turns, store, restorer, unseal)
+    chooser.choose()
+    return Choice(chooser.matches, [*reversed(chooser.missing)])
+
+
+class _Chooser:
+    """The choice for one conversation. Turns are numbers in its `sent_turns`."""
 
     def __init__(
         self,
-        store: EntryStore,
         conversation: Conversation,
-        links: Sequence[Link],
+        sent_turns: Sequence[SentTurn],
+        store: EntryStore,
+        restorer: Restorer,
         unseal: Unseal | None,
     ) -> None:
-        self.chosen: list[list[StoredEntry]] = [[] for _ in links]
-        self.doubts: list[Doubt] = ["unknown"] * len(links)
-        self._restored: dict[int, list[Message]] = {}
-        """The messages of turns as the model wrote them, by number."""
-        self._missing: dict[bytes, None] = {}
-        self._evidence: dict[int, Evidence] = {}
-        """The evidence in the turns that were examined, by number."""
-        self._store = store
-        self._conversation = conversation
-        self._links = links
-        self._unseal = unseal
+        self.matches = [_UNKNOWN] * len(sent_turns)
+        self.missing: dict[bytes, None] = {}
+        """Keys for which the store may lack the right entry, the first noted first."""
+        self._messages = conversation.messages
         self._session = session_digest(conversation.client.session)
+        self._sent_turns = sent_turns
+        self._store = store
+        self._restorer = restorer
+        self._unseal = unseal
+        self._evidence: dict[int, Evidence] = {}
+        """The evidence in the turns that were examined."""
 
-    def choose(self, restore: Restore) -> None:
-        """Chooses the entries of all turns, newest first."""
-        number = len(self._links) - 1
-        while number >= 0:
-            found = self._decide(number)
-            if found and self._accept(number, found[0], restore):
-                self._store.get(found[0].entry.mac)  # counts as a use
-                self.chosen[number] = found
-                number = self._follow(number, found[0], restore)
+    def choose(self) -> None:
+        """Decides all turns, newest first."""
+        undecided = len(self._sent_turns)
+        while undecided:
+            number = undecided - 1
+            match = self._decide(number)
+            if match.turns:
+                match = self._restored(number, match.turns)
+            self.matches[number] = match
+            if match.turns:
+                self._store.get(match.turns[0].entry.mac)  # counts as a use
+                undecided = self._follow(number, match.turns[0])
             else:
-                self._miss(number)
-                number -= 1
+                self._note_missing(number)
+                undecided = number
 
-    @property
-    def missing(self) -> list[bytes]:
-        """Keys for which the store may lack the right entry, oldest first."""
-        return [*reversed(self._missing)]
+    def _follow(self, number: int, turn: Turn) -> int:
+        """Takes the turns that a turn's entry names, and those that they name. Returns the number
+        of turns that are still undecided."""
+        for earlier, named in self._named_by(number, turn):
+            if named is None:
+                self._note_missing(earlier)
+                return earlier
+            self.matches[earlier] = self._restored(earlier, [named])
+        return 0
 
-    def messages(self) -> list[Message]:
-        """The conversation's messages. Turns with a chosen entry are as the model wrote them."""
-        messages, sent, at = list[Message](), self._conversation.messages, 0
-        for number, link in enumerate(self._links):
-            messages += sent[at : link.first]
-            messages += self._restored.get(number) or sent[link.first : link.end]
-            at = link.end
-        return messages + sent[at:]
+    def _restored(self, number: int, turns: Sequence[Turn]) -> Match:
+        """The match with these turns, if the client did not change its turn."""
+        messages = self._restorer.messages(turns[0], self._sent(number))
+        return _CLIENT if messages is None else Match(Outcome.FOUND, turns, messages)
 
-    def _number(self, key: bytes, before: int) -> int:
-        """The number of the turn with this key before another one; -1 where there is none."""
-        return next(
-            (number for number in range(before - 1, -1, -1) if self._links[number].key == key), -1
-        )
-
-    def _accept(self, number: int, stored: StoredEntry, restore: Restore) -> bool:
-        messages = restore(number, stored)
-        if messages is not None:
-            self._restored[number] = messages
-        return messages is not None
-
-    def _follow(self, number: int, stored: StoredEntry, restore: Restore) -> int:
-        """Takes the entries that an entry names, and those that they name. Returns the number of
-        the newest turn that is still undecided; -1 if there is none."""
-        while (context := stored.entry.context).previous:
-            number, before = (
-                self._number(context.previous_key, number),
-                self._store.get(context.previous),
-            )
-            if number < 0:
-                break
-            if before is None:
-                self._miss(number)
-                return number - 1
-            if self._accept(number, before, restore):
-                self.chosen[number] = [before]
-            else:
-                self.doubts[number] = "client"
-            stored = before
-        return -1
-
-    def _decide(self, number: int) -> list[StoredEntry]:
-        """The entries of this turn; several differ in nothing but the prompt before them."""
-        key = self._links[number].key
+    def _decide(self, number: int) -> Match:
+        """The match of a turn by its own evidence and that of the turns before it, not yet compared
+        with what the client sent."""
+        key = self._sent_turns[number].key
         if key not in self._store:
-            return []
+            return _UNKNOWN
+
         evidence = self._evidence_of(number)
         named = self._store.find_marked(key, (*evidence.ids, *evidence.seals))
-        if marks := evidence.marks(named.entry if named is not None else None, self._unseal):
-            if named is None:
-                return []
-            self.doubts[number] = "client"
-            return [named] if marks <= set(named.entry.marks) else []
-        found = self._store.find(key, MAX_COMPARED + 1)
-        if not found:
-            return []
+        marks = evidence.marks(named.entry if named is not None else None, self._unseal)
+        if marks:
+            return _match_by_marks(named, marks)
+
+        siblings = self._store.find(key, MAX_COMPARED + 1)
+        if not siblings:
+            return _UNKNOWN
         if evidence.thoughts:
-            self.doubts[number] = "client"
-            found = [stored for stored in found if evidence.fits_reasoning(stored.entry)]
-        if not found:
-            return []
-        self.doubts[number] = "ambiguous"
-        if len(found) > MAX_COMPARED:
-            return []
-        decided = self._by_session(number, found, hidden=not evidence.thoughts)
-        if decided:
-            self.doubts[number] = "client"
-        return decided
+            siblings = [turn for turn in siblings if evidence.fits_reasoning(turn.entry)]
+        if not siblings:
+            return _CLIENT
+        if len(siblings) > MAX_COMPARED:
+            return _AMBIGUOUS
+        return self._decide_by_session(number, siblings)
 
-    def _by_session(
-        self, number: int, found: list[StoredEntry], *, hidden: bool
-    ) -> list[StoredEntry]:
-        """The siblings of the conversation's session, if that is certain. `hidden`: the client did
-        not send the reasoning."""
-        lines = [(stored, self._lineage(number, stored)) for stored in found]
-        proven = [stored for stored, own in lines if own]
-        found = proven or [stored for stored, own in lines if own is None]
-        if _differ(found):
-            found = self._by_reasoning(number, found)
-        if _differ(found):
-            found = [stored for stored in found if stored.entry.context.session == self._session]
-        if not found or _differ(found):
-            return []
+    def _decide_by_session(self, number: int, siblings: list[Turn]) -> Match:
+        """The match among siblings that fit the turn's own evidence."""
+        proofs = [self._proof_of_session(number, turn) for turn in siblings]
+        proven = [turn for turn, proof in zip(siblings, proofs, strict=True) if proof is Proof.SAME]
         if proven:
-            return found
-        entry = found[0].entry
-        if hidden and entry.thoughts and entry.context.session != self._session:
-            return []
-        if not self._store.is_complete(self._links[number].key):
-            self._miss(number)
-            if hidden and entry.thoughts:
-                return []
-        return found
+            left = self._narrow(number, proven)
+            return Match(Outcome.FOUND, left) if left else _AMBIGUOUS
 
-    def _lineage(self, number: int, stored: StoredEntry) -> bool | None:
-        """Whether the earlier turns of an entry's session are this conversation's; None where
-        nothing shows it."""
-        while (context := stored.entry.context).previous:
-            number, before = (
-                self._number(context.previous_key, number),
-                self._store.get(context.previous),
-            )
-            if before is None or number < 0:
-                return None
-            if (
-                verdict := self._evidence_of(number).verdict(before.entry, self._unseal)
-            ) is not None:
-                return verdict
-            stored = before
-        return None
+        possible = [
+            turn for turn, proof in zip(siblings, proofs, strict=True) if proof is Proof.NONE
+        ]
+        left = self._narrow(number, possible)
+        if left and self._is_certain(number, left[0]):
+            return Match(Outcome.FOUND, left)
+        return _AMBIGUOUS
 
-    def _by_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
-        """The siblings that descend from the newest earlier turn that the client's reasoning
-        decides; all, if none is."""
+    def _proof_of_session(self, number: int, turn: Turn) -> Proof:
+        """What the conversation shows of the session of a turn: the newest evidence in the turns
+        before it."""
+        for earlier, named in self._named_by(number, turn):
+            if named is None:
+                break
+            proof = self._evidence_of(earlier).proof(named.entry, self._unseal)
+            if proof is not Proof.NONE:
+                return proof
+        return Proof.NONE
+
+    def _narrow(self, number: int, turns: list[Turn]) -> list[Turn]:
+        """The turns of the conversation's session, which differ in nothing but the prompt before
+        them; empty if others are left, too."""
+        if _differ(turns):
+            turns = self._narrow_by_reasoning(number, turns)
+        if _differ(turns):
+            turns = [turn for turn in turns if self._is_of_session(turn)]
+        return [] if _differ(turns) else turns
+
+    def _narrow_by_reasoning(self, number: int, turns: list[Turn]) -> list[Turn]:
+        """The turns that descend from the newest earlier turn that the client's reasoning decides;
+        all, if none is."""
         for earlier in range(number - 1, -1, -1):
-            if self._evidence_of(earlier).thoughts and (own := self._decide(earlier)):
-                macs = {stored.entry.mac for stored in own}
-                return [stored for stored in found if macs & self._ancestors(stored)]
-        return found
+            if not self._evidence_of(earlier).thoughts:
+                continue
+            match = self._decide(earlier)
+            if match.turns:
+                ancestors = {turn.entry.mac for turn in match.turns}
+                return [turn for turn in turns if ancestors & self._ancestors(turn)]
+            self.matches[earlier] = match  # stays, where no later turn names this one
+        return turns
 
-    def _ancestors(self, stored: StoredEntry | None) -> set[bytes]:
+    def _is_certain(self, number: int, turn: Turn) -> bool:
+        """Whether a turn is used that nothing but its visible history speaks for."""
+        adds_reasoning = bool(turn.entry.thoughts) and not self._evidence_of(number).thoughts
+        if adds_reasoning and not self._is_of_session(turn):
+            return False
+        if self._store.is_complete(self._sent_turns[number].key):
+            return True
+        self._note_missing(number)
+        return not adds_reasoning
+
+    def _is_of_session(self, turn: Turn) -> bool:
+        return turn.entry.context.session == self._session
+
+    def _named_by(self, number: int, turn: Turn) -> Iterator[tuple[int, Turn | None]]:
+        """The earlier turns that the prompts of a turn's session restored, newest first, by their
+        numbers here; None, at the end, for one that the store lacks."""
+        named: Turn | None = turn
+        while named is not None and named.entry.context.previous:
+            context = named.entry.context
+            number = self._number_of(context.previous_key, number)
+            named = self._store.get(context.previous)
+            if number < 0:
+                return
+            yield number, named
+
+    def _number_of(self, key: bytes, before: int) -> int:
+        """The turn with this key before another one; -1 where there is none."""
+        for number in range(before - 1, -1, -1):
+            if self._sent_turns[number].key == key:
+                return number
+        return -1
+
+    def _ancestors(self, turn: Turn) -> set[bytes]:
+        """The `mac` of all earlier turns of a turn's session, as far as the store has them."""
         macs: set[bytes] = set()
-        while stored is not None and (before := stored.entry.context.previous):
-            macs.add(before)
-            stored = self._store.get(before)
+        ancestor: Turn | None = turn
+        while ancestor is not None and ancestor.entry.context.previous:
+            mac = ancestor.entry.context.previous
+            macs.add(mac)
+            ancestor = self._store.get(mac)
         return macs
 
     def _evidence_of(self, number: int) -> Evidence:
-        found = self._evidence.get(number)
-        if found is None:
-            link = self._links[number]
-            found = self._evidence[number] = evidence_of(
-                self._conversation.messages[link.first : link.end]
-            )
-        return found
+        evidence = self._evidence.get(number)
+        if evidence is None:
+            evidence = self._evidence[number] = evidence_of(self._sent(number))
+        return evidence
 
-    def _miss(self, number: int) -> None:
-        key = self._links[number].key
+    def _sent(self, number: int) -> list[Message]:
+        turn = self._sent_turns[number]
+        return self._messages[turn.first : turn.end]
+
+    def _note_missing(self, number: int) -> None:
+        key = self._sent_turns[number].key
         if not self._store.is_complete(key):
-            self._missing[key] = None
+            self.missing[key] = None
 
 
-def _differ(found: Sequence[StoredEntry]) -> bool:
-    """Whether the entries differ in more than the prompt before them."""
-    return len({_content(stored.entry) for stored in found}) > 1
+def _match_by_marks(named: Turn | None, marks: set[bytes]) -> Match:
+    """The match of a turn that ids or seals identify. `named`: the turn that has one of them."""
+    if named is None:
+        return _UNKNOWN
+    if marks <= set(named.entry.marks):
+        return Match(Outcome.FOUND, [named])
+    return _CLIENT
+
+
+def _differ(turns: Sequence[Turn]) -> bool:
+    """Whether turns differ in more than the prompt before them."""
+    return len(turns) > 1 and len({_content(turn.entry) for turn in turns}) > 1
 
 
 def _content(entry: LedgerEntry) -> tuple[object, ...]:
-    context = entry.context
+    """The fields of an entry that its prompt does not make."""
     return (
-        *(
-            entry.ids,
-            entry.tail,
-            entry.closed,
-            entry.in_reasoning,
-            entry.prefix,
-            entry.calls_as_text,
-        ),
-        *(context.started, context.previous),
+        entry.ids,
+        entry.tail,
+        entry.closed,
+        entry.in_reasoning,
+        entry.prefix,
+        entry.calls_as_text,
+        entry.context.started,
+        entry.context.previous,
     )

@@ -1,344 +1,301 @@
-"""Compares turns: what a turn's original tokens parse to, what its client sent back, and what the
-template renders.
+"""Compares the turns of a rendered prompt with what the model wrote: whether the prompt can have a
+turn's original tokens, and up to where.
 
 Turns are equal where they hold the same parts in the same order. White space around text and
 reasoning, blank text, an empty think block and the spelling of arguments
-(`keys.canonical_arguments`) make no difference.
+(`keys.canonical_arguments`) make no difference. A rendered text may have data marks
+(`services/tokenization/data_marks.py`): each replaces one character, so that a position is the same
+with and without them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
-from msgspec.structs import replace
+from msgspec import Struct
 
-from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec, Unseal
-from schemas.events import BlockStart, BlockStop, FinishReason, blocks_of
-from schemas.ledger import LedgerEntry
-from services.families import Family, TurnParser, open_parser
-from services.ledger.keys import canonical_arguments, changes_directory, squeeze
-from services.ledger.store import OriginalTurn
+from schemas.conversation import Call, Text, ToolSpec
+from schemas.events import BlockStart, BlockStop
+from schemas.frames import unpack_ids
+from services.families import TurnParser
+from services.ledger.keys import canonical_arguments, squeeze
+from services.ledger.model import LedgerModel
+from services.ledger.turn import Turn, TurnPart
+from services.ledger.turn_ends import TurnEnds
+from services.ledger.turn_reader import ParseMode, TurnReader
 from services.templates.tools import arguments_of
-from services.tokenization.detokenizer import Vocabulary, tokens_within
-from services.tokenization.segments import alternatives, common_prefix
+from services.tokenization.segments import TokenIds, alternatives, common_prefix
 
-TurnPart: TypeAlias = Text | Reasoning | Call
-WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
-"""Writes calls that follow each other as the template does; "" where it refuses them."""
-_OPENING_CHARS = 256
 _MOST_RENDERED = 8
 """Characters of a turn that a template renders, at most, for each that the model wrote: it may
 escape them."""
+_SPARE_CHARS = 256
+"""Characters that a template renders beside those: its turn opening."""
 _PIECE_CHARS = 512
 _MAX_ENDS = 16
 """Limit of places that are tried as the end of a turn's text: another part may quote it."""
 _TEXT, _REASONING = "\x00text", "\x00reasoning"
 """Kinds of parts, where a call has its name."""
-_JOINS = ("", "\n", "\n\n", " ")
-"""Separators with which APIs and clients join all text, or all reasoning, of a turn into one field."""
 
 
-class ParseMode(NamedTuple):
-    """The state in which a turn's text is parsed: arguments of `open_parser`."""
+class KeptTurn(Struct, frozen=True):
+    """A turn that a rendered prompt still contains: its original tokens stand for the text up to
+    `end`."""
 
-    in_reasoning: bool
-    prefix: str = ""
-    calls_as_text: bool = False
-    closed: bool = True
-    """The turn was not cut off."""
+    turn: Turn
+    end: int
+    """Where the prompt's text goes on."""
+    joint: str = ""
+    """Characters of the turn after its tokens, which are encoded with the text after `end`."""
+    tokens: int = 0
+    """The number of the turn's tokens in the prompt; 0: all."""
 
-    @classmethod
-    def of(cls, entry: LedgerEntry) -> "ParseMode":
-        """The mode in which the parser read the entry's turn."""
-        return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text, entry.closed)
+    def ids(self) -> TokenIds:
+        """The turn's ids in the prompt."""
+        return self.turn.ids(self.tokens)
 
 
-class TurnReader:
-    """Parses turns as the parser stage does. Thread-safe."""
+class TurnComparison:
+    """Compares turns of one model with rendered text. Thread-safe."""
 
-    def __init__(
-        self,
-        family: Family,
-        vocabulary: Vocabulary,
-        controls: Iterable[str] = (),
-        write_calls: WriteCalls | None = None,
-        header: str = "",
-    ) -> None:
-        """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template
-        writes calls. `header`: its text before a turn of the model."""
-        controls = sorted(controls)
-        self._control_text = re.compile(alternatives(controls)) if controls else None
-        hidden = {text for text in controls if text not in family.markers}
-        if self._control_text is not None and self._control_text.search(header):
-            hidden.add(header)
-        self._hidden_text = re.compile(alternatives(sorted(hidden))) if hidden else None
+    def __init__(self, model: LedgerModel, reader: TurnReader) -> None:
+        self._encoder = model.encoder
+        self._style = model.family.style
+        self._write_calls = model.write_calls
+        self._reader = reader
+        self._ends = TurnEnds(model)
+
+        controls = sorted(model.encoder.cuts.tokens)
+        self._control_text = _pattern_of(controls)
+        hidden = {text for text in controls if text not in model.family.markers}
+        if self._control_text is not None and self._control_text.search(model.header):
+            hidden.add(model.header)
+        self._hidden_text = _pattern_of(sorted(hidden))
         """Tokens that a parser never receives, though templates write their text, and the header
         with its words."""
-        self._family = family
-        self._write_calls = write_calls
-        self._vocabulary = vocabulary
-        self._hidden = vocabulary.hidden(family.markers)
-        self._opening = self._empty_thought = None
-        if family.think is not None:
-            opener, closer = map(_marker, family.think)
-            self._opening = re.compile(rf"\s*(?:{opener}\s*(?:{closer}\s*)?|{closer}\s*)\Z")
-            self._empty_thought = re.compile(rf"\A\s*(?:{opener}\s*)?{closer}\s*")
 
-    def head_end(self, prompt: str, prefix: str) -> int:
-        """Where the turn opening begins at a prompt's end: the markers which open the turn's
-        reasoning, open and close it, or only close it. `prefix`: a forced call's opening, which
-        follows them."""
-        end = len(prompt) - len(prefix)
-        start = max(end - _OPENING_CHARS, 0)
-        found = self._opening.search(prompt[start:end]) if self._opening is not None else None
-        return start + found.start() if found else end
+    def find(self, turn: Turn, text: str, tools: list[ToolSpec]) -> KeptTurn | None:
+        """The turn in a prompt's text that begins with the turn's own prompt head; None where the
+        template renders it differently."""
+        output = self._reader.output_of(turn, tools)
+        assert output is not None  # an entry with the same tokens was read when it was chosen
+        context, mode = turn.entry.context, ParseMode.of(turn.entry)
+        original = _Original(output.text, output.parts, context.opening, tools, mode)
+        if not turn.entry.closed:
+            return self._find_cut(turn, original, text)
 
-    def text_of(self, ids: Iterable[int]) -> str:
-        """The text that a parser receives for these tokens."""
-        decoder = self._vocabulary.open(self._hidden)
-        return decoder.feed(list(ids)) + decoder.flush()
+        start = context.head_chars
+        least_chars = _longest_text(original.parts)
+        for end in self._ends.of(text, start, output):
+            if end - start >= least_chars and self._is_rendered(original, text[start:end]):
+                return KeptTurn(turn, end)
+        return None
 
-    def read(self, text: str, tools: list[ToolSpec], mode: ParseMode) -> list[TurnPart] | None:
-        """The parts of a turn with this text, up to an incomplete call; None if the turn was not
-        cut off there."""
-        parser = self._open(tools, mode)
-        parts: list[TurnPart] = []
-        reason = FinishReason.STOP if mode.closed else FinishReason.LENGTH
-        for start, written, stop in blocks_of([*parser.feed(text), *parser.finish(reason)]):
-            if start.kind == "tool_use" and (stop is None or not stop.complete):
-                return None if mode.closed else parts
-            parts.append(_part(start, written))
-        return parts
-
-    def is_kept(
-        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> bool:
-        """Whether the stretch of text that a template renders for a turn parses to that turn, with
-        or without the control tokens that a parser never receives. The stretch begins where the
-        prompt's turn opening began."""
-        if self._is_read_as(turn, stretch, opening, tools, mode):
-            return True
-        readable = self._with_readable_calls(turn, stretch)
-        return readable is not None and self._is_read_as(turn, readable, opening, tools, mode)
-
-    def agreement(
-        self, turn: OriginalTurn, text: str, opening: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> tuple[int, int] | None:
-        """Up to where a turn that was cut off agrees with the text that the template renders for
-        it: characters of the turn and of the text. None where the template renders another turn.
-
-        `text` begins where the prompt's turn opening began, and may go on after the turn. After the
-        last part, which a template closes, the turn may lack text, or have what no template writes:
-        a separator, the beginning of a call.
-        """
-        text, parts = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS], _essence(turn.parts)
-        own_ends = self._ends_of_parts(turn, turn.text, tools, mode)
-        own = next(
-            (
-                at
-                for at in own_ends
-                if _essence(self.read(turn.text[:at], tools, mode) or []) == parts
-            ),
-            None,
-        )
-        if own is None:
+    def _find_cut(self, turn: Turn, original: "_Original", text: str) -> KeptTurn | None:
+        """Finds a turn that was cut off: up to where the template's text is the turn's."""
+        entry = turn.entry
+        rendered = self._ends.without_header(self._encoder.plain(text[entry.context.head_chars :]))
+        agreement = self._agreement(original, rendered)
+        if agreement is None:
             return None
-        for form in filter(None, (text, self._with_readable_calls(turn, text))):
-            after, rendered_mode = self._after_opening(form, opening, mode)
-            for at in self._ends_of_parts(turn, after, tools, rendered_mode):
-                start = len(form) - len(after)
-                if text.endswith(after[at:]) and self._is_read_as(
-                    turn, form[: start + at], opening, tools, mode
-                ):
-                    written, rendered = turn.text[own:], after[at:]
-                    same = self._outside_control(rendered, len(common_prefix(written, rendered)))
-                    return len(turn.text) - len(written[same:].lstrip()), len(text) - len(
-                        rendered
-                    ) + same
+        if self._ends.has_foreign_end(rendered[: agreement.rendered], original.text):
+            return None
+
+        start = len(text) - len(rendered)
+        end = start + agreement.rendered
+        if agreement.written == len(original.text):
+            return KeptTurn(turn, end, entry.tail)
+        ids = unpack_ids(entry.ids)
+        tokens, chars = self._reader.tokens_within(ids, agreement.written)
+        joint = original.text[chars : agreement.written]
+        return KeptTurn(turn, end, joint, tokens) if tokens else None
+
+    def _is_rendered(self, original: "_Original", stretch: str) -> bool:
+        """Whether a stretch of the prompt's text is the whole turn, with or without the control
+        tokens that a parser never receives. It begins where the prompt's turn opening began."""
+        stretch = self._ends.without_header(self._encoder.plain(stretch))
+        if self._ends.has_foreign_end(stretch, original.text):
+            return False
+        return any(self._is_read_as(original, form) for form in self._forms(original, stretch))
+
+    def _agreement(self, original: "_Original", rendered: str) -> "_Agreement | None":
+        """Up to where a turn that was cut off agrees with the text that the template renders for
+        it. None where the template renders another turn.
+
+        `rendered` begins where the prompt's turn opening began, and may go on after the turn. After
+        the last part, which a template closes, the turn may lack text, or have what no template
+        writes: a separator, the beginning of a call.
+        """
+        rendered = rendered[: _MOST_RENDERED * len(original.text) + _SPARE_CHARS]
+        unclosed = self._after_written_parts(original)
+        if unclosed is None or not rendered:
+            return None
+        for form in self._forms(original, rendered):
+            closing = self._after_rendered_parts(original, form, rendered)
+            if closing is not None:
+                same = len(common_prefix(unclosed, closing))
+                same = self._outside_control(closing, same)
+                not_rendered = unclosed[same:].lstrip()
+                not_written = closing[same:]
+                return _Agreement(
+                    written=len(original.text) - len(not_rendered),
+                    rendered=len(rendered) - len(not_written),
+                )
+        return None
+
+    def _after_written_parts(self, original: "_Original") -> str | None:
+        """The text that the model wrote after the last part of its turn."""
+        text, tools, mode = original.text, original.tools, original.mode
+        parts = _essence(original.parts)
+        for end in self._ends_of_parts(original, text, mode):
+            if _essence(self._reader.read(text[:end], tools, mode) or []) == parts:
+                return text[end:]
+        return None
+
+    def _after_rendered_parts(self, original: "_Original", form: str, rendered: str) -> str | None:
+        """The text that the template rendered after the last part of the turn. `form`: a form of
+        `rendered`; both have the same text there."""
+        turn, mode = self._reader.after_opening(form, original.opening, original.mode)
+        start = len(form) - len(turn)
+        for end in self._ends_of_parts(original, turn, mode):
+            rest = turn[end:]
+            if rendered.endswith(rest) and self._is_read_as(original, form[: start + end]):
+                return rest
         return None
 
     def _outside_control(self, text: str, at: int) -> int:
         """The position, or the start of the control token of the text that it would split."""
-        found = (
-            self._control_text.finditer(text[: at + _OPENING_CHARS])
-            if self._control_text is not None
-            else ()
-        )
-        return next((match.start() for match in found if match.start() < at < match.end()), at)
+        if self._control_text is None:
+            return at
+        for match in self._control_text.finditer(text[: at + _SPARE_CHARS]):
+            if match.start() < at < match.end():
+                return match.start()
+        return at
 
-    def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
-        """How many tokens end within the first characters of a turn's text, and how many characters
-        they have."""
-        decoder = self._vocabulary.open(self._hidden)
-        lengths = [*accumulate(map(len, map(decoder.step, ids)), initial=0)]
-        count = tokens_within(lengths, chars)
-        return count, lengths[count]
+    def _forms(self, original: "_Original", stretch: str) -> Iterator[str]:
+        """Texts that a parser may read as the stretch: as the template renders it, and with the
+        turn's calls in the family's own spelling."""
+        yield stretch
+        readable = self._with_readable_calls(original, stretch)
+        if readable:
+            yield readable
 
-    def _with_readable_calls(self, turn: OriginalTurn, stretch: str) -> str | None:
+    def _with_readable_calls(self, original: "_Original", stretch: str) -> str:
         """The stretch with the turn's calls in the family's own spelling, where the template writes
         them in another: some print strings unescaped (LFM2.5), so that no parser reads the value
-        back. None where the stretch lacks the template's spelling.
+        back. Empty where the stretch lacks the template's spelling.
         """
         if self._write_calls is None:
-            return None
-        written, at = "", 0
-        for is_call, parts in groupby(turn.parts, lambda part: isinstance(part, Call)):
+            return ""
+        written = ""
+        end = 0
+        for is_call, run in groupby(original.parts, lambda part: isinstance(part, Call)):
             if not is_call:
                 continue
-            calls = [part for part in parts if isinstance(part, Call)]
-            shown = self._write_calls(calls)
-            found = stretch.find(shown, at) if shown else -1
-            if found < 0:
-                return None
-            own = [self._family.style.write_call(call.name, arguments_of(call)) for call in calls]
-            written += stretch[at:found] + self._family.style.joint.join(own)
-            at = found + len(shown)
-        return written + stretch[at:] if at else None
+            calls = [part for part in run if isinstance(part, Call)]
+            rendered = self._write_calls(calls)
+            start = stretch.find(rendered, end) if rendered else -1
+            if start < 0:
+                return ""
+            readable = [self._style.write_call(call.name, arguments_of(call)) for call in calls]
+            written += stretch[end:start] + self._style.joint.join(readable)
+            end = start + len(rendered)
+        return written + stretch[end:] if end else ""
 
-    def _open(self, tools: list[ToolSpec], mode: ParseMode) -> TurnParser:
-        in_reasoning, prefix, as_text, _ = mode
-        return open_parser(
-            self._family.name,
-            tools=tools,
-            in_reasoning=in_reasoning,
-            prefix=prefix,
-            calls_as_text=as_text,
-        )
-
-    def _is_read_as(
-        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> bool:
-        if self._parses_to(turn, stretch, opening, tools, mode):
+    def _is_read_as(self, original: "_Original", stretch: str) -> bool:
+        """Whether a parser reads the turn in a stretch, or in the stretch without the tokens that
+        it never receives."""
+        if self._parses_to(original, stretch):
             return True
         hidden = self._hidden_text
         if hidden is None or hidden.search(stretch) is None:
             return False
-        return self._parses_to(turn, hidden.sub("", stretch), hidden.sub("", opening), tools, mode)
+        opening = hidden.sub("", original.opening)
+        return self._parses_to(original._replace(opening=opening), hidden.sub("", stretch))
 
-    def _parses_to(
-        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> bool:
-        text, mode = self._after_opening(stretch, opening, mode)
-        rendered = self.read(text, tools, mode)
-        return rendered is not None and same(turn.parts, rendered)
+    def _parses_to(self, original: "_Original", stretch: str) -> bool:
+        parts = self._reader.read_rendered(stretch, original.opening, original.tools, original.mode)
+        return parts is not None and same_parts(original.parts, parts)
 
-    def _after_opening(self, stretch: str, opening: str, mode: ParseMode) -> tuple[str, ParseMode]:
-        """The stretch after the turn opening, and its mode. The template may write another opening:
-        reasoning open, closed at once, or without markers."""
-        if stretch.startswith(opening):
-            return stretch[len(opening) :], mode._replace(closed=True)
-        if self._empty_thought is not None:
-            stretch = self._empty_thought.sub("", stretch, count=1)
-        return stretch, ParseMode(False, "", mode.calls_as_text)
-
-    def _ends_of_parts(
-        self, turn: OriginalTurn, text: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> Iterator[int]:
+    def _ends_of_parts(self, original: "_Original", text: str, mode: ParseMode) -> Iterator[int]:
         """Where the last part of a turn may end in a text that begins with it; a call before its
         wrapper's end."""
-        parts = [part for part in turn.parts if isinstance(part, Call) or (part.text or "").strip()]
-        calls, at, wanted = sum(isinstance(part, Call) for part in parts), 0, ""
-        if calls:
-            pieces = [
-                text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)
-            ]
-            start = _PIECE_CHARS * _completing(self._open(tools, mode), pieces, calls)
-            if start < 0:
+        calls, texts = _calls_and_texts_after(original.parts)
+        end = self._end_of_call(text, calls, original.tools, mode) if calls else 0
+        if end is None:
+            return
+        for words in texts:
+            place = text.find(words, end)
+            if place < 0:
                 return
-            characters = text[start : start + _PIECE_CHARS]
-            at = start + _completing(self._open(tools, mode), [text[:start], *characters], calls)
-        for part in parts:
-            calls -= isinstance(part, Call)
-            if not calls and not isinstance(part, Call):  # after the last call
-                wanted = (part.text or "").strip()
-                if (found := text.find(wanted, at)) < 0:
-                    return
-                at = found + len(wanted)
-        for _ in range(_MAX_ENDS if wanted else 1):
-            yield at
-            at = text.find(wanted, at - len(wanted) + 1) + len(wanted)
-            if at < len(wanted):
+            end = place + len(words)
+        yield end
+
+        last_words = texts[-1] if texts else ""
+        for _ in range(_MAX_ENDS - 1 if last_words else 0):
+            place = text.find(last_words, end - len(last_words) + 1)
+            if place < 0:
                 return
+            end = place + len(last_words)
+            yield end
+
+    def _end_of_call(
+        self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
+    ) -> int | None:
+        """Where a turn's text completes the call with this number, from 1. It is parsed in pieces,
+        and the piece that completes the call again, by characters."""
+        pieces = [text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS)]
+        piece = _completing(self._reader.open(tools, mode), pieces, number)
+        if piece is None:
+            return None
+        start = piece * _PIECE_CHARS
+        steps = [text[:start], *pieces[piece]]
+        characters = _completing(self._reader.open(tools, mode), steps, number)
+        return None if characters is None else start + characters
 
 
-def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
+class _Original(NamedTuple):
+    """A turn as the model wrote it, and how its text is parsed."""
+
+    text: str
+    parts: list[TurnPart]
+    opening: str
+    """The turn opening of its prompt."""
+    tools: list[ToolSpec]
+    mode: ParseMode
+
+
+class _Agreement(NamedTuple):
+    """The characters that a turn which was cut off and its rendered text have in common."""
+
+    written: int
+    """In the text that the model wrote."""
+    rendered: int
+    """In the text that the template rendered."""
+
+
+def same_parts(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
     """Whether a template renders the parts of a turn, in their order.
 
     Text before a call may be rendered as reasoning, or as the end of it: templates that have no
     place for text beside a call do so (gpt-oss), though the model may write both.
     """
     ours, theirs = _essence(original), _essence(rendered)
-    return ours == theirs or _text_as_reasoning(ours) == [
-        (kind, squeeze(text)) for kind, text in theirs
-    ]
-
-
-def restored_parts(
-    sent: Sequence[Part], turn: OriginalTurn, unseal: Unseal | None, *, with_reasoning: bool
-) -> list[Part] | None:
-    """The original turn's parts, if the client sent back that turn; None where the client changed
-    it.
-
-    Ids, names and kinds of calls are the client's, since its results refer to them; templates show
-    the model's own ids. Reasoning that it left out, or sent in parts only, is restored with
-    `with_reasoning` and else left out. The key guarantees that calls are equal, and texts nearly
-    so.
-    """
-    texts = [part.text for part in sent if isinstance(part, Text)]
-    if not _joined(texts) & _joined([part.text for part in turn.parts if isinstance(part, Text)]):
-        return None
-    thoughts = [_thought(part, unseal) for part in sent if isinstance(part, Reasoning)]
-    thoughts = [thought for thought in thoughts if thought.strip()]
-    original = [part.text or "" for part in turn.parts if isinstance(part, Reasoning)]
-    if thoughts and not _is_reasoning_of(thoughts, original):
-        return None
-    calls = iter([part for part in sent if isinstance(part, Call)])
-    parts: list[Part] = []
-    for part in turn.parts:
-        if isinstance(part, Call):
-            call = next(calls, None)
-            if call is None or changes_directory(part.arguments, call.arguments):
-                return None
-            arguments = call.arguments if call.kind == "custom" else part.arguments
-            parts.append(replace(call, arguments=arguments, original_id=part.original_id))
-        elif isinstance(part, Text) or thoughts or with_reasoning:
-            parts.append(part)
-    return parts
-
-
-def _thought(part: Reasoning, unseal: Unseal | None) -> str:
-    return part.text or (unseal(part.seal) if unseal is not None and part.seal else None) or ""
-
-
-def _is_reasoning_of(sent: Sequence[str], original: Sequence[str]) -> bool:
-    """Whether the client sent the turn's reasoning: all of it, however joined, or some of its
-    blocks whole."""
-    ours, theirs = list(map(squeeze, original)), list(map(squeeze, sent))
-    return "".join(theirs) == "".join(ours) or all(thought in ours for thought in theirs)
-
-
-def _joined(texts: Sequence[str]) -> set[str]:
-    """All texts that a field may have in which a client joined these."""
-    kept = [text for text in texts if text.strip()]
-    if len(kept) < 2:
-        return {"".join(kept).strip()}
-    bare = [text.strip() for text in kept]
-    return {join.join(form).strip() for join in _JOINS for form in (kept, bare)}
-
-
-def _part(start: BlockStart, text: str) -> TurnPart:
-    if start.kind == "tool_use":
-        return Call("", start.name or "", text, original_id=start.call_id)
-    return Reasoning(text) if start.kind == "reasoning" else Text(text)
+    if ours == theirs:
+        return True
+    return _text_as_reasoning(ours) == [(kind, squeeze(text)) for kind, text in theirs]
 
 
 def _essence(parts: Sequence[TurnPart]) -> list[tuple[str, str]]:
+    """The kinds and texts of parts, without what makes no difference."""
     essence: list[tuple[str, str]] = []
     for part in parts:
         if isinstance(part, Call):
             essence.append((part.name, canonical_arguments(part.arguments)))
-        elif (text := (part.text or "").strip()) != "":
+            continue
+        text = (part.text or "").strip()
+        if text:
             essence.append((_TEXT if isinstance(part, Text) else _REASONING, text))
     return essence
 
@@ -346,29 +303,55 @@ def _essence(parts: Sequence[TurnPart]) -> list[tuple[str, str]]:
 def _text_as_reasoning(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The parts with text before a call as reasoning, and without white space."""
     changed: list[tuple[str, str]] = []
-    for index, (kind, text) in enumerate(essence):
-        before_call = index + 1 < len(essence) and essence[index + 1][0] not in (_TEXT, _REASONING)
-        now = _REASONING if kind == _TEXT and before_call else kind
-        if now == _REASONING and changed and changed[-1][0] == _REASONING:
-            changed[-1] = (_REASONING, changed[-1][1] + squeeze(text))
-        else:
-            changed.append((now, squeeze(text)))
+    next_kinds = [kind for kind, _ in essence[1:]]
+    next_kinds.append(_TEXT)  # no call follows the last part
+    for (kind, text), next_kind in zip(essence, next_kinds, strict=False):
+        is_before_call = next_kind not in (_TEXT, _REASONING)
+        is_reasoning = kind == _REASONING or (kind == _TEXT and is_before_call)
+        if not is_reasoning:
+            changed.append((kind, squeeze(text)))
+            continue
+        thought = squeeze(text)
+        if changed and changed[-1][0] == _REASONING:
+            thought = changed.pop()[1] + thought
+        changed.append((_REASONING, thought))
     return changed
 
 
-def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int:
+def _longest_text(parts: Iterable[TurnPart]) -> int:
+    """The characters of the longest text or thought of a turn, without white space around it."""
+    texts = [part.text or "" for part in parts if not isinstance(part, Call)]
+    return max((len(text.strip()) for text in texts), default=0)
+
+
+def _calls_and_texts_after(parts: Iterable[TurnPart]) -> tuple[int, list[str]]:
+    """The number of a turn's calls, and the texts after the last one."""
+    calls = 0
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, Call):
+            calls += 1
+            texts.clear()
+            continue
+        text = (part.text or "").strip()
+        if text:
+            texts.append(text)
+    return calls, texts
+
+
+def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int | None:
     """The index of the piece that completes the call with this number, before its wrapper's end;
-    -1: there is none."""
+    None: no piece does."""
+    started = 0
     for index, piece in enumerate(pieces):
         for event in parser.feed(piece):
             if isinstance(event, BlockStart) and event.kind == "tool_use":
-                number -= 1
-            elif isinstance(event, BlockStop) and number == 0:
+                started += 1
+            elif isinstance(event, BlockStop) and started == number:
                 return index
-    return -1
+    return None
 
 
-def _marker(text: str) -> str:
-    """A marker as a pattern; a tokenizer may add to its name (`<think:opensource>`)."""
-    text = text.strip()
-    return re.escape(text.removesuffix(">")) + r"[\w:]*>" if text.endswith(">") else re.escape(text)
+def _pattern_of(words: Sequence[str]) -> "re.Pattern[str] | None":
+    """A pattern for sorted words; None where there are none."""
+    return re.compile(alternatives(words)) if words else None

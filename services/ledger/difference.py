@@ -96,7 +96,7 @@ class ComparedPrompt(Struct, frozen=True, kw_only=True):
     digests: Mapping[str, bytes] = {}
     """Digests of the request's parts (`digests_of`)."""
     states: Sequence[bytes] = ()
-    """Digests of the history before each turn of the model, this one included (`Link.state`)."""
+    """Digests of the history before each turn of the model and this one (`SentTurn.state`)."""
 
 
 class Difference(Struct, frozen=True):
@@ -135,7 +135,10 @@ def difference(
 
 
 def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[str, bytes]:
-    """Returns digests of the request's parts without its messages. `tools`: as the model sees them."""
+    """Returns digests of the request's parts without its messages.
+
+    `tools`: as the model sees them.
+    """
     values: dict[str, object] = {name: getattr(conversation, name) for name in SETTINGS}
     values["system"] = "\n".join(part.text for part in conversation.system)
     for name, deferred in (("tools", False), ("deferred", True)):

@@ -7,6 +7,7 @@ other turn has, and the text of its reasoning. An entry has digests of all of th
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Final
 
 from msgspec import Struct
@@ -27,6 +28,14 @@ _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24})\d{3,}")
 _SEPARATORS = re.compile(r"[^A-Za-z0-9]")
 
 
+class Proof(Enum):
+    """What evidence shows of an entry."""
+
+    SAME = "the client sent back the entry's turn"
+    OTHER = "the client sent back another turn"
+    NONE = "it may be the entry's turn"
+
+
 class Evidence(Struct, frozen=True):
     """Digests of what a client sent back of one turn."""
 
@@ -40,27 +49,28 @@ class Evidence(Struct, frozen=True):
     def marks(self, entry: LedgerEntry | None, unseal: Unseal | None) -> set[bytes]:
         """The marks that the turn's entry must have: those of ids, and those of seals that the
         entry has or that this server made for another turn."""
-        entry_marks = () if entry is None else entry.marks
-        ours = (
-            mark
-            for mark, blob in self.seals.items()
-            if mark in entry_marks or (unseal and unseal(blob) is not None)
-        )
-        return {*self.ids, *ours}
+        marks = set(self.ids)
+        known = entry.marks if entry is not None else []
+        for mark, seal in self.seals.items():
+            if mark in known or (unseal is not None and unseal(seal) is not None):
+                marks.add(mark)
+        return marks
 
     def fits_reasoning(self, entry: LedgerEntry) -> bool:
         """Whether the client sent the entry's reasoning: all of it, however joined, or some of its
         blocks."""
-        return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(
-            entry.thoughts
-        )
+        all_of_it, blocks = self.thoughts[:1], self.thoughts[1:]
+        return all_of_it == entry.thoughts[:1] or set(blocks) <= set(entry.thoughts)
 
-    def verdict(self, entry: LedgerEntry, unseal: Unseal | None) -> bool | None:
-        """Whether the client sent back this entry's turn; None where it may have. Equal reasoning
-        proves nothing: other turns may have it, too."""
-        if marks := self.marks(entry, unseal):
-            return marks <= set(entry.marks)
-        return False if self.thoughts and not self.fits_reasoning(entry) else None
+    def proof(self, entry: LedgerEntry, unseal: Unseal | None) -> Proof:
+        """What the evidence shows of an entry. Equal reasoning proves nothing: other turns may have
+        it, too."""
+        marks = self.marks(entry, unseal)
+        if marks:
+            return Proof.SAME if marks <= set(entry.marks) else Proof.OTHER
+        if self.thoughts and not self.fits_reasoning(entry):
+            return Proof.OTHER
+        return Proof.NONE
 
 
 def call_id(turn: str, block: int) -> str:

@@ -6,54 +6,17 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
-from typing import Literal, TypeAlias
 
 from cachetools import LRUCache
-from msgspec import Struct
 
-from schemas.conversation import Call, Message, Reasoning, Text, Unseal
-from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
+from services.ledger.turn import Turn
 from services.tokenization.segments import TokenIds
 
-Doubt: TypeAlias = Literal["unknown", "client", "ambiguous"]
-"""Why no entry was chosen: there is none; the client changed the turn; several fit."""
 _ENTRY_OVERHEAD = 1024
 _PER_ID_BYTE = 4
 """The memory of an id's four bytes, its parsed text included."""
 _PER_MARK = 160
-
-
-class OriginalTurn(Struct, frozen=True):
-    """The text of a turn's original tokens, and the parts that a parser reads in it."""
-
-    text: str
-    """The text that the parser received, up to the last part that its client was sent."""
-    parts: list[Text | Reasoning | Call]
-
-
-class RestoredTurn(Struct, frozen=True):
-    """A turn as a client sent it back, and as the model wrote it: the session's next requests need
-    both again."""
-
-    sent: list[Message]
-    messages: list[Message]
-    with_reasoning: bool
-    unseal: Unseal | None
-
-
-class StoredEntry(Struct):
-    """An entry, and what was computed from it."""
-
-    entry: LedgerEntry
-    turn: OriginalTurn | None = None
-    restored: RestoredTurn | None = None
-    unreadable: bool = False
-    """Its ids are not tokens of this model, or parse to a turn with another key."""
-
-    def ids(self, count: int = 0) -> TokenIds:
-        """The turn's ids, or the first `count` of them. Raises ValueError where they are damaged."""
-        return unpack_array(self.entry.ids)[: count or None]
 
 
 class EntryStore:
@@ -61,7 +24,7 @@ class EntryStore:
     Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._entries: OrderedDict[bytes, StoredEntry] = OrderedDict()
+        self._entries: OrderedDict[bytes, Turn] = OrderedDict()
         """Entries by `mac`, least recently used first. Each prompt of a session uses all of its
         entries: cachetools takes ten times as long for that."""
         self._bytes = 0
@@ -81,7 +44,7 @@ class EntryStore:
 
     def add(self, entry: LedgerEntry) -> bool:
         """Keeps an entry. False: the store has it."""
-        stored = StoredEntry(entry)
+        stored = Turn(entry)
         with self._lock:
             if entry.mac in self._entries:
                 return False
@@ -101,7 +64,7 @@ class EntryStore:
         looks up every turn."""
         return key in self._siblings
 
-    def find(self, key: bytes, most: int) -> list[StoredEntry]:
+    def find(self, key: bytes, most: int) -> list[Turn]:
         """The entries of a key that may be chosen without ids and seals, newest first, `most` at
         most."""
         with self._lock:
@@ -109,14 +72,14 @@ class EntryStore:
             newest = reversed(siblings.entries.values()) if siblings is not None else ()
             return list(islice((stored for stored in newest if not stored.entry.beginning), most))
 
-    def find_marked(self, key: bytes, marks: Iterable[bytes]) -> StoredEntry | None:
+    def find_marked(self, key: bytes, marks: Iterable[bytes]) -> Turn | None:
         """The entry of a key with one of these marks."""
         with self._lock:
             siblings = self._siblings.get(key)
             entries = siblings.marks if siblings is not None else {}
             return next((entries[mark] for mark in marks if mark in entries), None)
 
-    def get(self, mac: bytes) -> StoredEntry | None:
+    def get(self, mac: bytes) -> Turn | None:
         """The entry with this `mac`; becomes the most recently used."""
         with self._lock:
             stored = self._entries.get(mac)
@@ -160,9 +123,9 @@ class _Siblings:
 
     def __init__(self, complete: bool) -> None:
         self.complete = complete
-        self.entries: dict[bytes, StoredEntry] = {}
+        self.entries: dict[bytes, Turn] = {}
         """Entries by `mac`, oldest first."""
-        self.marks: dict[bytes, StoredEntry] = {}
+        self.marks: dict[bytes, Turn] = {}
 
 
 class PromptCache:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from schemas.conversation import RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import unpack_ids
-from services.ledger.recall import Recall, RecalledPrompt
+from services.ledger.encode import LedgerPrompt
+from services.ledger.recall import Recall
 from services.preprocessor.render import RenderedPrompt
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
@@ -14,7 +15,7 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 
 def encode(
     rendered: RenderedPrompt, encoder: Encoder, recall: Recall | None
-) -> tuple[Sequence[int], RecalledPrompt | None]:
+) -> tuple[Sequence[int], LedgerPrompt | None]:
     """The ids of a prompt, and the ledger's part of it if its turns were looked up."""
     if recall is None:
         return encoder.encode(rendered.text), None

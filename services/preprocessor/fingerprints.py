@@ -13,7 +13,7 @@ from cachetools import TTLCache
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
 from services.ledger.difference import ComparedPrompt, difference, digests_of
-from services.ledger.recall import head_hash
+from services.ledger.encode import head_hash
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.strip import strip_preamble
 

@@ -20,9 +20,11 @@ from schemas import subjects
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid, TurnwireError
 from schemas.ledger import LedgerEntry
-from services.ledger.comparison import TurnReader, WriteCalls
-from services.ledger.recall import Ledger, LedgerModel, Recall, RecalledPrompt
+from services.ledger.encode import LedgerPrompt
+from services.ledger.model import LedgerModel, WriteCalls
+from services.ledger.recall import Ledger, Recall
 from services.ledger.signer import EntrySigner
+from services.ledger.turn_reader import TurnReader
 from services.preprocessor.model import ModelSetup
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
@@ -97,7 +99,7 @@ class NoLedger:
         memory may have more entries now. Never raises."""
         return False
 
-    def count(self, prompt: RecalledPrompt | None) -> None:
+    def count(self, prompt: LedgerPrompt | None) -> None:
         """Counts the tokens of a turn's prompt by origin; None: it was not looked up."""
 
 
@@ -182,7 +184,7 @@ class LedgerReader(NoLedger):
         return True
 
     @override
-    def count(self, prompt: RecalledPrompt | None) -> None:
+    def count(self, prompt: LedgerPrompt | None) -> None:
         if prompt is None:
             return
         self._outcomes.labels(prompt.outcome).inc()

@@ -4,9 +4,9 @@ CPU-bound.
 | step    | file                                       | result                                                    |
 |---------|--------------------------------------------|-----------------------------------------------------------|
 | strip   | `strip.py`, `render.py`, `pairs.py`        | the conversation that the model is to see                 |
-| restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
+| restore | `services/ledger/restore.py`               | its earlier turns as the model wrote them                 |
 | render  | `render.py`                                | the text, by the chat template, whole                     |
-| encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |
+| encode  | `encode.py`, `services/ledger/encode.py`   | the token ids: original ones of turns, others of the text |
 | limit   | `limit.py`                                 | how many tokens may be decoded, or a refusal              |
 """
 
@@ -20,8 +20,9 @@ from schemas.conversation import Conversation, OutputFormat, Sampling, ToolSpec,
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
+from services.ledger.encode import LedgerPrompt
 from services.ledger.pairs import join_pairs
-from services.ledger.recall import Recall, RecalledPrompt
+from services.ledger.recall import Recall
 from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
@@ -70,7 +71,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     stop_ids: list[int]
     sampling: Sampling
     """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
-    found: RecalledPrompt | None = None
+    found: LedgerPrompt | None = None
     """The ledger's part, if there is a ledger."""
     images: list[PromptImage] = []
 
@@ -220,7 +221,7 @@ def _render(
 
 def _encode(
     draft: PromptDraft, setup: ModelSetup, rendered: RenderedPrompt
-) -> tuple[Sequence[int], RecalledPrompt | None]:
+) -> tuple[Sequence[int], LedgerPrompt | None]:
     raw = draft.conversation.prompt
     if raw is not None:
         return encode_raw(raw, setup.tokenizer), None

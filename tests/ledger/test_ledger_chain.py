@@ -73,7 +73,7 @@ def test_only_new_messages_are_hashed() -> None:
         after = cache.chain_of(
             Conversation("m", [*messages, assistant(Text("so")), user("go on")]), b""
         )
-        assert [one is other for one, other in zip(before.links, after.links, strict=False)] == [
+        assert [one is other for one, other in zip(before.turns, after.turns, strict=False)] == [
             True
         ] * (number + 1)
 

@@ -161,5 +161,7 @@ def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(
         assert WORD.findall(setup.tokenizer.decode(following.ids)) == WORD.findall(following.text)
         if all(block.kind == "text" for block in output.blocks):
             shown = output.blocks[-1].text.strip()
-            after = ledger.fragment(following.text[following.text.rindex(shown) + len(shown) :])
+            after = ledger.encoder.fragment(
+                following.text[following.text.rindex(shown) + len(shown) :]
+            )
             assert [*following.ids[-len(after) :]] == [*after]

@@ -17,7 +17,7 @@ from bench.ledger.published import of_trl, published
 from bench.ledger.sessions import WORD, Output
 from bench.ledger.walk import Before, Step, Walk, common
 from fuzz.generated_turns import Choices
-from services.ledger.recall import LedgerModel
+from services.ledger.model import LedgerModel
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.conftest import examples

@@ -30,7 +30,7 @@ RECALL = {
     "": "there is no ledger",
 }
 """Why the newest turn's original tokens are not in the prompt
-(`services.ledger.recall.Outcome`)."""
+(`services.ledger.match.Outcome`)."""
 
 
 def compare(

@@ -19,10 +19,10 @@ from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import text_and_calls
-from services.ledger.comparison import ParseMode
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.recall import Ledger
+from services.ledger.turn_reader import ParseMode
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble

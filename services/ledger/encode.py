@@ -1,0 +1,257 @@
+"""Encodes prompts with the original tokens of the newest turn that the text still contains.
+
+A prompt's ids are those of the prompt that this turn followed, the turn's own, and those of the
+text after it. Everything is verified: the text before a turn (its prompt head) is compared by hash,
+and what the template renders for the turn is parsed and compared. From the first difference on, the
+text is encoded.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import ToolSpec
+from schemas.ledger import LedgerContext
+from schemas.session import session_digest
+from services.ledger.chain import parts_of, text_and_calls
+from services.ledger.comparison import KeptTurn, TurnComparison
+from services.ledger.keys import DIGEST_BYTES, add, chain, squeeze
+from services.ledger.match import Match, MatchedHistory, Outcome
+from services.ledger.model import LedgerModel
+from services.ledger.store import EntryStore, PromptCache
+from services.ledger.turn import Turn
+from services.ledger.turn_reader import TurnReader
+from services.tokenization.encoder import Encoder
+from services.tokenization.segments import TokenIds
+
+
+class LedgerPrompt(Struct, frozen=True):
+    """A prompt's ids, and how many of them the ledger contributed."""
+
+    ids: TokenIds
+    outcome: Outcome
+    """What became of the newest turn."""
+    reused: int
+    """Tokens that were not encoded: those of an earlier prompt and of its turn."""
+    context: LedgerContext | None
+    """The context of the turn that follows; None where its entry could not be found again."""
+    states: Sequence[bytes] = ()
+    """The chain hash before each of the model's turns, the one that follows included."""
+    text: str = ""
+    """The rendered text."""
+
+
+class PromptEncoder:
+    """Encodes the prompts of one model. Thread-safe."""
+
+    def __init__(
+        self, model: LedgerModel, reader: TurnReader, turns: EntryStore, prompts: PromptCache
+    ) -> None:
+        self._encoder = model.encoder
+        self._reader = reader
+        self._comparison = TurnComparison(model, reader)
+        self._turns = turns
+        self._prompts = prompts
+        self._guard = _guard(model.encoder)
+
+    def encode(
+        self,
+        history: MatchedHistory,
+        tools: list[ToolSpec],
+        text: str,
+        prefix: str,
+        *,
+        continues: bool,
+    ) -> LedgerPrompt:
+        """The ids of a prompt.
+
+        `text`: the restored history, rendered. `prefix`: the opening of a forced call at its end.
+        `continues`: it ends in the model's own last turn.
+        """
+        outcome, kept = self._newest_kept(history, tools, text)
+        context = self._context(history, text, prefix, continues=continues)
+        states: list[bytes] = []
+        if context is not None:
+            answered = history.chain.turns[: history.answered]
+            states = [*(turn.state for turn in answered), context.state]
+
+        if kept is None:
+            return LedgerPrompt(self._encoder.encode(text), outcome, 0, context, states, text)
+
+        if context is not None:
+            context = _extending(context, kept)
+        prompt = self._prompt_before(kept.turn, text)
+        turn = kept.ids()
+        rest = self.fragment(kept.joint + text[kept.end :])
+        reused = len(prompt) + len(turn)
+        return LedgerPrompt(prompt + (turn + rest), outcome, reused, context, states, text)
+
+    def keep(self, prompt: LedgerPrompt) -> None:
+        """Keeps the prompt's ids for the turn that follows, instead of those of its parent's
+        prompt."""
+        if prompt.context is not None:
+            parent = self._parent(prompt.context)
+            extended = _prompt_key(parent.entry.context) if parent is not None else None
+            self._prompts.put(_prompt_key(prompt.context), prompt.ids, instead_of=extended)
+
+    # -- which turn
+
+    def _newest_kept(
+        self, history: MatchedHistory, tools: list[ToolSpec], text: str
+    ) -> tuple[Outcome, KeptTurn | None]:
+        """What became of the newest turn, and the newest turn that the text still contains."""
+        outcomes: list[Outcome] = []
+        for match in reversed(history.matches[: history.answered]):
+            turn = self._in_place(match, text)
+            kept = self._comparison.find(turn, text, tools) if turn is not None else None
+            outcomes.append(_outcome(match, turn, kept))
+            if turn is not None and kept is None:
+                kept = self._kept_parent(turn)
+            if kept is not None:
+                return outcomes[0], kept
+        return outcomes[0] if outcomes else Outcome.FIRST, None
+
+    def _in_place(self, match: Match, text: str) -> Turn | None:
+        """The turn of a match whose prompt head the text begins with."""
+        for turn in match.turns:
+            context = turn.entry.context
+            is_within = 0 <= context.head_chars <= len(text)
+            if is_within and head_hash(text, context.head_chars) == context.head_hash:
+                return turn
+        return None
+
+    def _kept_parent(self, turn: Turn) -> KeptTurn | None:
+        """The turn that the prompt of another one was made of. Its text lies within the head of
+        that prompt, which the text begins with, and was compared when that prompt was made."""
+        context = turn.entry.context
+        parent = self._parent(context)
+        if parent is None:
+            return None
+        return KeptTurn(parent, context.parent_end, context.joint, context.parent_tokens)
+
+    def _parent(self, context: LedgerContext) -> Turn | None:
+        return self._turns.get(context.parent) if context.parent else None
+
+    # -- which ids
+
+    def _prompt_before(self, turn: Turn, text: str) -> TokenIds:
+        """The ids of the prompt that a turn followed; `text` begins with that prompt's text. They
+        are in memory, or made again of the turns that the prompt was made of. Where one of those is
+        lost, its text is encoded."""
+        context = turn.entry.context
+        ids = self._prompts.get(_prompt_key(context))
+        lost: list[tuple[LedgerContext, Turn | None]] = []
+        while ids is None:
+            parent = self._parent(context)
+            lost.append((context, parent))
+            if parent is None:
+                break
+            context = parent.entry.context
+            ids = self._prompts.get(_prompt_key(context))
+
+        for context, parent in reversed(lost):
+            ids = self._prompt_again(context, text, parent, ids)
+        assert ids is not None
+        return ids
+
+    def _prompt_again(
+        self, context: LedgerContext, text: str, parent: Turn | None, before: "TokenIds | None"
+    ) -> TokenIds:
+        """The ids of the prompt with this context, made of its parent and the prompt `before`."""
+        if parent is None or before is None:
+            return self._encoder.encode(text[: context.head_chars] + context.opening)
+        after_parent = text[context.parent_end : context.head_chars]
+        rest = self.fragment(context.joint + after_parent + context.opening)
+        return before + parent.ids(context.parent_tokens) + rest
+
+    def fragment(self, text: str) -> TokenIds:
+        """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt
+        differently."""
+        encoder = self._encoder
+        if not text or self._guard is None or text.startswith(encoder.cuts.tokens):
+            return encoder.encode(text)
+        return encoder.encode(self._guard + text)[1:]
+
+    # -- the turn that follows
+
+    def _context(
+        self, history: MatchedHistory, text: str, prefix: str, *, continues: bool
+    ) -> LedgerContext | None:
+        """The context of the turn that follows, without a parent; None where no request could find
+        its entry."""
+        start = _start_of_turn(history, continues=continues)
+        if start is None:
+            return None
+        state, started = start
+        head_chars = self._reader.head_end(text, prefix)
+        previous = history.newest_turn()
+        return LedgerContext(
+            state,
+            head_chars,
+            head_hash(text, head_chars),
+            self._encoder.plain(text[head_chars:]),
+            started,
+            previous=previous.entry.mac if previous is not None else b"",
+            previous_key=previous.entry.key if previous is not None else b"",
+            session=session_digest(history.conversation.client.session),
+        )
+
+
+def _outcome(match: Match, in_place: Turn | None, kept: KeptTurn | None) -> Outcome:
+    """What became of a turn. `in_place`: its entry, if the text before it is the same; `kept`: the
+    turn, if the text contains it."""
+    if not match.turns:
+        return match.outcome
+    if in_place is None:
+        return Outcome.MOVED
+    return Outcome.TEMPLATE if kept is None else Outcome.REUSED
+
+
+def _start_of_turn(history: MatchedHistory, *, continues: bool) -> tuple[bytes, str] | None:
+    """The chain hash before the turn that follows, and the text with which the client starts it.
+    None where the client will send it back as one turn with another, or starts it with a call."""
+    open_turn = history.open_turn
+    if open_turn is None:
+        return history.chain.state, ""
+    if not continues:
+        return None
+    text, calls = text_and_calls(parts_of(history.conversation.messages[open_turn.first :]))
+    return None if calls else (open_turn.state, squeeze(text))
+
+
+def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:
+    """The context of a prompt that has this turn's original tokens."""
+    return replace(
+        context,
+        parent=kept.turn.entry.mac,
+        parent_tokens=kept.tokens,
+        parent_end=kept.end,
+        joint=kept.joint,
+    )
+
+
+def head_hash(text: str, end: int) -> bytes:
+    """The hash of `text[:end]`. To encode all of the text and leave out the rest's bytes copies a
+    long head once less than to cut it out first."""
+    whole = text.encode("utf-8", "surrogatepass")
+    rest = text[end:].encode("utf-8", "surrogatepass")
+    head = memoryview(whole)[: len(whole) - len(rest)]
+    return hashlib.blake2b(head, digest_size=DIGEST_BYTES).digest()
+
+
+def _prompt_key(context: LedgerContext) -> bytes:
+    hasher = chain(context.parent)
+    end = f"{context.parent_tokens}:{context.parent_end}"
+    add(hasher, "prompt", end, context.joint, context.head_hash.hex(), context.opening)
+    return hasher.digest()
+
+
+def _guard(encoder: Encoder) -> str | None:
+    """A control token that leaves the text after it unchanged: one that does not take white space
+    (`rstrip`)."""
+    for token in encoder.cuts.tokens:
+        if len(encoder.encode(f"{token} \n{token}")) > 2:
+            return token
+    return None

@@ -1,0 +1,81 @@
+"""The turns that the ledger has of a conversation, and why it has none of others."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Message
+from services.ledger.chain import Chain, SentTurn
+from services.ledger.turn import Turn
+
+
+class Outcome(StrEnum):
+    """What became of a turn of the conversation; of the newest one a metric's label, too."""
+
+    FIRST = "first"
+    """There is no earlier turn."""
+    UNKNOWN = "unknown"
+    """The ledger does not have it."""
+    CLIENT = "client"
+    """Its client changed it."""
+    AMBIGUOUS = "ambiguous"
+    """It may be any of several."""
+    FOUND = "found"
+    """It is restored, and not yet compared with the prompt's text."""
+    MOVED = "moved"
+    """The text before it changed."""
+    TEMPLATE = "template"
+    """The template renders it differently."""
+    REUSED = "reused"
+    """Its original tokens are in the prompt."""
+
+
+class Match(Struct, frozen=True):
+    """What the ledger has of one turn of a conversation."""
+
+    outcome: Outcome
+    turns: Sequence[Turn] = ()
+    """They differ in nothing but the prompt before them; empty unless the outcome is FOUND."""
+    messages: list[Message] | None = None
+    """The turn as the model wrote it; None: it stays as the client sent it."""
+
+
+class MatchedHistory(Struct, frozen=True):
+    """A conversation, and the match of each of its turns."""
+
+    conversation: Conversation
+    chain: Chain
+    matches: Sequence[Match]
+
+    @property
+    def open_turn(self) -> SentTurn | None:
+        """The turn of the model with which the conversation ends, for the model to continue."""
+        turns = self.chain.turns
+        is_open = bool(turns) and turns[-1].end == len(self.conversation.messages)
+        return turns[-1] if is_open else None
+
+    @property
+    def answered(self) -> int:
+        """The number of the model's turns that another message follows."""
+        return len(self.chain.turns) - (self.open_turn is not None)
+
+    def newest_turn(self) -> Turn | None:
+        """The newest answered turn that is restored."""
+        for match in reversed(self.matches[: self.answered]):
+            if match.turns:
+                return match.turns[0]
+        return None
+
+    def restored(self) -> Conversation:
+        """The conversation with the turns as the model wrote them, where they were found."""
+        sent = self.conversation.messages
+        messages: list[Message] = []
+        end = 0
+        for turn, match in zip(self.chain.turns, self.matches, strict=True):
+            messages += sent[end : turn.first]
+            messages += match.messages or sent[turn.first : turn.end]
+            end = turn.end
+        messages += sent[end:]
+        return replace(self.conversation, messages=messages)

@@ -1,0 +1,35 @@
+"""The properties of a model that its ledger needs."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from schemas.conversation import Call
+from services.families import Family
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.encoder import Encoder
+
+WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
+"""Writes calls that follow each other as the template does; "" where it refuses them."""
+
+
+class LedgerModel(Struct, frozen=True):
+    """One model, with its template and tokenizer."""
+
+    name: str
+    digest: bytes
+    """Digest of template, tokenizer and family: entries made with others are never found."""
+    family: Family
+    encoder: Encoder
+    vocabulary: Vocabulary
+    ends: tuple[str, ...]
+    """Texts of the tokens that end a turn."""
+    write_calls: WriteCalls | None = None
+    """Writes calls as the template does."""
+    header: str = ""
+    """The template's text before a turn of the model, without reasoning markers and white space
+    around it."""
+    placeholder: int | None = None
+    """The token that stands for an image. Turns in which the model wrote it are not reused: they
+    would look like one in the prompt."""

@@ -1,0 +1,133 @@
+"""Restores turns that a client sent back: their messages as the model wrote them.
+
+A turn that the client changed is not restored. What is no change: another spelling of arguments,
+texts that were joined, reasoning that is sealed, joined or left out.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from schemas.conversation import Call, Message, Part, Reasoning, Text, ToolSpec, Unseal
+from services.ledger.chain import parts_of
+from services.ledger.keys import changes_directory, squeeze
+from services.ledger.turn import RestoredTurn, SentForm, Turn, TurnOutput
+from services.ledger.turn_reader import TurnReader
+
+_JOINS = ("", "\n", "\n\n", " ")
+"""Separators with which APIs and clients join all texts of a turn into one field."""
+
+
+class Restorer:
+    """Restores the turns of one request."""
+
+    def __init__(
+        self,
+        reader: TurnReader,
+        tools: list[ToolSpec],
+        unseal: Unseal | None,
+        *,
+        with_reasoning: bool,
+    ) -> None:
+        """`tools`: as the model sees them. `with_reasoning`: whether reasoning is restored that the
+        client did not send."""
+        self._reader = reader
+        self._tools = tools
+        self._unseal = unseal
+        self._with_reasoning = with_reasoning
+
+    def messages(self, turn: Turn, sent: list[Message]) -> list[Message] | None:
+        """A turn's messages as the model wrote them. None where the client changed the turn, or
+        the ledger's turn cannot be read.
+
+        `sent`: the turn as the client sent it back.
+        """
+        output = self._reader.output_of(turn, self._tools)
+        if output is None:
+            return None
+        if turn.entry.context.started:
+            return sent  # the client started this turn: its text is not all the model's
+        form = SentForm(self._with_reasoning, self._unseal, sent)
+        if turn.restored is None or turn.restored.form != form:
+            parts = restored_parts(form, output)
+            if parts is None:
+                return None
+            message = Message("assistant", parts, sent[0].name)
+            turn.restored = RestoredTurn(form, [message])
+        return turn.restored.messages
+
+
+def restored_parts(form: SentForm, output: TurnOutput) -> list[Part] | None:
+    """The original turn's parts, if the client sent back that turn; None where the client changed
+    it.
+
+    Ids, names and kinds of calls are the client's, since its results refer to them; templates show
+    the model's own ids. The key guarantees that calls are equal, and texts nearly so.
+    """
+    sent = parts_of(form.sent)
+    if not _are_same_texts(sent, output.parts):
+        return None
+
+    thoughts = _thoughts(sent, form.unseal)
+    if thoughts and not _is_reasoning_of(thoughts, output):
+        return None
+
+    calls = (part for part in sent if isinstance(part, Call))
+    parts: list[Part] = []
+    for part in output.parts:
+        if isinstance(part, Call):
+            call = _restored_call(part, calls)
+            if call is None:
+                return None
+            parts.append(call)
+        elif isinstance(part, Text) or thoughts or form.with_reasoning:
+            parts.append(part)
+    return parts
+
+
+def _restored_call(original: Call, sent: Iterator[Call]) -> Call | None:
+    """The next call that the client sent, with the original's arguments; None where the client
+    changed it."""
+    call = next(sent, None)
+    if call is None or changes_directory(original.arguments, call.arguments):
+        return None
+    arguments = call.arguments if call.kind == "custom" else original.arguments
+    return replace(call, arguments=arguments, original_id=original.original_id)
+
+
+def _are_same_texts(sent: Sequence[Part], original: Sequence[Part]) -> bool:
+    """Whether a client may have made the texts that it sent from the original ones."""
+    return not _joined_texts(sent).isdisjoint(_joined_texts(original))
+
+
+def _joined_texts(parts: Sequence[Part]) -> set[str]:
+    """All texts that a field may have in which a client joined the texts of these parts."""
+    texts = [part.text for part in parts if isinstance(part, Text) and part.text.strip()]
+    if len(texts) < 2:
+        return {"".join(texts).strip()}
+    bare = [text.strip() for text in texts]
+    joined = {join.join(texts).strip() for join in _JOINS}
+    joined.update(join.join(bare) for join in _JOINS)
+    return joined
+
+
+def _thoughts(parts: Sequence[Part], unseal: Unseal | None) -> list[str]:
+    """The reasoning that a client sent, opened where it is sealed."""
+    thoughts = [_thought(part, unseal) for part in parts if isinstance(part, Reasoning)]
+    return [thought for thought in thoughts if thought.strip()]
+
+
+def _thought(part: Reasoning, unseal: Unseal | None) -> str:
+    if part.text:
+        return part.text
+    if unseal is None or not part.seal:
+        return ""
+    return unseal(part.seal) or ""
+
+
+def _is_reasoning_of(thoughts: Sequence[str], output: TurnOutput) -> bool:
+    """Whether a client sent the turn's reasoning: all of it, however joined, or some of its blocks
+    whole."""
+    original = [squeeze(part.text or "") for part in output.parts if isinstance(part, Reasoning)]
+    sent = [squeeze(thought) for thought in thoughts]
+    return "".join(sent) == "".join(original) or all(thought in original for thought in sent)

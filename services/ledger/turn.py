@@ -1,0 +1,54 @@
+"""A turn of the model in the ledger: its entry, and what is made of the entry when a session needs
+it."""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from schemas.conversation import Call, Message, Reasoning, Text, Unseal
+from schemas.frames import unpack_array
+from schemas.ledger import LedgerEntry
+from services.tokenization.segments import TokenIds
+
+TurnPart: TypeAlias = Text | Reasoning | Call
+
+
+class TurnOutput(Struct, frozen=True):
+    """What the model wrote: the text of a turn's original tokens, and the parts in it."""
+
+    text: str
+    """The text that the parser received, up to the last part that its client was sent."""
+    parts: list[TurnPart]
+
+
+class SentForm(Struct, frozen=True):
+    """What the restored form of a turn depends on, beside the turn."""
+
+    with_reasoning: bool
+    """Whether reasoning is restored that the client did not send."""
+    unseal: Unseal | None
+    sent: list[Message]
+    """The turn as the client sent it back."""
+
+
+class RestoredTurn(Struct, frozen=True):
+    """A turn as the model wrote it, made for one form in which it was sent."""
+
+    form: SentForm
+    messages: list[Message]
+
+
+class Turn(Struct):
+    """One turn of the model. `output` and `restored` are kept for the session's next requests,
+    which need both again."""
+
+    entry: LedgerEntry
+    output: TurnOutput | None = None
+    """None until it is read from the entry."""
+    unreadable: bool = False
+    """The entry's ids are not tokens of this model, or parse to a turn with another key."""
+    restored: RestoredTurn | None = None
+
+    def ids(self, count: int = 0) -> TokenIds:
+        """The turn's ids, or the first `count` of them. Raises ValueError for damaged ids."""
+        return unpack_array(self.entry.ids)[: count or None]
