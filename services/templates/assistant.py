@@ -9,6 +9,7 @@ sorting it into the fields would move reasoning.
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -83,21 +84,30 @@ class AssistantWriter:
         if traits.ordered:
             return [{"role": "assistant", "content": [self._part(part) for part in parts]}]
         if traits.reasoning is None:
-            tags = traits.own_tags if any(isinstance(part, Call) for part in parts) else None
-            parts = without_field(parts, tags)
+            has_call = any(isinstance(part, Call) for part in parts)
+            parts = without_field(parts, traits.own_tags if has_call else None)
+
         cut = segments(parts)
         if len(cut) == 1 and self._fits(cut[0]):
             return [self.native(cut[0])]
         if traits.interleaved == "split":
-            return [self.native(segment) for whole in cut for segment in self._halves(whole)]
+            pieces = chain.from_iterable(map(self._pieces, cut))
+            return [self.native(piece) for piece in pieces]
+
         if not traits.inline_reasoning and len(cut) > 1:
             first = 1 if isinstance(parts[0], Reasoning) else 0
             cut = segments([*parts[:first], *without_field(parts[first:])])
-        text_end = any(segment.calls for segment in cut) and not cut[-1].calls
-        sorts = traits.interleaved == "drop" or (text_end and not traits.inline_text_end)
-        if sorts and traits.arguments is not None:
+        if self._must_sort(cut):
             return [self.native(_merged(cut))]
         return [self.inline(cut, tail=traits.inline_tail)]
+
+    def _must_sort(self, cut: Sequence[Segment]) -> bool:
+        """Whether only the three fields can hold a turn, in their own order."""
+        traits = self._traits
+        if traits.arguments is None:
+            return False
+        text_end = any(segment.calls for segment in cut) and not cut[-1].calls
+        return traits.interleaved == "drop" or (text_end and not traits.inline_text_end)
 
     def native(self, segment: Segment) -> TemplateMessage:
         """The segment in the template's own fields."""
@@ -111,30 +121,49 @@ class AssistantWriter:
         their field."""
         traits = self._traits
         last = cut[-1]
-        native_calls = last.calls if tail and self._fits(Segment(text="", calls=last.calls)) else []
+        native_calls: list[Call] = []
+        if tail and self._fits(Segment(text="", calls=last.calls)):
+            native_calls = last.calls
+
+        content = self._inline_content(cut, without_last_calls=bool(native_calls))
+        keeps_markup = traits.reasoning is not None and traits.inline_reasoning
+        reasoning = cut[0].reasoning
+        if not reasoning:
+            reasoning = "" if keeps_markup else None
+        message = self._texts(reasoning, content)
+        if native_calls:
+            message["tool_calls"] = [self._call(call) for call in native_calls]
+        return message
+
+    def _inline_content(self, cut: Sequence[Segment], *, without_last_calls: bool) -> str:
+        """The turn as text in the template's own markup, without the reasoning of its first
+        segment, which has a field."""
+        traits = self._traits
         opening, before_text, before_call = traits.separators
-        content, join = "", ""
-        if cut[0].reasoning is not None and cut[0].text is None:
+        first = cut[0]
+        last = cut[-1]
+        content = ""
+        join = ""
+        if first.reasoning is not None and first.text is None:
             join = before_call.removeprefix(before_text)
-        for index, segment in enumerate(cut):
-            if segment.reasoning is not None and index:
+
+        for segment in cut:
+            if segment.reasoning is not None and segment is not first:
                 content += join + opening + segment.reasoning
                 join = before_text if segment.text is not None else before_call
             if segment.text is not None:
                 content += join + segment.text
                 join = traits.text_join
-            if segment.calls and not (native_calls and segment is last):
+            if segment.calls and not (without_last_calls and segment is last):
                 content += join + self.markup(segment.calls)
                 join = traits.call_join
-        if native_calls:
-            content = (content + join).removesuffix(traits.text_join)
-        elif last.reasoning is not None and last.text is None and not last.calls:
-            content += join
-        keeps_markup = traits.reasoning is not None and traits.inline_reasoning
-        message = self._texts(cut[0].reasoning or ("" if keeps_markup else None), content)
-        if native_calls:
-            message["tool_calls"] = [self._call(call) for call in native_calls]
-        return message
+
+        if without_last_calls:
+            return (content + join).removesuffix(traits.text_join)
+        ends_with_reasoning = last.text is None and not last.calls
+        if ends_with_reasoning and last.reasoning is not None:
+            return content + join
+        return content
 
     def markup(self, calls: Sequence[Call]) -> str:
         """The calls as this template writes them, cut out of a small rendered conversation."""
@@ -152,13 +181,15 @@ class AssistantWriter:
         traits = self._traits
         if not segment.calls:
             return True
-        if traits.arguments is None or (len(segment.calls) > 1 and not traits.parallel):
+        if traits.arguments is None:
             return False
-        return not segment.text or (
-            traits.all_with_call if segment.reasoning else traits.text_with_call
-        )
+        if len(segment.calls) > 1 and not traits.parallel:
+            return False
+        if not segment.text:
+            return True
+        return traits.all_with_call if segment.reasoning else traits.text_with_call
 
-    def _halves(self, segment: Segment) -> list[Segment]:
+    def _pieces(self, segment: Segment) -> list[Segment]:
         """The segment in pieces that each fit one message.
 
         Where text and reasoning exclude each other before a call (gpt-oss: "Put the analysis
@@ -167,23 +198,18 @@ class AssistantWriter:
         """
         if self._fits(segment):
             return [segment]
-        first, rest = segment.calls[:1], segment.calls[1:]
-        head = Segment(segment.reasoning, segment.text, first)
-        if self._traits.parallel and self._fits(Segment(calls=segment.calls)):
-            head, rest = Segment(segment.reasoning, segment.text, segment.calls), []
-        if (
-            not self._fits(head)
-            and head.reasoning
-            and head.text
-            and not self._traits.all_before_call
-        ):
+        together = self._traits.parallel and self._fits(Segment(calls=segment.calls))
+        calls_of_head = len(segment.calls) if together else 1
+        head = Segment(segment.reasoning, segment.text, segment.calls[:calls_of_head])
+        rest = [Segment(calls=[call]) for call in segment.calls[calls_of_head:]]
+
+        if self._fits(head):
+            return [head, *rest]
+        if head.reasoning and head.text and not self._traits.all_before_call:
             head = Segment(head.reasoning + "\n\n" + head.text, None, head.calls)
-        heads = (
-            [head]
-            if self._fits(head)
-            else [Segment(head.reasoning, head.text), Segment(calls=head.calls)]
-        )
-        return heads + [Segment(calls=[call]) for call in rest]
+        if self._fits(head):
+            return [head, *rest]
+        return [Segment(head.reasoning, head.text), Segment(calls=head.calls), *rest]
 
     def _texts(self, reasoning: str | None, text: str) -> TemplateMessage:
         traits = self._traits
@@ -200,27 +226,20 @@ class AssistantWriter:
 
     def _call(self, call: Call) -> dict[str, Any]:
         name, arguments = self._name_and_arguments(call)
-        written = (
-            json.dumps(arguments, ensure_ascii=False)
-            if self._traits.arguments == "string"
-            else arguments
-        )
         call_id = self._call_id(call)
         if self._marker is not None:
             call_id = self._marker.mark(call_id)
+        written: Any = arguments
+        if self._traits.arguments == "string":
+            written = json.dumps(arguments, ensure_ascii=False)
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": written}}
 
     def _name_and_arguments(self, call: Call) -> tuple[str, dict[str, Any]]:
-        name, arguments, marker = (
-            tool_name(call.name, call.namespace),
-            arguments_of(call),
-            self._marker,
-        )
-        return (
-            (name, arguments)
-            if marker is None
-            else (marker.mark(name), marker.mark_json(arguments))
-        )
+        name = tool_name(call.name, call.namespace)
+        arguments = arguments_of(call)
+        if self._marker is None:
+            return name, arguments
+        return self._marker.mark(name), self._marker.mark_json(arguments)
 
     def _part(self, part: AssistantPart) -> dict[str, Any]:
         if isinstance(part, Call):
@@ -232,9 +251,8 @@ class AssistantWriter:
 
 def _merged(cut: Sequence[Segment]) -> Segment:
     texts = [segment.text for segment in cut if segment.text]
-    return Segment(
-        cut[0].reasoning, JOIN.join(texts), [call for segment in cut for call in segment.calls]
-    )
+    calls = chain.from_iterable(segment.calls for segment in cut)
+    return Segment(cut[0].reasoning, JOIN.join(texts), list(calls))
 
 
 def without_field(
@@ -248,17 +266,17 @@ def without_field(
         if isinstance(part, Call):
             kept.append(part)
             continue
-        thought = isinstance(part, Reasoning)
-        if thought and tags is None:
-            continue
-        text = (
-            f"{tags[0]}{part.text or ''}{tags[1]}"
-            if thought and tags is not None
-            else part.text or ""
-        )
-        if kept and isinstance(last := kept[-1], Text):
+        text = part.text or ""
+        is_thought = isinstance(part, Reasoning)
+        if is_thought:
+            if tags is None:
+                continue
+            text = tags[0] + text + tags[1]
+
+        last = kept[-1] if kept else None
+        if isinstance(last, Text):
             kept[-1] = Text(last.text + join + text)
         else:
             kept.append(Text(text))
-        join = "\n\n" if thought else JOIN
+        join = "\n\n" if is_thought else JOIN
     return kept

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -21,36 +20,24 @@ Tool: TypeAlias = dict[str, Any]
 """A tool as chat templates read it: OpenAI's `{"type": "function", "function": {…}}`."""
 
 _RESERVED = frozenset(
-    (
-        *(
-            "messages",
-            "conversation",
-            "tools",
-            "documents",
-            "chat_template",
-            "add_generation_prompt",
-            "self",
-            "kwargs",
-        ),
-        *(
-            "continue_final_message",
-            "tokenize",
-            "padding",
-            "truncation",
-            "max_length",
-            "return_tensors",
-        ),
-        *(
-            "return_dict",
-            "return_assistant_tokens_mask",
-            "tokenizer_kwargs",
-            "sanitize_control_tokens",
-        ),
-    )
+    """
+    messages conversation tools documents chat_template add_generation_prompt self kwargs
+    continue_final_message tokenize padding truncation max_length return_tensors return_dict
+    return_assistant_tokens_mask tokenizer_kwargs sanitize_control_tokens
+    """.split()  # noqa: SIM905
 )
 """Variables that the server sets, and parameters of transformers' `apply_chat_template`, with which
 other servers render. A client's variable with one of these names would not do what the client
 expects."""
+
+_ERRORS_IN_TEMPLATES = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    KeyError,
+    IndexError,
+    ArithmeticError,
+)
 
 
 class ChatTemplate:
@@ -130,26 +117,26 @@ class ChatTemplate:
         template refuses these messages or variables, and RecursionError where they are nested too
         deeply to be written as JSON.
         """
-        passed = variables = variables or {}
-        if taken := _RESERVED & variables.keys():
+        variables = variables or {}
+        reserved = _RESERVED & variables.keys()
+        if reserved:
             raise Invalid(
-                f"chat_template_kwargs may not set {', '.join(sorted(taken))}",
+                f"chat_template_kwargs may not set {', '.join(sorted(reserved))}",
                 param="chat_template_kwargs",
             )
         if not messages:
             raise Invalid("at least one message is required", param="messages")
-        variables = {
-            **self._special,
-            **variables,
-            "messages": list(map(template_message, messages)),
-            "tools": list(tools) or None,
-            "documents": None,
-            "add_generation_prompt": generation,
-        }
-        context = cast(CheckedContext, self._template.new_context(variables))
-        context.check = getattr(self._checks, "check", None)
         try:
-            return self._template.environment.concat(self._template.root_render_func(context))
+            return self._run(
+                {
+                    **self._special,
+                    **variables,
+                    "messages": list(map(template_message, messages)),
+                    "tools": list(tools) or None,
+                    "documents": None,
+                    "add_generation_prompt": generation,
+                }
+            )
         except NestedTooDeeply:
             raise RecursionError("nested too deeply") from None
         except RecursionError as error:
@@ -159,31 +146,37 @@ class ChatTemplate:
                 param="messages",
             ) from error
         except jinja2.TemplateError as error:
-            at = sum(
-                1
-                for _ in takewhile(
-                    lambda message: message["role"] in ("system", "developer"), messages
-                )
-            )
-            if at == len(messages) or messages[at]["role"] != "user":
-                asked = [*messages[:at], {"role": "user", "content": ""}, *messages[at:]]
+            asked = _with_question(messages)
+            if asked is not None:
                 with suppress(Invalid):
-                    return self.render(asked, tools=tools, variables=passed, generation=generation)
+                    return self.render(
+                        asked, tools=tools, variables=variables, generation=generation
+                    )
             raise Invalid(
                 f"the model's chat template refuses this conversation: {error}", param="messages"
             ) from error
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-            KeyError,
-            IndexError,
-            ArithmeticError,
-        ) as error:
+        except _ERRORS_IN_TEMPLATES as error:
             raise Invalid(
                 f"the model's chat template cannot render this conversation: {error}",
                 param="messages",
             ) from error
+
+    def _run(self, variables: dict[str, Any]) -> str:
+        context = cast(CheckedContext, self._template.new_context(variables))
+        context.check = getattr(self._checks, "check", None)
+        try:
+            return self._template.environment.concat(self._template.root_render_func(context))
         finally:
             # macros, which refer to the context: only a garbage collection would free both
             context.vars.clear()
+
+
+def _with_question(messages: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:
+    """The messages with an empty one of the user after the leading instructions; None if there is
+    one already."""
+    at = 0
+    while at < len(messages) and messages[at]["role"] in ("system", "developer"):
+        at += 1
+    if at < len(messages) and messages[at]["role"] == "user":
+        return None
+    return [*messages[:at], {"role": "user", "content": ""}, *messages[at:]]

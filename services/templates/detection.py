@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
-from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.events import FinishReason, blocks_of
 from services.families import Family, families, family, open_parser
 from services.families.detection import Detection, detect
 from services.families.response_template import InvalidResponseTemplate, template_name
@@ -54,21 +54,24 @@ def detect_family(
             return Detection(family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
     for markup, alone in _renderings(template, traits):
-        left = [
-            (one, text)
-            for one in families().values()
-            if (text := _left(one, markup, alone=alone)) is not None
-        ]
-        readers = [one for one, _ in left]
-        if readers and (
-            description is None or not _leaves_less(description, markup, [text for _, text in left])
-        ):
-            found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
-            found = found or Detection(readers[0], (), tuple(readers[1:]))
-            return Detection(
-                found.family, (f"its parser reads {markup.strip()!r}", *found.evidence), found.also
-            )
+        left = _texts_left(markup, alone=alone)
+        if not left:
+            continue
+        if description is not None and _leaves_less(description, markup, left.values()):
+            continue
+        readers = list(left)
+        found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
+        if found is None:
+            found = Detection(readers[0], (), tuple(readers[1:]))
+        evidence = (f"its parser reads {markup.strip()!r}", *found.evidence)
+        return Detection(found.family, evidence, found.also)
     return None if description is None else _described(template, traits, description)
+
+
+def _texts_left(markup: str, *, alone: bool) -> dict[Family, str]:
+    """The families that read a call, each with the text that it leaves beside the call."""
+    texts = {family: _left(family, markup, alone=alone) for family in families().values()}
+    return {family: text for family, text in texts.items() if text is not None}
 
 
 def _leaves_less(description: str, markup: str, left: Iterable[str]) -> bool:
@@ -92,20 +95,24 @@ def _described(template: ChatTemplate, traits: TemplateTraits, description: str)
 def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
     """Describes a template with calls that no parser reads: a call as the template writes it, and
     the families with markers in it, or else all."""
-    markup = next(
-        (markup.strip() for markup, _ in _renderings(template, traits) if markup.strip()), ""
-    )
-    text = template.source + markup
-    count = {
-        family.name: sum(marker in text for marker in family.markers)
-        for family in families().values()
-    }
-    near = [name for name in sorted(count, key=lambda name: -count[name]) if count[name]][:_NEAR]
+    markups = (markup.strip() for markup, _ in _renderings(template, traits))
+    markup = next(filter(None, markups), "")
+    near = _nearest_families(template.source + markup)
     hint = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(families())}"
     return (
         f"it writes one as {markup[-200:]!r}; choose a parser with tool_call_parser (none: no "
         f"calls), {hint}"
     )
+
+
+def _nearest_families(text: str) -> list[str]:
+    """The names of the families with the most markers in a text, best first."""
+    count: dict[str, int] = {}
+    for found in families().values():
+        markers = sum(marker in text for marker in found.markers)
+        if markers:
+            count[found.name] = markers
+    return sorted(count, key=lambda name: -count[name])[:_NEAR]
 
 
 def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tuple[str, bool]]:
@@ -130,7 +137,8 @@ def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call
     """Everything that the template writes after the prompt for a call: some address a call in the
     header of its message (gpt-oss)."""
     messages = _messages(template, traits, call)
-    prompt, whole = template.render(messages[:1]), template.render(messages, generation=False)
+    prompt = template.render(messages[:1])
+    whole = template.render(messages, generation=False)
     return whole.removeprefix(prompt) if whole.startswith(prompt) else ""
 
 
@@ -138,7 +146,8 @@ def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Cal
     """A message with a call, with its header: in history some turns begin with other text than the
     prompt ended with."""
     messages = _messages(template, traits, call)
-    before, whole = (template.render(some, generation=False) for some in (messages[:1], messages))
+    before = template.render(messages[:1], generation=False)
+    whole = template.render(messages, generation=False)
     return whole[len(common_prefix(before, whole)) :]
 
 
@@ -153,19 +162,24 @@ def _left(family: Family, markup: str, *, alone: bool) -> str | None:
     """The text beside the call as the family reads it; None if it does not read the call: with
     `alone` as the whole text, else beside text without pieces of the call."""
     parser = open_parser(family.name, tools=[_TOOL], in_reasoning=False)
-    events = [*parser.feed(markup), *parser.finish(FinishReason.STOP)]
-    blocks = {event.block: event for event in events if isinstance(event, BlockStart)}
-    calls = [block for block in blocks.values() if block.kind == "tool_use"]
-    if [call.name for call in calls] != [_TOOL.name] or (alone and len(blocks) > 1):
+    blocks = list(blocks_of([*parser.feed(markup), *parser.finish(FinishReason.STOP)]))
+    calls = [(start.name, text) for start, text, _ in blocks if start.kind == "tool_use"]
+    if len(calls) != 1 or (alone and len(blocks) > 1):
         return None
-    arguments = "".join(
-        e.text for e in events if isinstance(e, Delta) and e.block == calls[0].block
-    )
-    beside = "".join(e.text for e in events if isinstance(e, Delta) and e.block != calls[0].block)
-    complete = all(event.complete for event in events if isinstance(event, BlockStop))
-    foreign = {marker for other in families().values() for marker in other.markers}.difference(
-        family.markers
-    )
-    if any(piece in beside for piece in (_TOOL.name, "Paris", *foreign)):
+    ((name, arguments),) = calls
+    if name != _TOOL.name or "".join(arguments.split()) != '{"city":"Paris"}':
         return None
-    return beside.strip() if complete and "".join(arguments.split()) == '{"city":"Paris"}' else None
+    if not all(stop is not None and stop.complete for _, _, stop in blocks):
+        return None
+    beside = "".join(text for start, text, _ in blocks if start.kind != "tool_use")
+    if any(piece in beside for piece in (_TOOL.name, "Paris", *_foreign_markers(family))):
+        return None
+    return beside.strip()
+
+
+def _foreign_markers(family: Family) -> set[str]:
+    """The markers of all other families that this one does not have."""
+    markers: set[str] = set()
+    for other in families().values():
+        markers.update(other.markers)
+    return markers.difference(family.markers)

@@ -4,59 +4,72 @@ Each trait is the first candidate with which every part of the conversation is r
 order.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import (
-    EFFORTS,
-    Call,
-    Conversation,
-    Message,
-    Part,
-    Reasoning,
-    Result,
-    Text,
-    ToolSpec,
-)
+from schemas.conversation import EFFORTS, Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.families import Family
-from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
-from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
-from services.templates.messages import adapt, render_messages
-from services.templates.thinking import EFFORT_VARIABLES, KEEP_HISTORY, SWITCHES
-from services.templates.tools import tool_definition
+from services.templates.assistant import FRAME_USER, segments
+from services.templates.chat_template import ChatTemplate
+from services.templates.messages import render_messages
+from services.templates.thinking import EFFORT_VARIABLES, SWITCHES
 from services.templates.traits import TemplateTraits
-
-_SYSTEM, _SYSTEM2, _SYSTEM3 = (f"zqsystem{n}" for n in (1, 2, 3))
-_USER, _USER2 = (f"zquser{n}" for n in (1, 2))
-_THOUGHT, _THOUGHT2 = (f"zqthought{n}" for n in (1, 2))
-_ANSWER, _ANSWER2 = (f"zqsaid{n}" for n in (1, 2))
-_ARGUMENT, _ARGUMENT2 = (f"zqargument{n}" for n in (1, 2))
-_RESULT, _RESULT2 = (f"zqresult{n}" for n in (1, 2))
-_ID, _ID2 = (f"toolu_zqid{n}" for n in (1, 2))
-_SHORT_IDS = {_ID: "000000001", _ID2: "000000002"}
-_TOOL = tool_definition(
-    ToolSpec(
-        "zqtool", "zqdescription", {"type": "object", "properties": {"city": {"type": "string"}}}
-    )
+from services.templates.trial import (
+    ANSWER,
+    ANSWER2,
+    ARGUMENT,
+    ARGUMENT2,
+    ARGUMENTS,
+    CALL_PART,
+    CALL_PART2,
+    ID,
+    ONE_RESULT,
+    QUESTION,
+    QUESTION2,
+    RESULT,
+    RESULT2,
+    SYSTEM,
+    SYSTEM2,
+    SYSTEM3,
+    TEXT_PART,
+    TEXT_PART2,
+    THOUGHT,
+    THOUGHT2,
+    THOUGHT_PART,
+    THOUGHT_PART2,
+    TOOL,
+    TOOL_NAME,
+    TWO_RESULTS,
+    USER,
+    USER2,
+    Trial,
+    in_order,
+    turn,
 )
 
-_CALL = Call(_ID, "zqtool", f'{{"city": "{_ARGUMENT}"}}')
-_CALL2 = Call(_ID2, "zqtool", f'{{"city": "{_ARGUMENT2}"}}')
-_QUESTION = Message("user", [Text(_USER)])
-_RESULTS = Message("tool", [Result(_ID, [Text(_RESULT)])])
-_RESULTS2 = Message("tool", [Result(_ID, [Text(_RESULT)]), Result(_ID2, [Text(_RESULT2)])])
-_R1, _R2, _T1, _T2 = Reasoning(_THOUGHT), Reasoning(_THOUGHT2), Text(_ANSWER), Text(_ANSWER2)
-_ARGUMENTS = {_ID: _ARGUMENT, _ID2: _ARGUMENT2}
-_TAGGED_TURNS: tuple[list[Part], ...] = ([_R1, _CALL], [_R1, _T1, _CALL, _R2, _CALL2])
+_TAGGED_TURNS: tuple[list[Part], ...] = (
+    [THOUGHT_PART, CALL_PART],
+    [THOUGHT_PART, TEXT_PART, CALL_PART, THOUGHT_PART2, CALL_PART2],
+)
 
 
 def probe(template: ChatTemplate) -> TemplateTraits:
     """The traits of a template. Never raises: a part that no form renders gets the simplest one."""
-    return _Probe(template).traits()
+    trial = Trial(template)
+    traits = TemplateTraits(variables=template.variables)
+    traits = _content(trial, traits)
+    traits = _ordered(trial, traits)
+    traits = _calls(trial, traits)
+    traits = _reasoning(trial, traits)
+    traits = _system(trial, traits)
+    traits = _sequences(trial, traits)
+    traits = _frame(trial, traits)
+    traits = _interleaved(trial, traits)
+    return _inputs(trial, traits)
 
 
 def image_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | None:
@@ -66,16 +79,17 @@ def image_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | N
     A template may move images before the texts of their message (LLaVA): they stay in their place
     here.
     """
-    content = [{"type": "text", "text": _USER}, {"type": "image"}, {"type": "text", "text": _USER2}]
+    content = [{"type": "text", "text": USER}, {"type": "image"}, {"type": "text", "text": USER2}]
     try:
         text = template.render([{"role": "user", "content": content}], tools=[])
     except Invalid:
         return None
     before, found, after = text.partition(placeholder)
-    if not found or _USER2 not in text:
+    if not found or USER2 not in text:
         return None
-    opening = before.rpartition(_USER)[2] if _USER in before else ""
-    return opening, after.partition(_USER2 if _USER in before else _USER)[0]
+    if USER in before:
+        return before.rpartition(USER)[2], after.partition(USER2)[0]
+    return "", after.partition(USER)[0]
 
 
 def own_tags(
@@ -91,366 +105,292 @@ def own_tags(
     """
     if traits.reasoning is not None or traits.ordered or family.think is None:
         return None
-    tags = (f"{family.think[0]}\n", f"\n{family.think[1]}")
+    opening, closing = family.think
+    tags = (f"{opening}\n", f"\n{closing}")
     traits = replace(traits, own_tags=tags)
-    return (
-        tags if all(_keeps_tags(template, traits, family, turn) for turn in _TAGGED_TURNS) else None
-    )
+    kept = all(_keeps_tags(template, traits, family, parts) for parts in _TAGGED_TURNS)
+    return tags if kept else None
 
 
 def _keeps_tags(
-    template: ChatTemplate, traits: TemplateTraits, family: Family, turn: list[Part]
+    template: ChatTemplate, traits: TemplateTraits, family: Family, parts: list[Part]
 ) -> bool:
-    results: list[Part] = [
-        Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)
-    ]
-    messages = [_QUESTION, Message("assistant", turn), Message("tool", results)]
+    calls = [part for part in parts if isinstance(part, Call)]
+    results: list[Part] = [Result(call.call_id, [Text(RESULT)]) for call in calls]
+    messages = [QUESTION, Message("assistant", parts), Message("tool", results)]
     text = render_messages(messages, traits, template, write_call=family.style.write_call)
+
     opening, closing = traits.own_tags or ("", "")
-    words = [
-        _ARGUMENTS[part.call_id]
-        if isinstance(part, Call)
-        else f"{opening}{part.text}{closing}"
-        if isinstance(part, Reasoning)
-        else _ANSWER
-        for part in turn
-    ]
-    return _in_order(text, words)
+    words: list[str] = []
+    for part in parts:
+        if isinstance(part, Call):
+            words.append(ARGUMENTS[part.call_id])
+        elif isinstance(part, Reasoning):
+            words.append(f"{opening}{part.text}{closing}")
+        else:
+            words.append(ANSWER)
+    return in_order(text, words)
 
 
-def _turn(*parts: Part) -> Message:
-    return Message("assistant", list(parts))
+def _content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    candidates = [replace(traits, content="text"), replace(traits, content="parts")]
+    return trial.first_that_shows(candidates, [QUESTION], [USER]) or traits
 
 
-class _Probe:
-    def __init__(self, template: ChatTemplate) -> None:
-        self._template = template
-        names = template.variables
-        self._thinking: dict[str, Any] = {
-            name: value for name, value in KEEP_HISTORY.items() if name in names
-        }
-        self._thinking |= dict.fromkeys((name for name in SWITCHES if name in names), True)
-        if "thinking_mode" in names:
-            self._thinking["thinking_mode"] = "enabled"
-
-    def traits(self) -> TemplateTraits:
-        traits = TemplateTraits(variables=self._template.variables)
-        for find in (
-            self._content,
-            self._ordered,
-            self._calls,
-            self._reasoning,
-            self._system,
-            self._sequences,
-            self._frame,
-            self._interleaved,
-            self._inputs,
-        ):
-            traits = find(traits)
-        return traits
-
-    def _content(self, traits: TemplateTraits) -> TemplateTraits:
-        candidates = [replace(traits, content="text"), replace(traits, content="parts")]
-        return self._first(candidates, [_QUESTION], [_USER]) or traits
-
-    def _ordered(self, traits: TemplateTraits) -> TemplateTraits:
-        ordered = replace(traits, ordered=True)
-        messages = [_QUESTION, _turn(_R1, _CALL, _R2, _CALL2, _T2), _RESULTS2]
-        text = self._render(ordered, messages)
-        words = [_THOUGHT, _ARGUMENT, _THOUGHT2, _ARGUMENT2, _ANSWER2, _RESULT, _RESULT2]
-        return ordered if _in_order(text, words) else traits
-
-    def _calls(self, traits: TemplateTraits) -> TemplateTraits:
-        messages, words = [_QUESTION, _turn(_CALL), _RESULTS], [_ARGUMENT, _RESULT]
-        candidates = [
-            replace(traits, arguments=arguments, call_ids=ids, tool_name=name, tool_role=role)
-            for role in (True, False)
-            for arguments in ("object", "string", None)
-            for ids in ("client", "short")
-            for name in (True, False)
-        ]
-        found = self._first(candidates, messages, words) or replace(
-            traits, arguments=None, tool_role=False
-        )
-        unnamed = self._render(replace(found, tool_name=False), messages)
-        if unnamed and unnamed != self._render(found, messages):
-            found = replace(found, tool_name=False)
-        shown = self._render(found, messages)
-        names_by_id = "functions." in self._template.source or _CALL.name not in shown
-        if _ID in shown and found.call_ids == "client" and names_by_id:
-            found = replace(found, call_ids="counted")
-        return found
-
-    def _reasoning(self, traits: TemplateTraits) -> TemplateTraits:
-        fields = ("reasoning_content", "reasoning", "thinking", "part")
-        candidates = [replace(traits, reasoning=field) for field in fields]
-        if traits.arguments is not None:
-            found = self._first(
-                candidates, [_QUESTION, _turn(_R1, _CALL), _RESULTS], [_THOUGHT, _ARGUMENT]
-            )
-            if found is not None:
-                return found
-        return (
-            self._first(
-                candidates, [_QUESTION, _turn(_R1, _T1)], [_THOUGHT, _ANSWER], generation=False
-            )
-            or traits
-        )
-
-    def _system(self, traits: TemplateTraits) -> TemplateTraits:
-        instruction = [Message("system", [Text(text)]) for text in (_SYSTEM, _SYSTEM2, _SYSTEM3)]
-        messages = [
-            instruction[0],
-            _QUESTION,
-            instruction[1],
-            _turn(_CALL),
-            _RESULTS,
-            instruction[2],
-        ]
-        words = [_SYSTEM, _USER, _SYSTEM2, _ARGUMENT, _RESULT, _SYSTEM3]
-        if self._shows(replace(traits, system="anywhere"), messages, words):
-            return replace(traits, system="anywhere")
-        candidates = [replace(traits, system="first"), replace(traits, system="none")]
-        return (
-            self._first(candidates, [instruction[0], _QUESTION], [_SYSTEM, _USER]) or candidates[-1]
-        )
-
-    def _sequences(self, traits: TemplateTraits) -> TemplateTraits:
-        """Which messages may follow each other, and which parts may share a message."""
-        after = Message("user", [Text(_USER2)])
-        loop = [_QUESTION, _turn(_CALL), _RESULTS, after]
-        traits = replace(
-            traits,
-            adjacent_users=self._shows(traits, [_QUESTION, after], [_USER, _USER2]),
-            user_after_tool=self._shows(traits, loop, [_USER, _ARGUMENT, _RESULT, _USER2]),
-        )
-        if traits.arguments is None:
-            return replace(traits, parallel=False, text_with_call=False, all_with_call=False)
-        both = [_QUESTION, _turn(_CALL, _CALL2), _RESULTS2]
-        return replace(
-            traits,
-            parallel=self._shows(traits, both, [_ARGUMENT, _ARGUMENT2, _RESULT, _RESULT2]),
-            text_with_call=self._shows(
-                traits, [_QUESTION, _turn(_T1, _CALL), _RESULTS], [_ANSWER, _ARGUMENT]
-            ),
-            all_with_call=traits.reasoning is None
-            or self._shows(
-                traits,
-                [_QUESTION, _turn(_R1, _T1, _CALL), _RESULTS],
-                [_THOUGHT, _ANSWER, _ARGUMENT],
-            ),
-            all_before_call=traits.reasoning is None
-            or self._renders(
-                replace(traits, interleaved="split", all_with_call=False), [_R1, _T1, _CALL]
-            ),
-        )
-
-    def _frame(self, traits: TemplateTraits) -> TemplateTraits:
-        """The text around an assistant's text, reasoning and calls."""
-        plain = replace(traits, ordered=False)
-        before, _, after = self._render_frame(plain, [_T1]).partition(_ANSWER)
-        plain = replace(plain, frame=(before, after), closing=after)
-        if traits.reasoning is not None:
-            text = self._render(plain, [_QUESTION, _turn(_R1, _T1)], generation=False)
-            if _in_order(text, [_THOUGHT, _ANSWER]):
-                opening, _, rest = text.partition(_THOUGHT)
-                opening = opening[max(opening.rfind("<"), opening.rfind("["), 0) :]
-                before_text = rest.partition(_ANSWER)[0]
-                plain = replace(plain, separators=(opening, before_text, before_text))
-        if traits.arguments is not None:
-            one, two = self._markup(plain, _CALL), self._markup(plain, _CALL2)
-            beside = (
-                self._render_frame(plain, [_T1, _CALL]).partition(_ANSWER)[2]
-                if traits.text_with_call
-                else ""
-            )
-            pair = self._markup(plain, _CALL, _CALL2) if traits.parallel else ""
-            text_join, shown, _ = beside.partition(one)
-            text_join = text_join if shown and not text_join.strip() else plain.text_join
-            call_join = pair.removeprefix(one).removesuffix(two)
-            plain = replace(
-                plain,
-                text_join=text_join,
-                call_join=call_join if not call_join.strip() else text_join,
-            )
-            thought = self._render(
-                plain, [_QUESTION, _turn(_R1, _CALL)], generation=False
-            ).partition(_THOUGHT)[2]
-            before_call, shown, _ = thought.partition(one)
-            if shown and plain.separators[1].strip() == before_call.strip():
-                plain = replace(plain, separators=(*plain.separators[:2], before_call))
-        return replace(plain, ordered=traits.ordered)
-
-    def _interleaved(self, traits: TemplateTraits) -> TemplateTraits:
-        """The form of a turn that continues after a call."""
-        if traits.ordered:
-            return traits
-        thinks = traits.reasoning is not None
-        for keeps in (True, False) if thinks else (False,):
-            split = replace(traits, interleaved="split")
-            if thinks and not keeps and self._renders(split, [_R1, _CALL, _R2, _CALL2]):
-                return split
-            for tail in (True, False):
-                inline = replace(
-                    traits, interleaved="inline", inline_reasoning=keeps, inline_tail=tail
-                )
-                if self._inlines(inline):
-                    messages = [_QUESTION, _turn(_CALL, _T2), _RESULTS, _turn(_T1)]
-                    ends = self._render(inline, messages) != ""
-                    return replace(inline, inline_text_end=ends or traits.arguments is None)
-        if self._renders(split, [_T1, _CALL, _T2, _CALL2]):
-            return split
-        return replace(traits, interleaved="drop")
-
-    def _inlines(self, traits: TemplateTraits) -> bool:
-        """Whether content in the template's own markup is rendered as the template writes the
-        fields."""
-        forms = self._forms(traits)
-        whole = segments([_R1, _CALL] if traits.reasoning is not None else [_CALL])
-        if traits.arguments is not None:
-            native = self._try([FRAME_USER, forms.native(whole[0])], generation=False)
-            inline = self._try([FRAME_USER, forms.inline(whole, tail=False)], generation=False)
-            if not native or "".join(native.split()) != "".join(inline.split()):
-                return False
-        later = _R2 if traits.inline_reasoning else _T2
-        middle = (
-            traits.separators[0] + _THOUGHT2 + traits.separators[2]
-            if later is _R2
-            else _ANSWER2 + traits.text_join
-        )
-        expected = (
-            self._markup(traits, _CALL) + traits.call_join + middle + self._markup(traits, _CALL2)
-        )
-        starts: list[list[Part]] = (
-            [[_T1], [_R1, _T1], [_R1]] if traits.reasoning is not None else [[_T1], []]
-        )
-        return all(
-            expected
-            in self._render(traits, [_QUESTION, _turn(*start, _CALL, later, _CALL2), _RESULTS2])
-            for start in starts
-        )
-
-    def _renders(self, traits: TemplateTraits, turn: Sequence[AssistantPart]) -> bool:
-        words = [
-            _ARGUMENTS[part.call_id] if isinstance(part, Call) else part.text or "" for part in turn
-        ]
-        return self._shows(traits, [_QUESTION, _turn(*turn), _RESULTS2], words)
-
-    def _inputs(self, traits: TemplateTraits) -> TemplateTraits:
-        efforts = {
-            name: self._levels(name) for name in EFFORT_VARIABLES if name in traits.variables
-        }
-        return replace(
-            traits,
-            tools=self._lists_tools(traits),
-            switches=tuple(
-                name for name in SWITCHES if name in traits.variables and self._accepts(name, False)
-            ),
-            efforts={name: levels for name, levels in efforts.items() if levels},
-        )
-
-    def _lists_tools(self, traits: TemplateTraits) -> bool:
-        """Whether prompts list the tools, also after a result: some templates list them only after
-        a user's message."""
-        loop = adapt(
-            Conversation("probe", [_QUESTION, _turn(_CALL), _RESULTS]), traits, self._template
-        ).messages
-        return all(
-            self._try(messages, tools=[_TOOL]).count("zqtool") > self._try(messages).count("zqtool")
-            for messages in ([FRAME_USER], loop)
-        )
-
-    def _levels(self, name: str) -> tuple[str, ...]:
-        """The levels that a variable takes: low, medium and high, and others that the template
-        names."""
-        source = self._template.source
-        taken = [level for level in ("none", *EFFORTS) if self._accepts(name, level)]
-        return tuple(
-            level
-            for level in taken
-            if level in ("low", "medium", "high")
-            or f"'{level}'" in source
-            or f'"{level}"' in source
-        )
-
-    def _accepts(self, name: str, value: Any) -> bool:
-        return bool(self._try([FRAME_USER], variables={name: value}))
-
-    def _first(
-        self,
-        candidates: Sequence[TemplateTraits],
-        messages: list[Message],
-        words: list[str],
-        *,
-        generation: bool = True,
-    ) -> TemplateTraits | None:
-        return next(
-            (it for it in candidates if self._shows(it, messages, words, generation=generation)),
-            None,
-        )
-
-    def _shows(
-        self,
-        traits: TemplateTraits,
-        messages: list[Message],
-        words: Sequence[str],
-        *,
-        generation: bool = True,
-    ) -> bool:
-        return _in_order(self._render(traits, messages, generation=generation), words)
-
-    def _render(
-        self, traits: TemplateTraits, messages: list[Message], *, generation: bool = True
-    ) -> str:
-        """The messages rendered with these traits; "" where the template refuses them."""
-        adapted = adapt(Conversation("probe", messages), traits, self._template)
-        return self._try(adapted.messages, generation=generation)
-
-    def _render_frame(self, traits: TemplateTraits, turn: list[AssistantPart]) -> str:
-        message = self._forms(traits).native(segments(turn)[0])
-        return self._try([FRAME_USER, message], variables={}, generation=False)
-
-    def _markup(self, traits: TemplateTraits, *calls: Call) -> str:
-        try:
-            return self._forms(traits).markup(calls)
-        except Invalid:
-            return ""
-
-    def _forms(self, traits: TemplateTraits) -> AssistantWriter:
-        return AssistantWriter(
-            replace(traits, ordered=False),
-            self._template,
-            call_id=lambda call: _SHORT_IDS[call.call_id],
-        )
-
-    def _try(
-        self,
-        messages: list[TemplateMessage],
-        *,
-        tools: list[Tool] | None = None,
-        variables: dict[str, Any] | None = None,
-        generation: bool = True,
-    ) -> str:
-        try:
-            return self._template.render(
-                messages,
-                tools=tools or [],
-                variables=self._thinking if variables is None else variables,
-                generation=generation,
-            )
-        except Invalid:
-            return ""
+def _ordered(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    ordered = replace(traits, ordered=True)
+    parts = (THOUGHT_PART, CALL_PART, THOUGHT_PART2, CALL_PART2, TEXT_PART2)
+    words = [THOUGHT, ARGUMENT, THOUGHT2, ARGUMENT2, ANSWER2, RESULT, RESULT2]
+    shown = trial.shows(ordered, [QUESTION, turn(*parts), TWO_RESULTS], words)
+    return ordered if shown else traits
 
 
-_RAW = re.compile("""['"](?:thinking|reasoning|tool_call)['"]""")
+def _calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    messages = [QUESTION, turn(CALL_PART), ONE_RESULT]
+    candidates = list(_call_candidates(traits))
+    found = trial.first_that_shows(candidates, messages, [ARGUMENT, RESULT])
+    if found is None:
+        found = replace(traits, arguments=None, tool_role=False)
+
+    unnamed = trial.text(replace(found, tool_name=False), messages)
+    if unnamed and unnamed != trial.text(found, messages):
+        found = replace(found, tool_name=False)
+
+    shown = trial.text(found, messages)
+    names_by_id = "functions." in trial.template.source or TOOL_NAME not in shown
+    if ID in shown and found.call_ids == "client" and names_by_id:
+        found = replace(found, call_ids="counted")
+    return found
 
 
-def _in_order(text: str, words: Sequence[str]) -> bool:
-    """Whether the text has each word once and in this order, and not because parts were printed as
-    data."""
-    places = [text.find(word) for word in words]
-    return (
-        all(text.count(word) == 1 for word in words)
-        and places == sorted(places)
-        and not _RAW.search(text)
+def _call_candidates(traits: TemplateTraits) -> Iterator[TemplateTraits]:
+    """Yields all forms of calls and results, the most common first."""
+    roles = (True, False)
+    arguments: tuple[Any, ...] = ("object", "string", None)
+    ids: tuple[Any, ...] = ("client", "short")
+    names = (True, False)
+    for role, form, call_ids, name in product(roles, arguments, ids, names):
+        yield replace(traits, arguments=form, call_ids=call_ids, tool_name=name, tool_role=role)
+
+
+def _reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    fields: tuple[Any, ...] = ("reasoning_content", "reasoning", "thinking", "part")
+    candidates = [replace(traits, reasoning=field) for field in fields]
+    if traits.arguments is not None:
+        messages = [QUESTION, turn(THOUGHT_PART, CALL_PART), ONE_RESULT]
+        found = trial.first_that_shows(candidates, messages, [THOUGHT, ARGUMENT])
+        if found is not None:
+            return found
+    messages = [QUESTION, turn(THOUGHT_PART, TEXT_PART)]
+    found = trial.first_that_shows(candidates, messages, [THOUGHT, ANSWER], generation=False)
+    return found or traits
+
+
+def _system(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    first, second, third = (Message("system", [Text(word)]) for word in (SYSTEM, SYSTEM2, SYSTEM3))
+    messages = [first, QUESTION, second, turn(CALL_PART), ONE_RESULT, third]
+    words = [SYSTEM, USER, SYSTEM2, ARGUMENT, RESULT, SYSTEM3]
+    anywhere = replace(traits, system="anywhere")
+    if trial.shows(anywhere, messages, words):
+        return anywhere
+    only_first = replace(traits, system="first")
+    if trial.shows(only_first, [first, QUESTION], [SYSTEM, USER]):
+        return only_first
+    return replace(traits, system="none")
+
+
+def _sequences(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """Which messages may follow each other, and which parts may share a message."""
+    loop = [QUESTION, turn(CALL_PART), ONE_RESULT, QUESTION2]
+    traits = replace(
+        traits,
+        adjacent_users=trial.shows(traits, [QUESTION, QUESTION2], [USER, USER2]),
+        user_after_tool=trial.shows(traits, loop, [USER, ARGUMENT, RESULT, USER2]),
     )
+    if traits.arguments is None:
+        return replace(traits, parallel=False, text_with_call=False, all_with_call=False)
+
+    both_calls = [QUESTION, turn(CALL_PART, CALL_PART2), TWO_RESULTS]
+    text_and_call = [QUESTION, turn(TEXT_PART, CALL_PART), ONE_RESULT]
+    all_with_call = True
+    all_before_call = True
+    if traits.reasoning is not None:
+        parts = (THOUGHT_PART, TEXT_PART, CALL_PART)
+        everything = [QUESTION, turn(*parts), ONE_RESULT]
+        all_with_call = trial.shows(traits, everything, [THOUGHT, ANSWER, ARGUMENT])
+        split = replace(traits, interleaved="split", all_with_call=False)
+        all_before_call = trial.shows_turn(split, parts)
+    return replace(
+        traits,
+        parallel=trial.shows(traits, both_calls, [ARGUMENT, ARGUMENT2, RESULT, RESULT2]),
+        text_with_call=trial.shows(traits, text_and_call, [ANSWER, ARGUMENT]),
+        all_with_call=all_with_call,
+        all_before_call=all_before_call,
+    )
+
+
+def _frame(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """The text around an assistant's text, reasoning and calls."""
+    plain = replace(traits, ordered=False)
+    before, _, after = trial.framed(plain, [TEXT_PART]).partition(ANSWER)
+    plain = replace(plain, frame=(before, after), closing=after)
+    if traits.reasoning is not None:
+        plain = _text_separators(trial, plain)
+    if traits.arguments is not None:
+        plain = _call_joins(trial, plain)
+        plain = _call_separator(trial, plain)
+    return replace(plain, ordered=traits.ordered)
+
+
+def _text_separators(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """The text around reasoning that text follows."""
+    messages = [QUESTION, turn(THOUGHT_PART, TEXT_PART)]
+    text = trial.text(traits, messages, generation=False)
+    if not in_order(text, [THOUGHT, ANSWER]):
+        return traits
+    opening, _, rest = text.partition(THOUGHT)
+    tag = max(opening.rfind("<"), opening.rfind("["), 0)
+    before_text = rest.partition(ANSWER)[0]
+    return replace(traits, separators=(opening[tag:], before_text, before_text))
+
+
+def _call_joins(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """The white space between text and a call, and between two calls."""
+    one = trial.markup(traits, CALL_PART)
+    two = trial.markup(traits, CALL_PART2)
+    beside = ""
+    if traits.text_with_call:
+        beside = trial.framed(traits, [TEXT_PART, CALL_PART]).partition(ANSWER)[2]
+    text_join, shown, _ = beside.partition(one)
+    if not shown or text_join.strip():
+        text_join = traits.text_join
+
+    pair = trial.markup(traits, CALL_PART, CALL_PART2) if traits.parallel else ""
+    call_join = pair.removeprefix(one).removesuffix(two)
+    if call_join.strip():
+        call_join = text_join
+    return replace(traits, text_join=text_join, call_join=call_join)
+
+
+def _call_separator(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """The text between reasoning and a call."""
+    messages = [QUESTION, turn(THOUGHT_PART, CALL_PART)]
+    text = trial.text(traits, messages, generation=False)
+    after_thought = text.partition(THOUGHT)[2]
+    before_call, shown, _ = after_thought.partition(trial.markup(traits, CALL_PART))
+    opening, before_text, _ = traits.separators
+    if not shown or before_text.strip() != before_call.strip():
+        return traits
+    return replace(traits, separators=(opening, before_text, before_call))
+
+
+def _interleaved(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """The form of a turn that continues after a call."""
+    if traits.ordered:
+        return traits
+    split = replace(traits, interleaved="split")
+    if traits.reasoning is not None:
+        inline = _inline(trial, replace(traits, inline_reasoning=True))
+        if inline is not None:
+            return inline
+        parts = (THOUGHT_PART, CALL_PART, THOUGHT_PART2, CALL_PART2)
+        if trial.shows_turn(split, parts):
+            return split
+
+    inline = _inline(trial, replace(traits, inline_reasoning=False))
+    if inline is not None:
+        return inline
+    if trial.shows_turn(split, (TEXT_PART, CALL_PART, TEXT_PART2, CALL_PART2)):
+        return split
+    return replace(traits, interleaved="drop")
+
+
+def _inline(trial: Trial, traits: TemplateTraits) -> TemplateTraits | None:
+    """The traits of a template that renders content in its own markup; None: it does not."""
+    for tail in (True, False):
+        inline = replace(traits, interleaved="inline", inline_tail=tail)
+        if _renders_markup(trial, inline):
+            messages = [QUESTION, turn(CALL_PART, TEXT_PART2), ONE_RESULT, turn(TEXT_PART)]
+            ends_in_text = trial.text(inline, messages) != ""
+            return replace(inline, inline_text_end=ends_in_text or traits.arguments is None)
+    return None
+
+
+def _renders_markup(trial: Trial, traits: TemplateTraits) -> bool:
+    """Whether content in the template's own markup is rendered as the template writes the
+    fields."""
+    thinks = traits.reasoning is not None
+    if traits.arguments is not None and not _markup_equals_fields(trial, traits):
+        return False
+
+    later: Part = TEXT_PART2
+    middle = ANSWER2 + traits.text_join
+    if traits.inline_reasoning:
+        opening, _, before_call = traits.separators
+        later = THOUGHT_PART2
+        middle = opening + THOUGHT2 + before_call
+    first_call = trial.markup(traits, CALL_PART)
+    second_call = trial.markup(traits, CALL_PART2)
+    expected = first_call + traits.call_join + middle + second_call
+
+    starts: list[list[Part]] = [[TEXT_PART], []]
+    if thinks:
+        starts = [[TEXT_PART], [THOUGHT_PART, TEXT_PART], [THOUGHT_PART]]
+    for start in starts:
+        messages = [QUESTION, turn(*start, CALL_PART, later, CALL_PART2), TWO_RESULTS]
+        if expected not in trial.text(traits, messages):
+            return False
+    return True
+
+
+def _markup_equals_fields(trial: Trial, traits: TemplateTraits) -> bool:
+    """Whether a call in markup is rendered as one in the fields, white space aside."""
+    thinks = traits.reasoning is not None
+    whole = segments([THOUGHT_PART, CALL_PART] if thinks else [CALL_PART])
+    writer = trial.writer(traits)
+    native = trial.render([FRAME_USER, writer.native(whole[0])], generation=False)
+    inline = trial.render([FRAME_USER, writer.inline(whole, tail=False)], generation=False)
+    return bool(native) and "".join(native.split()) == "".join(inline.split())
+
+
+def _inputs(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """The variables that the template reads, and whether it lists tools."""
+    switches = [name for name in SWITCHES if name in traits.variables]
+    efforts: dict[str, tuple[str, ...]] = {}
+    for name in EFFORT_VARIABLES:
+        levels = _levels(trial, name) if name in traits.variables else ()
+        if levels:
+            efforts[name] = levels
+    return replace(
+        traits,
+        tools=_lists_tools(trial, traits),
+        switches=tuple(name for name in switches if _accepts(trial, name, False)),
+        efforts=efforts,
+    )
+
+
+def _lists_tools(trial: Trial, traits: TemplateTraits) -> bool:
+    """Whether prompts list the tools, also after a result: some templates list them only after a
+    user's message."""
+    loop = trial.adapted(traits, [QUESTION, turn(CALL_PART), ONE_RESULT])
+    for messages in ([FRAME_USER], loop):
+        with_tools = trial.render(messages, tools=[TOOL])
+        if with_tools.count(TOOL_NAME) <= trial.render(messages).count(TOOL_NAME):
+            return False
+    return True
+
+
+def _levels(trial: Trial, name: str) -> tuple[str, ...]:
+    """The levels that a variable takes: low, medium and high, and others that the template
+    names."""
+    source = trial.template.source
+    levels = [
+        level
+        for level in ("none", *EFFORTS)
+        if level in ("low", "medium", "high") or f"'{level}'" in source or f'"{level}"' in source
+    ]
+    return tuple(level for level in levels if _accepts(trial, name, level))
+
+
+def _accepts(trial: Trial, name: str, value: Any) -> bool:
+    return bool(trial.render([FRAME_USER], variables={name: value}))

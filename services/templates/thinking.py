@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import EFFORTS, Conversation, Message, Reasoning, Result
+from schemas.conversation import EFFORTS, Conversation, Message, Reasoning, Result, Thinking
 from services.templates.traits import TemplateTraits
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -32,17 +32,13 @@ DROP_HISTORY: dict[str, Any] = {
 def without_old_reasoning(conversation: Conversation) -> Conversation:
     """Removes the reasoning before the last user message if the client asks for that: most
     templates have no variable for it, and some keep all reasoning."""
-    messages = conversation.messages
     if conversation.thinking.history != "drop":
         return conversation
-    last_user = max(
-        (at for at, message in enumerate(messages) if _is_user_message(message)), default=0
-    )
-    kept = [
-        _without_reasoning(message) if at < last_user else message
-        for at, message in enumerate(messages)
-    ]
-    return replace(conversation, messages=kept)
+    messages = list(conversation.messages)
+    users = [at for at, message in enumerate(messages) if _is_user_message(message)]
+    last_user = users[-1] if users else 0
+    messages[:last_user] = map(_without_reasoning, messages[:last_user])
+    return replace(conversation, messages=messages)
 
 
 def _is_user_message(message: Message) -> bool:
@@ -50,9 +46,8 @@ def _is_user_message(message: Message) -> bool:
 
 
 def _without_reasoning(message: Message) -> Message:
-    return replace(
-        message, parts=[part for part in message.parts if not isinstance(part, Reasoning)]
-    )
+    parts = [part for part in message.parts if not isinstance(part, Reasoning)]
+    return replace(message, parts=parts)
 
 
 def template_variables(
@@ -72,38 +67,61 @@ def template_variables(
     4, gpt-oss), which must not change within a session. Open reasoning is closed at the end of the
     prompt instead.
     """
-    thinking, variables = conversation.thinking, dict[str, Any]()
-    enabled = {"default": None, "enabled": True, "adaptive": True, "disabled": False}[thinking.mode]
-    if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
-        enabled = False
-    keep = thinking.history == "keep" or (
-        thinking.history == "default" and bool(conversation.tools)
-    )
-    if keep:
-        variables |= {
-            name: value for name, value in KEEP_HISTORY.items() if name in traits.variables
-        }
+    thinking = conversation.thinking
+    enabled = _is_enabled(thinking)
+    keeps_history = thinking.history == "keep"
+    if thinking.history == "default":
+        keeps_history = bool(conversation.tools)
+
+    variables: dict[str, Any] = {}
+    if keeps_history:
+        variables |= _that_are_read(KEEP_HISTORY, traits)
     variables |= defaults
     if thinking.history != "default":
-        chosen = KEEP_HISTORY if keep else DROP_HISTORY
-        variables |= {name: value for name, value in chosen.items() if name in traits.variables}
-    if conversation.verbosity is not None and "verbosity" in traits.variables:
-        variables["verbosity"] = conversation.verbosity
+        chosen = KEEP_HISTORY if keeps_history else DROP_HISTORY
+        variables |= _that_are_read(chosen, traits)
+
+    if conversation.verbosity is not None:
+        variables |= _that_are_read({"verbosity": conversation.verbosity}, traits)
     if enabled is not None:
-        variables |= dict.fromkeys(traits.switches, enabled)
-        if "thinking_mode" in traits.variables:  # MiniMax M3
-            variables["thinking_mode"] = "enabled" if enabled else "disabled"
-    if enabled is False and _can_be_off(traits):
-        variables |= {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
-    elif thinking.effort in EFFORTS:
-        variables |= {
-            name: _nearest(thinking.effort, levels)
-            for name, levels in traits.efforts.items()
-            if levels
-        }
+        variables |= _switches(enabled, traits)
+    variables |= _efforts(thinking, enabled, traits)
     if thinking.budget_tokens is not None and enabled is not False:
-        variables |= {name: thinking.budget_tokens for name in _BUDGETS if name in traits.variables}
+        variables |= _that_are_read(dict.fromkeys(_BUDGETS, thinking.budget_tokens), traits)
     return {**variables, **own}
+
+
+def _is_enabled(thinking: Thinking) -> bool | None:
+    """Whether the model is to think; None: as it does by default."""
+    if thinking.mode == "disabled":
+        return False
+    if thinking.effort == "none" and thinking.mode in ("default", "adaptive"):
+        return False
+    return None if thinking.mode == "default" else True
+
+
+def _that_are_read(variables: Mapping[str, Any], traits: TemplateTraits) -> dict[str, Any]:
+    """The variables that the template reads."""
+    return {name: value for name, value in variables.items() if name in traits.variables}
+
+
+def _switches(enabled: bool, traits: TemplateTraits) -> dict[str, Any]:
+    """The variables that turn thinking on or off."""
+    variables: dict[str, Any] = dict.fromkeys(traits.switches, enabled)
+    if "thinking_mode" in traits.variables:  # MiniMax M3
+        variables["thinking_mode"] = "enabled" if enabled else "disabled"
+    return variables
+
+
+def _efforts(thinking: Thinking, enabled: bool | None, traits: TemplateTraits) -> dict[str, Any]:
+    """The variables with a level of effort."""
+    if enabled is False and _can_be_off(traits):
+        return {name: "none" for name, levels in traits.efforts.items() if "none" in levels}
+    effort = thinking.effort
+    if effort not in EFFORTS:
+        return {}
+    levels_of = traits.efforts.items()
+    return {name: _nearest(effort, levels) for name, levels in levels_of if levels}
 
 
 def _can_be_off(traits: TemplateTraits) -> bool:
@@ -112,10 +130,9 @@ def _can_be_off(traits: TemplateTraits) -> bool:
 
 
 def _nearest(effort: str, levels: tuple[str, ...]) -> str:
+    """The level nearest to an effort; of two equally near ones the higher."""
     target = EFFORTS.index(effort)
-    candidates = [level for level in levels if level in EFFORTS]
-    return min(
-        candidates,
-        key=lambda level: (abs(EFFORTS.index(level) - target), -EFFORTS.index(level)),
-        default=effort,
-    )
+    known = [EFFORTS.index(level) for level in levels if level in EFFORTS]
+    if not known:
+        return effort
+    return EFFORTS[min(known, key=lambda index: (abs(index - target), -index))]
