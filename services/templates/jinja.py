@@ -134,12 +134,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         a prompt."""
         if type(obj) in _OBJECTS and attribute not in _OBJECT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        # A safe attribute that is data is not a method that Jinja would wrap.
-        if (
-            self._is_safe.get((type(obj), attribute))
-            and type(value := getattr(obj, attribute, None)) in _DATA
-        ):
-            return value
+        if self._is_safe.get((type(obj), attribute)):
+            # An attribute that is data is not a method that Jinja would wrap.
+            value = getattr(obj, attribute, None)
+            if type(value) in _DATA:
+                return value
         return super().getattr(obj, attribute)
 
     @override
@@ -168,12 +167,11 @@ def template_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     its names."""
     if None in message.values():
         message = {key: value for key, value in message.items() if value is not None}
-    reasoning = next((message[name] for name in _REASONING if name in message), None)
-    return (
-        message
-        if reasoning is None
-        else {"thinking": reasoning, **message, "reasoning_content": reasoning}
-    )
+    for name in _REASONING:
+        if name in message:
+            reasoning = message[name]
+            return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
 
 
 class _Generation(Extension):
@@ -233,24 +231,27 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON; Jinja's own filter escapes it for HTML."""
-    cached = value._json if type(value) is JsonDict else {}
     form = (ensure_ascii, indent, str(separators), sort_keys)
-    if (text := cached.get(form)) is None:
-        try:
-            text = (
-                _default_json(value) if type(value) is JsonDict and form == _DEFAULT_FORM else None
-            )
-            text = text or json.dumps(
-                value,
-                ensure_ascii=ensure_ascii,
-                check_circular=False,  # JSON data never is, and a template cannot change it
-                indent=indent,
-                separators=separators,
-                sort_keys=sort_keys,
-            )
-        except RecursionError:
-            raise NestedTooDeeply from None
-        cached[form] = text = _restore_marks(text) if ensure_ascii else text
+    if type(value) is JsonDict and form in value._json:
+        return value._json[form]
+    text = None
+    try:
+        if type(value) is JsonDict and form == _DEFAULT_FORM:
+            text = _default_json(value)
+        text = text or json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            check_circular=False,  # JSON data never is, and a template cannot change it
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+    except RecursionError:
+        raise NestedTooDeeply from None
+    if ensure_ascii:
+        text = _restore_marks(text)
+    if type(value) is JsonDict:
+        value._json[form] = text
     return text
 
 

@@ -6,7 +6,7 @@ own spelling (ids, argument JSON, blank text between blocks) does not reach the 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 
 from msgspec import Struct
 
@@ -73,7 +73,8 @@ def adapt(
     ):
         messages = list(group)
         if assistant:
-            continues = writer.write_turn([part for message in messages for part in message.parts])
+            parts = chain.from_iterable(message.parts for message in messages)
+            continues = writer.write_turn(list(parts))
         else:
             for message in messages:
                 continues = False
@@ -105,7 +106,8 @@ def _is_instruction(message: Message) -> bool:
 def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     """Top-level instructions and the instructions at the start of the messages, which are one
     message in every API; and the index of the first other message."""
-    texts, at = [text.text for text in conversation.system], 0
+    texts = [text.text for text in conversation.system]
+    at = 0
     for message in takewhile(_is_instruction, conversation.messages):
         texts += [part.text for part in message.parts if isinstance(part, Text)]
         at += 1
@@ -127,9 +129,7 @@ class _Writer:
         self._traits = traits
         self._unseal = unseal
         self._marks = marks
-        self._mark: Callable[[str], str] = (
-            marks.data.mark if marks is not None else lambda text: text
-        )
+        self._mark: Callable[[str], str] = _unmarked if marks is None else marks.data.mark
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all
@@ -141,22 +141,24 @@ class _Writer:
         self._assistant = AssistantWriter(
             traits,
             template,
-            call_id=lambda call: ids.get(
-                call.call_id, call.call_id
-            ),  # without `self`: no cycle of references
+            # without `self`: no cycle of references
+            call_id=lambda call: ids.get(call.call_id, call.call_id),
             write_call=write_call,
-            marker=marks.data if marks is not None else None,
+            marker=None if marks is None else marks.data,
         )
         self._split: list[TemplateMessage] = []
         self._preface = ""
-        if system := JOIN.join(map(self._mark, leading_instructions(conversation)[0])):
-            if traits.system == "none":
-                self._preface = system
-            else:
-                self._append("system", system)
+        """Instructions that the next message of the user begins with."""
+        instructions, _ = leading_instructions(conversation)
+        system = JOIN.join(map(self._mark, instructions))
+        if system and traits.system == "none":
+            self._preface = system
+        elif system:
+            self._append("system", system)
 
     def _read_calls(self, messages: Iterable[Message]) -> None:
-        calls = (part for message in messages for part in message.parts if isinstance(part, Call))
+        parts = chain.from_iterable(message.parts for message in messages)
+        calls = (part for part in parts if isinstance(part, Call))
         for number, call in enumerate(calls):
             name = self._names[call.call_id] = tool_name(call.name, call.namespace)
             if self._traits.call_ids == "short":
@@ -169,17 +171,18 @@ class _Writer:
     def write_message(self, message: Message) -> None:
         """Writes a message of any role but assistant. Results among other parts keep their
         place."""
-        for is_result, parts in groupby(message.parts, key=lambda part: isinstance(part, Result)):
-            if is_result:
-                for part in parts:
-                    if isinstance(part, Result):
-                        self._result(part)
-            else:
-                text = self._mark(_text_of(list(parts)))
-                if _is_instruction(message):
-                    self._instruction(text)
-                else:
-                    self._user(text)
+        write_text = self._instruction if _is_instruction(message) else self._user
+        beside: list[Part] = []
+        for part in message.parts:
+            if not isinstance(part, Result):
+                beside.append(part)
+                continue
+            if beside:
+                write_text(self._mark(_text_of(beside)))
+                beside = []
+            self._result(part)
+        if beside:
+            write_text(self._mark(_text_of(beside)))
         if not message.parts and not _is_instruction(message):
             self._user("")
 
@@ -195,14 +198,19 @@ class _Writer:
 
     def _user(self, text: str) -> None:
         if self._preface:
-            text, self._preface = (self._preface + "\n\n" + text if text else self._preface), ""
-        last = self.messages[-1]["role"] if self.messages else None
-        if (last == "user" and not self._traits.adjacent_users) or (
-            last == "tool" and not self._traits.user_after_tool
-        ):
-            self._extend(text)
-        else:
+            text = self._preface + "\n\n" + text if text else self._preface
+            self._preface = ""
+        if self._may_follow():
             self._append("user", text)
+        else:
+            self._extend(text)
+
+    def _may_follow(self) -> bool:
+        """Whether a message of the user may follow the last one."""
+        last = self.messages[-1]["role"] if self.messages else None
+        if last == "user":
+            return self._traits.adjacent_users
+        return last != "tool" or self._traits.user_after_tool
 
     def _instruction(self, text: str) -> None:
         """Writes a system message, or marked text: at the end of the result before it, else as a
@@ -241,9 +249,8 @@ class _Writer:
         for message in self._split:
             if any(call["id"] == result["tool_call_id"] for call in message.get("tool_calls", ())):
                 self.messages.pop()
-                place = (
-                    next(index for index, other in enumerate(self.messages) if other is message) + 1
-                )
+                places = (at for at, other in enumerate(self.messages, 1) if other is message)
+                place = next(places)
                 while place < len(self.messages) and self.messages[place]["role"] == "tool":
                     place += 1
                 self.messages.insert(place, result)
@@ -254,19 +261,15 @@ class _Writer:
         marks = self._marks
         if marks is None:
             return parts
-        for index, part in enumerate(parts):
-            if (
-                isinstance(part, Text)
-                and (text := marks.assistant.mark(part.text)) is not part.text
-            ):
-                parts[index] = Text(text)
-            elif (
-                isinstance(part, Reasoning)
-                and part.text
-                and (text := self._mark(part.text)) is not part.text
-            ):
-                parts[index] = Reasoning(text)
-        return parts
+        marked: list[AssistantPart] = []
+        for part in parts:
+            if isinstance(part, Text):
+                marked.append(Text(marks.assistant.mark(part.text)))
+            elif isinstance(part, Reasoning) and part.text:
+                marked.append(Reasoning(self._mark(part.text)))
+            else:
+                marked.append(part)
+        return marked
 
     def _append(self, role: str, text: str) -> TemplateMessage:
         content = [{"type": "text", "text": text}] if self._traits.content == "parts" else text
@@ -282,12 +285,19 @@ class _Writer:
             last["content"][-1]["text"] += "\n\n" + text
 
 
+def _unmarked(text: str) -> str:
+    return text
+
+
 def _text_of(parts: Sequence[Part]) -> str:
-    return join_blocks(
-        media_text(part) if isinstance(part, Media) else part.text or ""
-        for part in parts
-        if isinstance(part, Text | Media | Reasoning)
-    )
+    shown = (part for part in parts if isinstance(part, Text | Media | Reasoning))
+    return join_blocks(map(_part_text, shown))
+
+
+def _part_text(part: Text | Media | Reasoning) -> str:
+    if isinstance(part, Media):
+        return media_text(part)
+    return part.text or ""
 
 
 def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPart]:
@@ -295,22 +305,29 @@ def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPa
     texts joined."""
     normal: list[AssistantPart] = []
     for part in parts:
-        now: AssistantPart
         if isinstance(part, Call):
-            now = part
+            normal.append(part)
         elif isinstance(part, Reasoning):
-            text = part.text or (unseal(part.seal) if unseal is not None and part.seal else None)
-            if not text:
-                continue
-            now = Reasoning(text)
+            thought = _thought(part, unseal)
+            if thought:
+                normal.append(Reasoning(thought))
         elif isinstance(part, Text | Media):
-            now = Text(media_text(part)) if isinstance(part, Media) else part
-            if not now.text.strip() and len(parts) > 1:
-                continue
-            if normal and isinstance(last := normal[-1], Text):
-                normal.pop()
-                now = Text(join_blocks((last.text, now.text)))
-        else:
-            continue
-        normal.append(now)
+            text = _part_text(part)
+            if text.strip() or len(parts) == 1:
+                _add_text(normal, text)
     return normal
+
+
+def _thought(part: Reasoning, unseal: Unseal | None) -> str | None:
+    """The text of reasoning, if need be from its seal."""
+    if part.text or not part.seal or unseal is None:
+        return part.text
+    return unseal(part.seal)
+
+
+def _add_text(parts: list[AssistantPart], text: str) -> None:
+    last = parts[-1] if parts else None
+    if isinstance(last, Text):
+        parts[-1] = Text(join_blocks((last.text, text)))
+    else:
+        parts.append(Text(text))

@@ -31,11 +31,13 @@ def tool_name(name: str, namespace: str | None) -> str:
 def tool_definition(tool: ToolSpec) -> Tool:
     """A tool as chat templates read it. A freeform tool becomes a function with one string,
     `input`; its grammar, if it has one, is appended to the description."""
-    schema = tool.schema or (
-        _CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}}
-    )
-    name, description = tool_name(tool.name, tool.namespace), tool.description
-    if (grammar := tool.grammar) is not None:
+    schema = tool.schema
+    if not schema:
+        schema = _CUSTOM_SCHEMA if tool.kind == "custom" else {"type": "object", "properties": {}}
+    name = tool_name(tool.name, tool.namespace)
+    description = tool.description
+    grammar = tool.grammar
+    if grammar is not None:
         kind = _GRAMMARS.get(grammar.syntax, grammar.syntax)
         rule = f"`input` must match this {kind}:\n{grammar.definition}"
         description = f"{description}\n\n{rule}" if description else rule

@@ -49,10 +49,16 @@ def media_text(media: Media) -> str:
 
 def media_note(media: Media) -> str:
     """A note in the place of media, which this model cannot see."""
-    title = f' "{media.title}"' if media.title else ""
-    facts = ", ".join(fact for fact in (media.media_type, _size(media.size_bytes)) if fact)
-    reason = f": {media.problem}" if media.problem else ""
-    return f"[{media.kind}{title}{': ' + facts if facts else ''}; not shown to this model{reason}]"
+    note: str = media.kind
+    if media.title:
+        note += f' "{media.title}"'
+    facts = [fact for fact in (media.media_type, _size(media.size_bytes)) if fact]
+    if facts:
+        note += f": {', '.join(facts)}"
+    note += "; not shown to this model"
+    if media.problem:
+        note += f": {media.problem}"
+    return f"[{note}]"
 
 
 def image_mark(image: str) -> str:
