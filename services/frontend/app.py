@@ -13,7 +13,7 @@ from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS
 from services.frontend.apis.responses.routes import API as RESPONSES
 from services.frontend.apis.responses.state.store import SHARING, Sharing
-from services.frontend.apis.shared.mount import Api, Mount
+from services.frontend.apis.shared.api import Api, ApiSetup
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
 from services.frontend.hosted.provider import provider_of
@@ -31,7 +31,7 @@ from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted_turns import HostedTools
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.metrics import FrontendMetrics
-from services.frontend.turns.turn_runner import TurnRunner
+from services.frontend.turns.turn_service import TurnService
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -98,10 +98,10 @@ def make_app(
         pipeline, conversation_limits, pdfs, images, notices=config.media_notice, hosted=hosted
     )
     enabled = tuple(api for api in apis if api.enabled(config))
-    runner = TurnRunner(admission, config, FrontendMetrics(registry), log)
-    mount = Mount(app, config, pipeline, runner, registry, log, enabled)
+    turns = TurnService(admission, config, FrontendMetrics(registry), log)
+    setup = ApiSetup(app, config, pipeline, turns, registry, log, enabled)
     for api in enabled:
-        api.mount(mount)
+        api.add_routes(setup)
     return app
 
 

@@ -3,7 +3,7 @@ others."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from aiohttp import ClientSession, web
 from msgspec import Struct
@@ -13,7 +13,8 @@ from structlog import get_logger
 from schemas.conversation import Conversation, Message, Text
 from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Delta, Prepared, TurnEvent
-from services.frontend.apis.shared.mount import Api, Mount, Operation
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation
+from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.app import APIS, make_app
 from services.frontend.http.errors import ErrorFormat, ErrorReply
 from services.frontend.turns.interfaces import AnswerInfo
@@ -72,6 +73,7 @@ class ShoutAsk(Struct, frozen=True):
     conversations: list[Conversation]
     stream: bool
     notes: list[str]
+    choices: ClassVar[int] = 1
 
     def renderer(self, answer: AnswerInfo) -> Any:
         return Answer()
@@ -92,8 +94,18 @@ class Shouting:
         return ShoutAsk([conversation], bool(asked.get("stream")), [])
 
 
-def mount_shouting(mount: Mount) -> None:
-    mount.add_turns("/v1/shouts", Shouting())
+def add_shouting(setup: ApiSetup) -> None:
+    shouting = Shouting()
+
+    async def shout(http: web.Request) -> web.StreamResponse:
+        async with http_answer(setup.turns, http, shouting) as answer:
+            request = await read_request(http, setup.config.max_body_bytes, shouting.parse)
+            await answer.admit(request)
+            if request.stream:
+                return await answer.stream(request.renderer)
+            return await answer.document(request.collector)
+
+    setup.app.router.add_post("/v1/shouts", shout)
 
 
 SHOUTING = Api(
@@ -110,7 +122,7 @@ SHOUTING = Api(
             answer=Shout,
         ),
     ),
-    mount=mount_shouting,
+    add_routes=add_shouting,
 )
 
 

@@ -12,7 +12,7 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
-from services.frontend.apis.shared.mount import Api
+from services.frontend.apis.shared.api import Api
 from services.frontend.apis.shared.openapi import REASONS, document
 from services.frontend.app import APIS, make_app
 from services.runtime.config import FrontendConfig

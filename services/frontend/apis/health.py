@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from services import __version__
-from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.openapi import document
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.runtime.observability.metrics import LabelledRegistry, process_labels
@@ -44,10 +44,10 @@ class Hello(Struct):
 class HealthRoutes:
     """Handlers of the paths for operators. Only /version needs a key."""
 
-    def __init__(self, mount: Mount) -> None:
-        self._pipeline = mount.pipeline
-        self._registry = LabelledRegistry(mount.registry, process_labels("frontend"))
-        self._document = cache(lambda: msgspec.json.encode(document(__version__, mount.apis)))
+    def __init__(self, setup: ApiSetup) -> None:
+        self._pipeline = setup.pipeline
+        self._registry = LabelledRegistry(setup.registry, process_labels("frontend"))
+        self._document = cache(lambda: msgspec.json.encode(document(__version__, setup.apis)))
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answers 503 when the process should be restarted."""
@@ -87,8 +87,8 @@ def _status(document: object, good: bool) -> web.Response:
     return json_response(msgspec.json.encode(document), 200 if good else 503)
 
 
-def _mount(mount: Mount) -> None:
-    routes = HealthRoutes(mount)
+def _add_routes(setup: ApiSetup) -> None:
+    routes = HealthRoutes(setup)
     for path, handler in (
         ("/live", routes.live),
         ("/ready", routes.ready),
@@ -99,7 +99,7 @@ def _mount(mount: Mount) -> None:
         ("/api/hello", routes.hello),
         ("/openapi.json", routes.openapi),
     ):
-        mount.app.router.add_get(path, handler)
+        setup.app.router.add_get(path, handler)
 
 
 def _get(path: str, summary: str, answer: object, **options: Any) -> Operation:
@@ -124,5 +124,5 @@ API = Api(
         _get("/api/hello", "The server's name", Hello, public=True),
         _get("/openapi.json", "This document", dict[str, Any], public=True),
     ),
-    mount=_mount,
+    add_routes=_add_routes,
 )

@@ -5,7 +5,6 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -20,12 +19,14 @@ from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.request import Messages, apply_context_edits
+from services.frontend.apis.messages.preparation import apply_context_edits
+from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
-from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.turns.turn_service import RequestModel
 
 
 class Text(Struct):
@@ -69,11 +70,11 @@ _ids = msgspec.json.Decoder(Ids)
 class TokenRoutes:
     """The handlers."""
 
-    def __init__(self, mount: Mount) -> None:
-        self._max_body_bytes = mount.config.max_body_bytes
-        self._runner = mount.runner
-        self._admission = mount.runner.admission
-        served = mount.config.served_tools
+    def __init__(self, setup: ApiSetup) -> None:
+        self._max_body_bytes = setup.config.max_body_bytes
+        self._turns = setup.turns
+        self._admission = setup.turns.admission
+        served = setup.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(Settings(served=frozenset(served)))
 
@@ -109,11 +110,11 @@ class TokenRoutes:
                 large, lambda: self._chat.parse_prompt(body, request.headers)
             )
             return ask.conversation
-        count = partial(self._runner.count, context=request[REQUEST_CONTEXT])
         parsed = await run_in_thread_if(
             large, lambda: self._messages.parse_count(body, request.headers)
         )
-        return (await apply_context_edits(parsed, count)).conversation
+        model = RequestModel(self._turns, request[REQUEST_CONTEXT])
+        return (await apply_context_edits(parsed, model)).conversation
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
@@ -164,11 +165,11 @@ _PREFIXES = ("/v1", "")
 """vLLM serves these paths without /v1."""
 
 
-def _mount(mount: Mount) -> None:
-    routes = TokenRoutes(mount)
+def _add_routes(setup: ApiSetup) -> None:
+    routes = TokenRoutes(setup)
     for prefix in _PREFIXES:
-        mount.app.router.add_post(f"{prefix}/tokenize", routes.tokenize)
-        mount.app.router.add_post(f"{prefix}/detokenize", routes.detokenize)
+        setup.app.router.add_post(f"{prefix}/tokenize", routes.tokenize)
+        setup.app.router.add_post(f"{prefix}/detokenize", routes.detokenize)
 
 
 API = Api(
@@ -195,5 +196,5 @@ API = Api(
             ),
         )
     ),
-    mount=_mount,
+    add_routes=_add_routes,
 )

@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from schemas.control import ModelCard
 from schemas.errors import (
     RETRY_AFTER_S,
     ErrorInfo,
@@ -35,9 +34,7 @@ from services.runtime.request_headers import AllowedHosts
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 
-MAX_NOTES = 16
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _PROBES = OPEN_PATHS - {"/"}
 _SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 """Set on every response that does not set them itself: no MIME sniffing, no caching."""
@@ -56,14 +53,10 @@ class RequestContext:
         self.api: Api = "shared"
         self.caller: Caller | None = None
         """Set before the handler is called."""
-        self.card: ModelCard | None = None
-        """The request's model, once it is looked up."""
         self.body_timeout_s: float | None = None
         self.outcome = ""
-        self.notes: list[str] = []
-        """Parts of the request that were left out, safe for a header. Set by `note`."""
-        self.not_enforced: Sequence[str] = ()
-        """Promises of the request that the engine does not enforce (`guides.promises`)."""
+        self.reports: dict[str, str] = {}
+        """Further headers of the response. Set by `report`."""
         self.fields: dict[str, object] = {}
         """Further fields of the log line."""
         self.cors: dict[str, str] = {}
@@ -80,10 +73,11 @@ class RequestContext:
         entering."""
         return nullcontext() if self.caller is None else self.caller.limiter.request()
 
-    def note(self, left_out: Sequence[str]) -> None:
-        """Records for the client what was left out of its request. The client may have chosen the
-        names."""
-        self.notes = [_UNSAFE.sub("", name)[:64] for name in left_out[:MAX_NOTES]]
+    def report(self, header: str, field: str, values: Sequence[str]) -> None:
+        """Reports something about the request in a header of the response and in the log line.
+        `values` must be safe for a header."""
+        self.reports[header] = ",".join(values)
+        self.fields[field] = values
 
     def headers(self) -> dict[str, str]:
         """Returns the headers that every response to this request has."""
@@ -97,11 +91,7 @@ class RequestContext:
             headers |= rate_headers(self.caller.limiter.rates(), self.api, time.time())
         if self.trace_id is not None:
             headers["x-trace-id"] = self.trace_id
-        if self.notes:
-            headers["x-turnwire-dropped-tools"] = ",".join(self.notes)
-        if self.not_enforced:
-            headers["x-turnwire-not-enforced"] = ",".join(self.not_enforced)
-        return headers
+        return headers | self.reports
 
 
 REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_context", RequestContext)
@@ -282,7 +272,5 @@ def _log_access(
         seconds=round(now - context.started, 4),
         user_agent=request.headers.get("user-agent"),
         **({"trace_id": context.trace_id} if context.trace_id is not None else {}),
-        **({"dropped_tools": context.notes} if context.notes else {}),
-        **({"not_enforced": context.not_enforced} if context.not_enforced else {}),
         **context.fields,
     )

@@ -21,7 +21,7 @@ from services.frontend.media.pdf_document import PdfDocument
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted_turns import HostedTools
-from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
+from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnSink
 from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
 from services.images.parts import media_of
 
@@ -116,7 +116,7 @@ class Admission:
                 conversation, media, tenant, vision=vision, store=not charge
             )
         conversation, text = self._with_notice(conversation, has_media=bool(media))
-        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text, images)
+        return Admitted(card, _with_names(conversation, caller, card), text, images)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
@@ -160,7 +160,7 @@ class Admission:
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
         _charge(caller)
-        return Admitted(ADMISSION, card, Conversation(card.name, []))
+        return Admitted(card, Conversation(card.name, []))
 
     def _with_notice(
         self, conversation: Conversation, *, has_media: bool

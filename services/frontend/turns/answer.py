@@ -1,155 +1,300 @@
-"""Holds one answer while it is made: its deadline, its open turns, and its record for metrics and
-the access log."""
+"""Makes one answer: admits its request, opens a turn for each choice, and ends what is left when
+the answer ends.
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+Every kind of answer is made by the same calls, and differs in its sink: HTTP streams and documents
+(`apis.shared.http_answer`), background responses and WebSocket lanes
+(`apis.responses.state.running`), and summaries that this server reads itself (`compaction`).
 
-from schemas.conversation import Client, Conversation
-from schemas.errors import ContextOverflow
-from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
-from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.interfaces import CancelReason, Collector, OpenTurn, Renderer
-from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
+The first byte is sent when the gateway has opened every turn, so that a refusal gets an error
+status. A later failure is the stream's last event. However an answer ends (hang-up, slow reader,
+timeout), turns that have not finished are cancelled, and the caller is charged.
+"""
 
-OnEnd: TypeAlias = Callable[[Renderer | Collector], None]
-"""Called when every turn has ended, before the client gets the end. Not called for an abandoned
-answer."""
-Shorten: TypeAlias = Callable[[Conversation, ContextOverflow], Awaitable[Conversation]]
-"""Shortens a conversation that does not fit the context window. Raises the same error where it may
-not or cannot."""
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from typing_extensions import override
+
+from schemas.conversation import Conversation
+from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, TimedOut, TurnwireError
+from schemas.events import Prepared, TurnEvent
+from services.frontend.turns.answer_record import AnswerRecord
+from services.frontend.turns.interfaces import (
+    Admitted,
+    AnswerInfo,
+    CancelReason,
+    OpenTurn,
+    ParsedRequest,
+    TurnSink,
+)
+from services.frontend.turns.shortening import shorten_conversation
+from services.frontend.turns.turn_service import RequestModel
 
 
-class TurnRecord:
-    """The times, tokens and outcome of one request. `clock` and `started` are the event loop's."""
+class AnswerSink(TurnSink):
+    """Receives the events of all turns of an answer, each with its choice."""
+
+    started: bool
+    """The head is sent, so errors can only be sent in the answer."""
+    ended: bool
+    """All events of the answer have arrived."""
+
+    @abstractmethod
+    def begin(self, prepared: Sequence[Prepared]) -> None:
+        """Starts the answer when all turns are open. Raises TurnwireError for a turn that has
+        failed since."""
+
+    @override
+    @abstractmethod
+    def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None: ...
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """Returns at the end of the answer."""
+
+    @abstractmethod
+    def give_up(self, error: ErrorInfo) -> None:
+        """Ends the started answer with an error."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Accepts nothing more."""
+
+
+class RunningAnswer:
+    """One answer while it is made."""
 
     def __init__(
-        self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]
+        self,
+        model: RequestModel,
+        dialect: str,
+        *,
+        started: float | None = None,
+        turn_id: str | None = None,
     ) -> None:
-        self.model = ""
-        """The served model's name; "" until it is known."""
-        self.outcome = ""
-        """The finish reason, the kind of error, or `hangup`, `slow_reader`; "" while the turn runs."""
-        self.client = Client()
-        self.stream = False
-        self.prompt_tokens: int | None = None
-        """Tokens of the prompts, each counted once; None until they are known."""
-        self.each = 1
-        """The number of choices of each prompt."""
-        self.first_s: float | None = None
-        self._metrics = metrics
-        self._started = started
-        self._clock = clock
-        self._open = False
-        self._usages: dict[int, Usage] = {}
-        """The tokens of each choice that has ended."""
-        self._times: dict[int, TokenTimes] = {}
-        """The times of each choice's tokens."""
+        """
+        Args:
+            dialect: the API's name in metrics.
+            started: the loop's time, by default now.
+            turn_id: by default the request's id.
+        """
+        service, loop = model.service, asyncio.get_running_loop()
+        started = loop.time() if started is None else started
+        self.model = model
+        self.service = service
+        self.context = model.context
+        self.dialect = dialect
+        self.turn_id = model.context.id if turn_id is None else turn_id
+        self.record = AnswerRecord(service.metrics, started, loop.time)
+        self._deadline = started + service.config.request_timeout_s
+        self._until_sent = asyncio.timeout_at(self._deadline)
+        """The deadline until `send` is called, which has its own."""
+        self._admitted: list[Admitted] = []
+        """One for each choice."""
+        self._model_name = ""
+        self._may_shorten = False
+        self._turns: Sequence[OpenTurn] = ()
+        """One for each choice. Empty until all are open, and after `cancel`."""
 
-    def opened(self, model: str, client: Client) -> None:
-        """Records that the model is known and the turn begins."""
-        self.model, self.client = model, client
-        self._open = True
-        self._metrics.running(model).inc()
-        self._metrics.receive(model).observe(self._clock() - self._started)
-
-    def batch(self, tokens: int, now: float, choice: int = 0) -> None:
-        """Records that events of a choice arrived. `tokens`: its output tokens so far; `now`: the
-        loop's time."""
-        times = self._times.get(choice)
-        if times is not None:
-            times.record(tokens, now)
-            return
-        if self.first_s is None:
-            self.first_s = now - self._started
-            self._metrics.first_token(self.model).observe(self.first_s)
-        times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
-        times.record(tokens, now)
-
-    def ends(self, last: TurnEvent, choice: int = 0) -> bool:
-        """Records the last of a choice's events. Returns whether it ends the turn."""
-        if not isinstance(last, Finish | Failed):
-            return False
-        failure = failure_of(last)
-        if failure is not None:
-            self.outcome = str(failure.kind)
-        if isinstance(last, Finish):
-            self.outcome = self.outcome or str(last.reason)
-            self._usages[choice] = last.usage
-            self._metrics.count_tokens(self.model, last.usage)
-        return True
-
-    def close(self, dialect: str) -> None:
-        """Records the end of the request."""
-        metrics = self._metrics
-        if self._open:
-            self._open = False
-            metrics.running(self.model).dec()
-        metrics.count_answer(self.model, dialect, self.outcome, self._clock() - self._started)
+    def __repr__(self) -> str:
+        return f"<{self.turn_id} of {self.dialect}, {len(self._turns)} open turns, {self.record}>"
 
     @property
-    def tokens(self) -> int:
-        """Tokens to charge for: of each choice those of its prompt that were computed, and of its
-        answer. Of an abandoned turn only the whole prompt is known."""
-        if not self._usages:
-            return self.prompt_tokens or 0
-        return sum(usage.prompt - usage.cached + usage.output for usage in self._usages.values())
+    def choices(self) -> int:
+        """The number of choices, over all prompts."""
+        return len(self._admitted)
 
-    def fields(self) -> dict[str, object]:
-        """Returns fields for the log line."""
-        fields: dict[str, object] = {
-            "model": self.model,
-            "stream": self.stream,
-            "prompt_tokens": self.prompt_tokens,
-        }
-        if (client := self.client).session is not None:
-            fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
-        if self.first_s is not None:
-            fields["ttft"] = round(self.first_s, 4)
-        if self._usages:
-            usage = answer_usage(self._usages, self.each)
-            fields["prompt_tokens"] = max(
-                usage.prompt, self.prompt_tokens or 0
-            )  # fewer: of the choices that ended
-            fields |= {"cached_tokens": usage.cached, "output_tokens": usage.output}
-            fields["reasoning_tokens"] = usage.reasoning
-        return fields
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While entered, the answer is made. At the end, it is recorded and charged.
 
+        Raises TimedOut if the deadline passes before `send`.
+        """
+        record = self.record
+        try:
+            async with self._until_sent:
+                yield
+        except TimeoutError:
+            if self._until_sent.when() is None:  # `send` has begun: not this deadline
+                raise
+            record.conclude(str(ErrorKind.TIMED_OUT))
+            raise _timed_out() from None
+        except TurnwireError as error:
+            record.conclude(str(error.info.kind))
+            raise
+        except (asyncio.CancelledError, ConnectionError):
+            record.conclude("hangup")
+            raise
+        finally:
+            record.conclude("internal")
+            record.close(self.dialect)
+            if self.context.caller is not None:
+                self.context.caller.spend(record.tokens)
 
-def answer_usage(usages: Mapping[int, Usage], each: int) -> Usage:
-    """Returns the token counts of an answer, as APIs and log report them: a prompt and its cached
-    part count once for all its choices. `usages`: of each choice, one or more; `each`: the number
-    of choices of a prompt."""
-    prompts: dict[int, list[Usage]] = {}
-    for choice, usage in usages.items():
-        prompts.setdefault(choice // each, []).append(usage)
-    return Usage(
-        sum(choices[0].prompt for choices in prompts.values()),
-        sum(min(usage.cached for usage in choices) for choices in prompts.values()),
-        sum(usage.output for usage in usages.values()),
-        sum(usage.reasoning for usage in usages.values()),
-    )
+    async def admit(self, request: ParsedRequest, *, may_shorten: bool = False) -> None:
+        """Admits the conversation of every choice. `may_shorten`: see `admit_conversations`.
 
+        Raises as `Admission.admit`.
+        """
+        self.record.stream = request.stream
+        self.record.choices_per_prompt = request.choices
+        await self.admit_conversations(request.conversations, may_shorten=may_shorten)
+        await self.model.report(request)  # examines schemas, which have a limit now
 
-@dataclass(slots=True)
-class OpenAnswer:
-    """One answer: to an HTTP request, a background response, a WebSocket lane, or this server
-    itself."""
+    async def admit_conversations(
+        self, conversations: Sequence[Conversation], *, may_shorten: bool = False
+    ) -> None:
+        """Admits one conversation for each choice. Raises as `Admission.admit`.
 
-    context: RequestContext
-    dialect: str
-    """The API's name in metrics."""
-    record: TurnRecord
-    deadline: float
-    """The loop's time at which the answer times out."""
-    turn_id: str
-    on_end: OnEnd | None = None
-    shorten: Shorten | None = None
-    turns: Sequence[OpenTurn] = ()
-    """One for each choice. Empty until all are open, and after `cancel`."""
+        `may_shorten`: drop the oldest messages of a conversation that exceeds the context window.
+        """
+        first = conversations[0]
+        card = self.model.card_for(first)
+        # A compaction must not fail because of what it removes.
+        self._may_shorten = may_shorten or first.summary
+        self._model_name = self.model.name_for(first)
+        self.record.opened(card.name, first.client)
+        admitted = await self.model.admit(first)
+        self._admitted = [admitted, *map(admitted.with_choice, conversations[1:])]
+
+    def info(self) -> AnswerInfo:
+        """Returns what a renderer needs besides the events. `admit` must have returned."""
+        return self.model.answer_info(self._model_name)
+
+    async def send(self, sink: AnswerSink) -> None:
+        """Opens every turn, or none, and passes their events to the sink until the answer ends. If
+        cancelled, cancels the turns.
+
+        Raises TurnwireError, for a stream only before its first byte: later errors are its last
+        event.
+        """
+        try:
+            await self._open(sink)
+            await self._finish(sink)
+        finally:
+            if not sink.ended:
+                self.cancel("hangup")
+            self._turns = ()  # each holds the sink, which holds the answer: a cycle
+            sink.stop()
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the open turns."""
-        turns, self.turns = self.turns, ()
+        turns = self._turns
+        self._turns = ()
         for turn in turns:
             turn.cancel(reason)
+
+    async def _open(self, sink: AnswerSink) -> None:
+        """Opens every turn and starts the answer. A stream that its first events have started
+        survives the deadline: `_finish` ends it with an error."""
+        self._until_sent.reschedule(None)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                if self.choices == 1:
+                    turns = [await self._open_turn(sink)]
+                else:
+                    turns = await self._open_choices(sink)
+                self._turns = turns
+
+                images = self._admitted[0].images
+                if images is not None:
+                    images.release()
+                self._count_prompts(turns)
+                sink.begin([turn.prepared for turn in turns])
+        except TimeoutError:
+            if not sink.started:
+                raise _timed_out() from None
+
+    async def _open_turn(self, sink: AnswerSink) -> OpenTurn:
+        """Opens the only turn, with a shorter conversation if it must and may be."""
+        (admitted,) = self._admitted
+        admission = self.service.admission
+        try:
+            return await admission.open(admitted, sink, turn_id=self.turn_id)
+        except ContextOverflow as overflow:
+            if not self._may_shorten:
+                raise
+            shorter = await shorten_conversation(admitted.conversation, overflow, self.model)
+        shortened = admitted.with_messages(shorter.messages)
+        return await admission.open(shortened, sink, turn_id=self.turn_id)
+
+    async def _open_choices(self, sink: AnswerSink) -> list[OpenTurn]:
+        """Opens the turns of several choices, all or none."""
+        tasks: list[asyncio.Task[OpenTurn]] = []
+        try:
+            for choice, admitted in enumerate(self._admitted):
+                opening = self.service.admission.open(
+                    admitted, ChoiceSink(sink, choice), turn_id=f"{self.turn_id}c{choice}"
+                )
+                tasks.append(asyncio.create_task(opening))
+                await asyncio.sleep(0)  # each may encode megabytes
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            for turn in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(turn, BaseException):
+                    turn.cancel("hangup")
+            raise
+
+    def _count_prompts(self, turns: Sequence[OpenTurn]) -> None:
+        """Records the tokens of the prompts, each once for all its choices."""
+        one_of_each_prompt = turns[:: self.record.choices_per_prompt]
+        self.record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in one_of_each_prompt)
+
+    async def _finish(self, sink: AnswerSink) -> None:
+        """Waits for the end of the answer, until the deadline."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(self._deadline, self._time_out, sink)
+        try:
+            await sink.finish()
+        finally:
+            timer.cancel()
+
+    def _time_out(self, sink: AnswerSink) -> None:
+        if sink.ended:
+            return
+        self.record.outcome = str(ErrorKind.TIMED_OUT)
+        self.cancel("timeout")
+        sink.give_up(_timed_out().info)
+
+
+class ChoiceSink(TurnSink):
+    """Passes on the events of one choice of several."""
+
+    def __init__(self, sink: AnswerSink, choice: int) -> None:
+        self._sink = sink
+        self._choice = choice
+
+    @override
+    def opened(self, prepared: Prepared) -> None:
+        """Does nothing: the answer starts when all choices are prepared."""
+
+    @override
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
+        self._sink.push(events, tokens, self._choice)
+
+
+@asynccontextmanager
+async def logged(answer: RunningAnswer, event: str) -> AsyncIterator[None]:
+    """Runs an answer that the access log does not have, and logs it at its end as `event`."""
+    model, context, record = answer.model, answer.context, answer.record
+    try:
+        async with answer.running():
+            yield
+    finally:
+        fields = {
+            "request": context.request_id,
+            "outcome": record.outcome,
+            "tenant": context.tenant,
+            **record.fields(),
+        }
+        if model.not_enforced:
+            fields["not_enforced"] = model.not_enforced
+        answer.service.log.info(event, **fields)
+
+
+def _timed_out() -> TimedOut:
+    return TimedOut("The request took longer than this server allows.")

@@ -6,11 +6,10 @@ memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, final
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
@@ -21,16 +20,17 @@ from services.frontend.media.image_reader import RequestImages
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
-ADMISSION = object()
-"""Only `admission` uses it, so that no route can forget a check."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that may reach the gateway. `Admission` makes it; nothing else can."""
+    """A request that may reach the gateway.
 
-    maker: InitVar[object]
+    Only `Admission` makes one, after all its checks, so that no route can forget a check. (A test
+    looks for other places.)
+    """
+
     card: ModelCard
     conversation: Conversation
     """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of
@@ -42,37 +42,32 @@ class Admitted:
     continues: bool = False
     """The answer has begun: its next turn is accepted while the process drains."""
 
-    def __post_init__(self, maker: object) -> None:
-        if maker is not ADMISSION:
-            raise TypeError("only Admission admits requests")
-
     def with_messages(self, messages: list[Message]) -> "Admitted":
         """Returns the request with other messages, which this server made of the admitted ones."""
-        conversation = replace(self.conversation, messages=messages)
-        return Admitted(ADMISSION, self.card, conversation, self.notice, self.images)
+        conversation = structs.replace(self.conversation, messages=messages)
+        return replace(self, conversation=conversation)
 
     def with_choice(self, other: Conversation) -> "Admitted":
         """Returns the request for another choice of the answer, with its prompt and sampling."""
-        conversation = replace(self.conversation, prompt=other.prompt, sampling=other.sampling)
-        return Admitted(ADMISSION, self.card, conversation, self.notice, self.images)
+        conversation = structs.replace(
+            self.conversation, prompt=other.prompt, sampling=other.sampling
+        )
+        return replace(self, conversation=conversation)
 
     def next_turn(
         self, messages: list[Message], max_tokens: int | None, choice: ToolChoice
     ) -> "Admitted":
         """Returns the request for the next turn of the same answer. `messages`: as for
         `with_messages`."""
-        sampling = replace(self.conversation.sampling, max_tokens=max_tokens)
-        client = replace(
-            self.conversation.client, compare=None
-        )  # the answer has the id of its first turn
-        following = replace(
+        # The answer is compared with an earlier one once: it has the id of its first turn.
+        following = structs.replace(
             self.conversation,
             messages=messages,
-            sampling=sampling,
+            sampling=structs.replace(self.conversation.sampling, max_tokens=max_tokens),
             tool_choice=choice,
-            client=client,
+            client=structs.replace(self.conversation.client, compare=None),
         )
-        return Admitted(ADMISSION, self.card, following, self.notice, continues=True)
+        return replace(self, conversation=following, images=None, continues=True)
 
 
 class TurnSink(Protocol):
@@ -228,8 +223,12 @@ class ParsedRequest(Protocol):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice of the answer, by prompt; choices of one prompt share its object. All
-        have the same `model`, as the client spelled it; "" if absent."""
+        """One for each choice of the answer, by prompt. All have the same `model`, as the client
+        spelled it; "" if absent."""
+
+    @property
+    def choices(self) -> int:
+        """The number of choices of each prompt."""
 
     @property
     def stream(self) -> bool:

@@ -1,33 +1,24 @@
-"""Shortens conversations for the context window: drops the oldest messages (`truncation: auto`, and
-where not even the request for a summary fits), or requests a summary (the APIs that compact).
+"""Shortens conversations for the context window by dropping the oldest messages: for `truncation:
+auto`, and where not even the request for a summary fits.
 
 Instructions, the last question and the last message, with the calls that it answers, are not
 dropped. The oldest of the other messages are dropped first, a call always with its results. A
 binary search with exact counts finds the number.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Result, Text, ToolChoice
+from schemas.conversation import Call, Conversation, Message, Result
 from schemas.errors import ContextOverflow
+from services.frontend.turns.turn_service import RequestModel
 
-SUMMARIZE = (
-    "Summarize the conversation so far for a model that goes on with it and sees nothing else of it. Tell the user's "
-    "goals and instructions, the decisions and their reasons, every file, command and result that still matters, what "
-    "is done, what is open, and the next step. Be exact with names, paths and values. Write the summary only; call no "
-    "tools."
-)
-"""The last message to the model in a request for a summary."""
 _INSTRUCTIONS = ("system", "developer")
-
-Count = Callable[[Conversation], Awaitable[int]]
-"""Returns the exact number of prompt tokens."""
 
 
 async def shorten_conversation(
-    conversation: Conversation, overflow: ContextOverflow, count: Count
+    conversation: Conversation, overflow: ContextOverflow, model: RequestModel
 ) -> Conversation:
     """Drops as few messages as possible. Raises `overflow` again if it has no limit, or if dropping
     all droppable messages is not enough; TurnwireError if a count fails."""
@@ -42,7 +33,7 @@ async def shorten_conversation(
         candidate = remove_messages(
             conversation, (place for group in groups[:middle] for place in group)
         )
-        if await count(candidate) <= limit:
+        if await model.count(candidate) <= limit:
             best, high = candidate, middle - 1
         else:
             low = middle + 1
@@ -92,27 +83,3 @@ def remove_messages(conversation: Conversation, places: Iterable[int]) -> Conver
                 message if len(parts) == len(message.parts) else replace(message, parts=parts)
             )
     return replace(conversation, messages=messages)
-
-
-def request_summary(conversation: Conversation, instructions: str | None = None) -> Conversation:
-    """Adds a last message that requests a summary. All else stays, tools included, so that the
-    prefix stays cached.
-
-    `instructions`: replaces `SUMMARIZE`.
-    """
-    # A prefill-only limit and stop strings would leave no summary.
-    sampling = replace(
-        conversation.sampling,
-        max_tokens=conversation.sampling.max_tokens or None,
-        stop=[],
-        stop_token_ids=[],
-    )
-    messages = [*conversation.messages, Message("user", [Text(instructions or SUMMARIZE)])]
-    return replace(
-        conversation,
-        messages=messages,
-        tool_choice=ToolChoice("none"),
-        format=None,
-        sampling=sampling,
-        summary=True,
-    )

@@ -1,25 +1,18 @@
-"""Passes turn events on: renders them into an open stream, or keeps them for a document.
-
-Streams are flushed at the end of a tick of the event loop, with one write each. A frame of the bus
-has a token for every stream of its parser, and one read may bring several frames. A stream's events
-of a tick are merged and sent in one system call, and all writes follow each other, so that a client
-that the first one woke is still awake at the last. With 64 streams of 100 tokens a second (uvloop,
-client in another process) a token costs 12.0 us; rendering and writing one stream after the other
-costs 13.3.
-"""
+"""Passes turn events on: renders them into an open stream, or keeps them for a document."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo, raised, unexpected
 from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
-from services.frontend.turns.answer import OpenAnswer
-from services.frontend.turns.interfaces import Collector, Renderer, TurnSink
-from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.frontend.turns.answer import AnswerSink, RunningAnswer
+from services.frontend.turns.flusher import FlushedStream
+from services.frontend.turns.interfaces import AnswerInfo, Renderer
 
 
 class StreamWriter(Protocol):
@@ -28,111 +21,80 @@ class StreamWriter(Protocol):
     closed: bool
     """No more bytes are accepted."""
 
+    @abstractmethod
     def begin(self, data: bytes) -> None:
         """Sends the first bytes."""
-        ...
 
+    @abstractmethod
     def write(self, data: bytes, now: float | None = None) -> None:
         """Sends the next bytes. `now`: the loop's time, if the caller has it."""
-        ...
 
+    @abstractmethod
     def close(self, last: bytes = b"") -> None:
         """Ends the stream with these bytes. Idempotent."""
-        ...
 
+    @abstractmethod
     def abort(self) -> None:
         """Breaks the stream off, so that its reader does not take it for complete."""
-        ...
 
+    @abstractmethod
     async def run(self) -> None:
         """Returns when the stream is closed and all bytes are sent."""
-        ...
 
 
+MakeRenderer: TypeAlias = Callable[[AnswerInfo], Renderer]
 Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 """A choice, its next events, and its output tokens so far."""
-W = TypeVar("W", bound=StreamWriter)
 
 
-class Flusher:
-    """Flushes all streams of a loop."""
-
-    def __init__(self, log: FilteringBoundLogger) -> None:
-        self.log = log
-        self._due: list[StreamSink[Any]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def add(self, stream: "StreamSink[Any]") -> None:
-        """Flushes a stream at the end of this tick. Must not be called again before the stream's
-        `render`."""
-        if not self._due:
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._flush, self._loop)
-        self._due.append(stream)
-
-    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        due, self._due = self._due, []
-        now = loop.time()
-        for stream in due:
-            try:
-                stream.render(now)
-            except Exception:  # one stream's failure must not affect the others
-                self.log.exception("stream.render_failed")
-        for stream in due:
-            try:
-                stream.send(now)
-            except Exception:
-                self.log.exception("stream.send_failed")
-
-
-class StreamSink(TurnSink, Generic[W]):
+class StreamSink(AnswerSink, FlushedStream):
     """Renders turn events into a stream.
 
-    Making the renderer and the writer costs as much as rendering the first events, so they are made
-    in advance (`get_ready`). The call that brings the first events also writes them; it does not
-    wait for the task that awaits the turn.
+    Making the renderer costs as much as rendering the first events, so it is made in advance
+    (`get_ready`). The call that brings the first events also writes them; it does not wait for the
+    task that awaits the turn.
     """
 
     def __init__(
-        self,
-        answer: OpenAnswer,
-        flusher: Flusher,
-        make: Callable[[], tuple[Renderer, W]],
-        choices: int = 1,
+        self, answer: RunningAnswer, make_renderer: MakeRenderer, writer: StreamWriter
     ) -> None:
         self.started = False
-        """The head is sent, so errors can only be sent in the stream."""
         self.ended = False
         """All events of the answer have arrived. They may not be written yet."""
-        self._running = choices
         self._answer = answer
         self._record = answer.record
-        self._log = flusher.log
-        self._flusher = flusher
-        self._make = make
+        self._flusher = answer.service.flusher
+        self._log = answer.service.log
+        self._make_renderer = make_renderer
+        self._renderer: Renderer | None = None
+        """None until the stream is made ready."""
+        self._writer = writer
+        self._running = answer.choices
         self._pending: list[Batch] = []
         """Events of this tick, or all events before the stream starts."""
         self._out = b""
         self._broken = False
-        self._parts: tuple[Renderer, W] | None = None
         self._prepared: Prepared | None = None
 
     def refusal(self) -> ErrorInfo | None:
         """Returns the error of a turn that failed before its first block, which can still be the
         response's status."""
-        return failure_of(self._pending[0][1][0]) if self._pending else None
+        if not self._pending:
+            return None
+        _, events, _ = self._pending[0]
+        return failure_of(events[0])
 
-    def get_ready(self) -> tuple[Renderer, W]:
-        """Makes the renderer and the writer, once. Raises as they do."""
-        if self._parts is None:
-            self._parts = self._make()
-        return self._parts
+    def get_ready(self) -> Renderer:
+        """Makes the renderer, once."""
+        if self._renderer is None:
+            self._renderer = self._make_renderer(self._answer.info())
+        return self._renderer
 
     @override
     def opened(self, prepared: Prepared) -> None:
         self._prepared = prepared
 
+    @override
     def begin(self, prepared: Sequence[Prepared]) -> None:
         """Starts the stream with the events so far; later events are sent as they arrive.
         Idempotent.
@@ -142,19 +104,22 @@ class StreamSink(TurnSink, Generic[W]):
         """
         if self.started:
             return
-        if (refusal := self.refusal()) is not None:
+        refusal = self.refusal()
+        if refusal is not None:
             if self._running:
                 self._answer.cancel("failed")
             raise raised(refusal)
-        renderer, writer = self.get_ready()
+
+        renderer = self.get_ready()
         opening = renderer.start(prepared)
         if self._pending:
             self._render(renderer, asyncio.get_running_loop().time())
-            opening, self._out = opening + self._out, b""
+            opening += self._out
+            self._out = b""
         self.started = True
-        writer.begin(opening)
+        self._writer.begin(opening)
         if self.ended or self._broken:
-            writer.close()
+            self._writer.close()
             if self.ended and self._running:
                 self._answer.cancel("failed")
 
@@ -170,46 +135,46 @@ class StreamSink(TurnSink, Generic[W]):
             tokens = _all_tokens(last, tokens)
         self._pending.append((choice, events, tokens))
         if not self.started and self._prepared is not None and self.refusal() is None:
-            try:
-                self.begin([self._prepared])
-            except Exception:  # the handler tries again, and can still respond with an error status
-                self._log.exception("turn.begin_failed")
-                self._prepared = None
+            self._begin_early(self._prepared)
 
+    @override
     def render(self, now: float) -> None:
-        """Renders the pending events. `now`: the loop's time."""
-        parts = self._parts
-        if parts is None or parts[1].closed:
+        if self._renderer is None or self._writer.closed:
             self._pending.clear()
         else:
-            self._render(parts[0], now)
+            self._render(self._renderer, now)
 
+    @override
     def send(self, now: float) -> None:
-        """Writes the rendered bytes. Called when all streams of the tick are rendered."""
-        if self._parts is None:
-            return
-        writer = self._parts[1]
-        out, self._out = self._out, b""
+        out = self._out
+        self._out = b""
         if out and not (self.ended or self._broken):
-            writer.write(out, now)
-        elif self._broken and not (out or writer.closed):  # not even the error could be rendered
-            writer.abort()
+            self._writer.write(out, now)
+        elif self._broken and not (out or self._writer.closed):
+            self._writer.abort()  # not even the error could be rendered
         elif self.ended or self._broken:
-            writer.close(out)
+            self._writer.close(out)
 
+    @override
     async def finish(self) -> None:
-        """Returns when the whole stream is sent. Raises errors of the writer."""
-        await self.get_ready()[1].run()
+        """Waits until everything is sent. Raises errors of the writer."""
+        await self._writer.run()
 
+    @override
     def give_up(self, error: ErrorInfo) -> None:
-        """Ends the started stream with an error."""
-        renderer, writer = self.get_ready()
-        writer.close(renderer.error(error))
+        self._writer.close(self.get_ready().error(error))
 
+    @override
     def stop(self) -> None:
-        """Closes the writer: no more bytes are accepted."""
-        if self._parts is not None:
-            self._parts[1].closed = True
+        self._writer.closed = True
+
+    def _begin_early(self, prepared: Prepared) -> None:
+        """Starts the stream of the only choice before the gateway's `open` has returned."""
+        try:
+            self.begin([prepared])
+        except Exception:  # the handler tries again, and can still respond with an error status
+            self._log.exception("turn.begin_failed")
+            self._prepared = None
 
     def _end(self, last: TurnEvent) -> None:
         self._running -= 1
@@ -219,67 +184,59 @@ class StreamSink(TurnSink, Generic[W]):
             self._answer.cancel("failed")
 
     def _render(self, renderer: Renderer, now: float) -> None:
-        pending, self._pending = self._pending, []
+        pending = self._pending
+        self._pending = []
         try:
             if len(pending) == 1:
                 choice, events, tokens = pending[0]
                 self._record.batch(tokens, now, choice)
                 self._out = renderer.events(events, choice)
             else:
-                for choice, tokens in {choice: tokens for choice, _, tokens in pending}.items():
-                    self._record.batch(tokens, now, choice)
-                self._out = b"".join(
-                    [renderer.events(events, choice) for choice, events in _merge(pending)]
-                )
+                self._out = self._render_merged(renderer, pending, now)
         except Exception as error:  # one stream's failure must not affect the others of the tick
             self._log.exception("turn.render_failed")
             self._broken = True
             self._record.outcome = "internal"
             self._out = renderer.error(unexpected(error))
-            return
-        if self.ended and self._answer.on_end is not None:
-            try:
-                self._answer.on_end(renderer)
-            except Exception:  # the client must still get the end of its answer
-                self._log.exception("turn.end_failed")
+
+    def _render_merged(self, renderer: Renderer, pending: list[Batch], now: float) -> bytes:
+        """Renders several batches, as few as possible."""
+        latest_tokens = {choice: tokens for choice, _, tokens in pending}
+        for choice, tokens in latest_tokens.items():
+            self._record.batch(tokens, now, choice)
+        return b"".join([renderer.events(events, choice) for choice, events in _merge(pending)])
 
 
-class DocumentSink(TurnSink):
+class EventBuffer(AnswerSink):
     """Keeps all events until the turns have ended."""
 
-    started = False
-    """Never set, because an error can be the response until the end."""
-
-    def __init__(
-        self, answer: OpenAnswer, make: Callable[[], Collector] | None = None, choices: int = 1
-    ) -> None:
-        """`make`: makes the collector of the document; None: keep only the events."""
+    def __init__(self, answer: RunningAnswer) -> None:
+        self.started = False
+        """Stays False, because an error can be the response until the end."""
         self.ended = False
-        self.events: list[list[TurnEvent]] = [[] for _ in range(choices)]
+        self.events: list[list[TurnEvent]] = [[] for _ in range(answer.choices)]
         """The events of each choice."""
-        self.body = b""
-        """The document."""
+        self.prepared: Sequence[Prepared] = ()
         self._answer = answer
-        self._make = make
+        self._running = answer.choices
         self._failure: ErrorInfo | None = None
         self._done = asyncio.Event()
-        self._running = choices
-        self._prepared: Sequence[Prepared] = ()
 
     @override
     def opened(self, prepared: Prepared) -> None:
         pass
 
+    @override
     def begin(self, prepared: Sequence[Prepared]) -> None:
-        """Records that every turn is open."""
-        self._prepared = prepared
+        self.prepared = prepared
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
         if self.ended or not events:
             return
         self.events[choice] += events
-        last, record = events[-1], self._answer.record
+        record = self._answer.record
+        last = events[-1]
         if type(last) is not Delta and record.ends(last, choice):
             self._running -= 1
             self._failure = failure_of(last)
@@ -289,46 +246,24 @@ class DocumentSink(TurnSink):
         if self.ended:
             self._done.set()
 
+    @override
     async def finish(self) -> None:
-        """Makes the document when the turns have ended. Raises TurnwireError if a turn failed."""
+        """Waits until the turns have ended. Raises TurnwireError if one failed."""
         await self._done.wait()
-        if self._failure is not None:
-            if self._running:
-                self._answer.cancel("failed")
-            raise raised(self._failure)
-        if self._make is None:
+        if self._failure is None:
             return
-        collector = self._make()
-        collector.start(self._prepared)
-        for choice, events in enumerate(self.events):
-            collector.events(events, choice)
-        self.body = collector.body()
-        if self._answer.on_end is not None:
-            self._answer.on_end(collector)
+        if self._running:
+            self._answer.cancel("failed")
+        raise raised(self._failure)
 
+    @override
     def give_up(self, error: ErrorInfo) -> None:
-        """Ends the answer with an error."""
         self._failure = error
         self._done.set()
 
+    @override
     def stop(self) -> None:
-        """Does nothing: nothing follows the document."""
-
-
-class ChoiceSink(TurnSink):
-    """Passes on the events of one choice of several."""
-
-    def __init__(self, sink: StreamSink[Any] | DocumentSink, choice: int) -> None:
-        self._sink = sink
-        self._choice = choice
-
-    @override
-    def opened(self, prepared: Prepared) -> None:
-        """Does nothing: the answer starts when all choices are prepared."""
-
-    @override
-    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        self._sink.push(events, tokens, self._choice)
+        """Does nothing: nothing follows the events."""
 
 
 def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:

@@ -14,8 +14,10 @@ from anthropic.types.beta import (
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
-from services.frontend.apis.messages.request import MessagesRequest, apply_context_edits, parse
+from services.frontend.apis.messages.preparation import apply_context_edits
+from services.frontend.apis.messages.request import MessagesRequest, parse
 from services.frontend.turns.interfaces import Admitted
+from services.frontend.turns.turn_service import RequestModel
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
@@ -180,13 +182,18 @@ async def by_length(conversation: Conversation) -> int:
     return len(json.dumps(msgspec.to_builtins(conversation.messages)))
 
 
-async def after(counted: list[Conversation] | None = None, **edit: Any) -> MessagesRequest:
-    async def count(conversation: Conversation) -> int:
-        if counted is not None:
-            counted.append(conversation)
+class ByLength(RequestModel):
+    def __init__(self, counted: list[Conversation]) -> None:
+        self.counted = counted
+
+    async def count(self, conversation: Conversation) -> int:
+        self.counted.append(conversation)
         return await by_length(conversation)
 
-    return await apply_context_edits(parse(json.dumps(cleaning(**edit)).encode(), {}), count)
+
+async def after(counted: list[Conversation] | None = None, **edit: Any) -> MessagesRequest:
+    model = ByLength([] if counted is None else counted)
+    return await apply_context_edits(parse(json.dumps(cleaning(**edit)).encode(), {}), model)
 
 
 def story(asked: MessagesRequest) -> dict[str, tuple[str, bool]]:

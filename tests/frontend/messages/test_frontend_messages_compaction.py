@@ -11,7 +11,7 @@ from anthropic.types.beta import BetaMessage
 from schemas.conversation import Conversation, Message, Text, ToolChoice
 from schemas.events import FinishReason, TurnEvent
 from services.frontend.apis.messages.compaction import CompactEdit
-from services.frontend.turns.shortening import SUMMARIZE
+from services.frontend.turns.compaction import SUMMARIZE
 from tests.conftest import LIMIT_S, eventually
 from tests.frontend.frontend_fakes import (
     MODEL,

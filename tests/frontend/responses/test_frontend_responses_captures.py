@@ -15,7 +15,7 @@ from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED
-from services.frontend.turns.shortening import SUMMARIZE
+from services.frontend.turns.compaction import SUMMARIZE
 from tests.captures import CAPTURES, REASON
 
 REQUESTS = sorted(path for path in CAPTURES.glob("*/*/*-POST-v1-responses.json"))

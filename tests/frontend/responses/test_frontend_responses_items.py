@@ -13,7 +13,7 @@ from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED, seal_summary
 from services.frontend.media.pdf_document import document
-from services.frontend.turns.shortening import SUMMARIZE
+from services.frontend.turns.compaction import SUMMARIZE
 from tests.frontend.frontend_fakes import messages_as_notes
 
 USER = {"role": "user", "content": "Hi."}

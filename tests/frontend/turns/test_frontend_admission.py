@@ -1,6 +1,7 @@
 """Only `Admission` makes what the gateway takes, and the model is looked up once for each
 request."""
 
+import ast
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.turns import interfaces
+from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from services.frontend.turns.shortening import request_summary
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
@@ -162,18 +163,16 @@ async def test_all_turns_and_counts_of_a_request_have_the_model_of_its_session(
     assert {*gateway.opened_models, *gateway.counted_models} == {MODEL}
 
 
-def test_nothing_else_makes_an_admitted_request() -> None:
-    with pytest.raises(TypeError):
-        Admitted(object(), CARD, Conversation(MODEL, []))
-
-
-def test_only_admission_has_the_token() -> None:
+def test_only_admission_makes_admitted_requests() -> None:
     root = Path(interfaces.__file__).parents[3]
-    sources = [
-        path for folder in ("services", "turnwire_tools") for path in (root / folder).rglob("*.py")
-    ]
-    users = {path.name for path in sources if "ADMISSION" in path.read_text(encoding="utf-8")}
-    assert users == {"admission.py", "interfaces.py"}
+    makers = {
+        path.name
+        for folder in ("services", "turnwire_tools")
+        for path in (root / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Admitted")
+    }
+    assert makers == {"admission.py"}
 
 
 async def test_next_turn_of_an_answer_continues_it() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from schemas.conversation import Client
-from services.frontend.turns.answer import TurnRecord
+from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.metrics import FrontendMetrics
 
 NAME = "turnwire_inter_token_latency_seconds"
@@ -19,7 +19,7 @@ class Turn:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.now = 0.0
-        self.record = TurnRecord(FrontendMetrics(self.registry), 0.0, lambda: self.now)
+        self.record = AnswerRecord(FrontendMetrics(self.registry), 0.0, lambda: self.now)
         self.record.opened("m", Client())
 
     def arrived(self, at: float, tokens: int, choice: int = 0) -> None:

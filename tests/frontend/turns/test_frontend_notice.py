@@ -21,8 +21,8 @@ from schemas.events import (
     Prepared,
     TurnEvent,
 )
+from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
-from services.frontend.turns.shortening import request_summary
 from tests.frontend.frontend_fakes import call, finish, reasoning, text
 
 IMAGES = notice({"image"})

@@ -8,8 +8,8 @@ from aiohttp import ClientSession
 
 from schemas.conversation import Conversation, Text
 from schemas.errors import ContextOverflow
+from services.frontend.turns.compaction import SUMMARIZE
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from services.frontend.turns.shortening import SUMMARIZE
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, FakeTurn, finish, serving, text
 
 WINDOW = 1000

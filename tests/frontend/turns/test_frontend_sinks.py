@@ -2,7 +2,6 @@
 affected by another."""
 
 import asyncio
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -12,7 +11,8 @@ from aiohttp import ClientSession
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed
 from services.frontend.apis.messages.render import MessagesStream
-from services.frontend.turns.sinks import Flusher, StreamSink
+from services.frontend.turns.flusher import Flusher
+from services.frontend.turns.sinks import StreamSink
 from tests.conftest import LIMIT_S
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving
 
@@ -20,7 +20,7 @@ BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{
 ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
 
 
-class Stream(StreamSink[Any]):
+class Stream(StreamSink):
     def __init__(self, name: str, said: list[str], broken: str = "") -> None:
         self.name, self.said, self.broken = name, said, broken
 

@@ -1,9 +1,12 @@
 """The operation of Chat Completions."""
 
+from aiohttp import web
+
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.shared.mount import Api, Mount, Operation
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation
+from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
 from services.frontend.apis.shared.shared_errors import CHAT
 
@@ -18,11 +21,31 @@ _EXAMPLE = {
 }
 
 
-def _mount(mount: Mount) -> None:
-    config = mount.config
-    served = frozenset(config.served_tools)
-    chat = Chat(Settings(config.reasoning_field, config.reasoning_details, FINGERPRINT, served))
-    mount.add_turns(PATH, chat)
+class ChatRoutes:
+    """The handler of Chat Completions."""
+
+    def __init__(self, setup: ApiSetup) -> None:
+        config = setup.config
+        self._turns = setup.turns
+        self._max_bytes = config.max_body_bytes
+        served = frozenset(config.served_tools)
+        self._chat = Chat(
+            Settings(config.reasoning_field, config.reasoning_details, FINGERPRINT, served)
+        )
+
+    async def create_completion(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/chat/completions`: a turn for each choice, streamed or as a document."""
+        async with http_answer(self._turns, http, self._chat) as answer:
+            request = await read_request(http, self._max_bytes, self._chat.parse)
+
+            await answer.admit(request)
+            if request.stream:
+                return await answer.stream(request.renderer)
+            return await answer.document(request.collector)
+
+
+def _add_routes(setup: ApiSetup) -> None:
+    setup.app.router.add_post(PATH, ChatRoutes(setup).create_completion)
 
 
 API = Api(
@@ -40,5 +63,5 @@ API = Api(
             events=EVENTS,
         ),
     ),
-    mount=_mount,
+    add_routes=_add_routes,
 )

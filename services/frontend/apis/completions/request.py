@@ -42,8 +42,8 @@ class CompletionsRequest(Struct, frozen=True):
     conversation: Conversation
     """The conversation without its prompt."""
     prompts: list[RawPrompt]
-    each: int
-    """Choices per prompt."""
+    choices: int
+    """Choices of each prompt."""
     stream: bool
     notes: list[str]
     shape: CompletionsShape
@@ -54,7 +54,7 @@ class CompletionsRequest(Struct, frozen=True):
         return [
             replace(for_choice(self.conversation, choice), prompt=prompt)
             for prompt in self.prompts
-            for choice in range(self.each)
+            for choice in range(self.choices)
         ]
 
     def renderer(self, answer: AnswerInfo) -> Renderer:

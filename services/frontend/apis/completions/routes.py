@@ -1,8 +1,11 @@
 """The operation of Completions."""
 
+from aiohttp import web
+
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.request import Completions
-from services.frontend.apis.shared.mount import Api, Mount, Operation
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation
+from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
 from services.frontend.apis.shared.shared_errors import openai_format
 
@@ -15,8 +18,28 @@ _PARAMS = {
 }
 
 
-def _mount(mount: Mount) -> None:
-    mount.add_turns(PATH, Completions(FINGERPRINT))
+class CompletionsRoutes:
+    """The handler of Completions."""
+
+    def __init__(self, setup: ApiSetup) -> None:
+        self._turns = setup.turns
+        self._max_bytes = setup.config.max_body_bytes
+        self._completions = Completions(FINGERPRINT)
+
+    async def create_completion(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/completions`: a turn for each choice of each prompt, streamed or as a
+        document."""
+        async with http_answer(self._turns, http, self._completions) as answer:
+            request = await read_request(http, self._max_bytes, self._completions.parse)
+
+            await answer.admit(request)
+            if request.stream:
+                return await answer.stream(request.renderer)
+            return await answer.document(request.collector)
+
+
+def _add_routes(setup: ApiSetup) -> None:
+    setup.app.router.add_post(PATH, CompletionsRoutes(setup).create_completion)
 
 
 API = Api(
@@ -34,5 +57,5 @@ API = Api(
             events=EVENTS,
         ),
     ),
-    mount=_mount,
+    add_routes=_add_routes,
 )

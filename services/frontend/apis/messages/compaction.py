@@ -6,7 +6,7 @@ with a `compaction` block, which stands for everything before it when the client
 `pause_after_compaction` the block is the whole answer.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.events import Finish, TurnEvent, Usage, blocks_of
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.context_edits import edit_of, invalid_edit
-from services.frontend.turns.shortening import request_summary
+from services.frontend.turns.compaction import request_summary
 
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000
@@ -37,7 +37,9 @@ class CompactEdit(Struct, frozen=True):
         """Whether a prompt is too large. `window`: the model's context window; 0: unknown."""
         if self.trigger is not None:
             return tokens > self.trigger
-        return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE if window else DEFAULT_TRIGGER)
+        if not window:
+            return tokens > DEFAULT_TRIGGER
+        return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE)
 
     def conversation_after(self, conversation: Conversation, summary: str) -> Conversation:
         """The conversation that the client's next request will have, with the block in place of the
@@ -68,17 +70,21 @@ def read_compact_edit(
     trigger = edit.trigger
     if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
         raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
-    instructions = (edit.instructions or "").strip() or None
     return CompactEdit(
-        trigger.value if trigger else None, bool(edit.pause_after_compaction), instructions, tools
+        trigger=None if trigger is None else trigger.value,
+        pause=bool(edit.pause_after_compaction),
+        instructions=(edit.instructions or "").strip() or None,
+        tools=tools,
     )
 
 
 def summary_of(events: Sequence[TurnEvent]) -> Compaction:
     """The text of a whole turn, without its reasoning, and the turn's usage."""
-    text = "\n".join(text for start, text, _ in blocks_of(events) if start.kind == "text")
+    texts = [text for start, text, _ in blocks_of(events) if start.kind == "text"]
+    summary = "\n".join(texts).strip()
     last = events[-1]
-    return Compaction(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
+    usage = last.usage if isinstance(last, Finish) else Usage()
+    return Compaction(summary or None, usage)
 
 
 def block_events(
@@ -90,7 +96,3 @@ def block_events(
         wire.ContentBlockDelta(0, wire.CompactionDelta(compaction.summary)),
         wire.ContentBlockStop(0),
     )
-
-
-Write = Callable[[Conversation], Awaitable[Sequence[TurnEvent]]]
-"""Runs a turn to its end. Raises TurnwireError."""

@@ -2,17 +2,17 @@
 (`context_management`). Pure.
 
 `clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts
-at a size of the prompt, and the answer reports the tokens that each edit cleared: `apply_edits`
+at a size of the prompt, and the answer reports the tokens that each edit cleared: `preparation`
 counts them, but only where an edit has something to clear. `compact_20260112` is in `compaction`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
+from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 
@@ -24,8 +24,8 @@ _DEFAULT_TURNS = 1
 _DEFAULT_USES = 3
 _DEFAULT_TRIGGER = wire.Threshold("input_tokens", 100_000)
 
-Count: TypeAlias = Callable[[Conversation], Awaitable[int]]
-"""Counts the tokens of a conversation's prompt. Raises TurnwireError."""
+ClearedInputs: TypeAlias = bool | list[str] | None
+"""The tools with arguments that are cleared, too: all of them, those with these names, or none."""
 
 
 class Edits(Struct, frozen=True):
@@ -41,10 +41,16 @@ class Edits(Struct, frozen=True):
     original_tokens: int | None = None
     """The tokens of the prompt without the edits; None where there was nothing to clear."""
 
+    def with_applied(self, type: str, **cleared: int) -> "Edits":
+        """Returns the edits with one more that cleared something."""
+        return replace(self, applied=[*self.applied, {"type": type, **cleared}])
+
 
 def edit_of(management: wire.ContextManagement | None, type: str) -> wire.ContextEdit | None:
     """The edit of a type in a request, if it has one. Raises Invalid for several."""
-    edits = [edit for edit in (management.edits if management else None) or () if edit.type == type]
+    if management is None:
+        return None
+    edits = [edit for edit in management.edits or () if edit.type == type]
     if len(edits) > 1:
         raise Invalid(
             f"context_management.edits: '{type}' may be set only once",
@@ -57,7 +63,7 @@ def thinking_turns(management: wire.ContextManagement | None) -> int | str | Non
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises
     Invalid."""
     edit = edit_of(management, CLEAR_THINKING)
-    return _kept(edit.keep) if edit else None
+    return None if edit is None else _kept_turns(edit.keep)
 
 
 def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
@@ -79,99 +85,102 @@ def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], 
 
     A tool loop, from one message of the user to the next, counts as one turn.
     """
-    out: list[Message] = []
-    turns, thought = 0, False
+    remaining: list[Message] = []
+    turns = 0
+    is_counted = False
+    """The current turn has thinking, and is counted in `turns`."""
     for message in reversed(messages):
         if message.role == "user":
-            thought = False
-        if message.role != "assistant" or not any(
-            isinstance(part, Reasoning) for part in message.parts
-        ):
-            out.append(message)
+            is_counted = False
+        if message.role != "assistant" or not _has_reasoning(message):
+            remaining.append(message)
             continue
-        if not thought:
-            turns, thought = turns + 1, True
+        if not is_counted:
+            turns += 1
+            is_counted = True
         if turns <= kept:
-            out.append(message)
+            remaining.append(message)
             continue
         parts = [part for part in message.parts if not isinstance(part, Reasoning)]
         if parts:
-            out.append(replace(message, parts=parts))
-    return out[::-1], max(turns - kept, 0)
+            remaining.append(replace(message, parts=parts))
+    return remaining[::-1], max(turns - kept, 0)
 
 
-async def apply_edits(
-    conversation: Conversation, edits: Edits, count: Count
-) -> tuple[Conversation, Edits]:
-    """Returns the conversation as the model sees it, and the edits with what they cleared. Raises
-    as `count`."""
-    tokens = None
-    if edits.before is not None:
-        original = await count(replace(conversation, messages=edits.before))
-        tokens = await count(conversation)
-        cleared = {
-            "cleared_thinking_turns": edits.thinking_turns,
-            "cleared_input_tokens": max(original - tokens, 0),
-        }
-        edits = replace(
-            edits, applied=[{"type": CLEAR_THINKING, **cleared}], original_tokens=original
-        )
-    edit = edits.tools
-    if edit is None:
-        return conversation, edits
-    trigger = edit.trigger or _DEFAULT_TRIGGER
-    messages, uses = _without_tools(conversation.messages, edit)
-    if not uses or (
-        trigger.type == "tool_uses" and _tool_uses(conversation.messages) <= trigger.value
-    ):
-        return conversation, edits
-    if tokens is None:
-        tokens = await count(conversation)
-        edits = replace(edits, original_tokens=tokens)
-    if trigger.type == "input_tokens" and tokens <= trigger.value:
-        return conversation, edits
-    edited = replace(conversation, messages=messages)
-    saved = tokens - await count(edited)
-    if saved < (edit.clear_at_least.value if edit.clear_at_least is not None else 0):
-        return conversation, edits
-    cleared = {"cleared_tool_uses": uses, "cleared_input_tokens": max(saved, 0)}
-    return edited, replace(edits, applied=[*edits.applied, {"type": CLEAR_TOOLS, **cleared}])
+def trigger_of(edit: wire.ContextEdit) -> wire.Threshold:
+    """The size from which tool uses are cleared."""
+    return edit.trigger or _DEFAULT_TRIGGER
 
 
-def _tool_uses(messages: list[Message]) -> int:
-    return sum(isinstance(part, Call) for message in messages for part in message.parts)
+def least_of(edit: wire.ContextEdit) -> int:
+    """The fewest tokens for which tool uses are cleared."""
+    return 0 if edit.clear_at_least is None else edit.clear_at_least.value
 
 
-def _without_tools(messages: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
+def exceeds_uses(messages: list[Message], trigger: wire.Threshold) -> bool:
+    """Whether a conversation has more tool uses than a trigger of that kind allows; True for a
+    trigger of another kind."""
+    return trigger.type != "tool_uses" or len([*_calls(messages)]) > trigger.value
+
+
+def clear_tool_uses(messages: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
     """The messages with the older results replaced, and the number of tool uses that this clears."""
-    calls = [part for message in messages for part in message.parts if isinstance(part, Call)]
-    answered = {
-        part.call_id for message in messages for part in message.parts if isinstance(part, Result)
-    }
-    end = max(len(calls) - _kept_uses(edit), 0)
-    excluded = set(edit.exclude_tools or ())
-    old = {call.call_id for call in calls[:end]} - {call.call_id for call in calls[end:]}
-    cleared = {
-        call.call_id
-        for call in calls
-        if call.call_id in old & answered and call.name not in excluded
-    }
-    inputs = edit.clear_tool_inputs
-
-    def edit_part(part: Any) -> Any:
-        if isinstance(part, Result) and part.call_id in cleared:
-            return replace(part, parts=[Text(CLEARED)])
-        if isinstance(part, Call) and part.call_id in cleared and inputs:
-            return replace(part, arguments="{}") if inputs is True or part.name in inputs else part
-        return part
-
+    cleared = _cleared_calls(messages, edit)
     changed = [
-        replace(message, parts=[edit_part(part) for part in message.parts])
+        _clear_parts(message, cleared, edit.clear_tool_inputs)
         if message.role in ("tool", "assistant")
         else message
         for message in messages
     ]
     return changed, len(cleared)
+
+
+def invalid_edit(type: str, field: str, reason: str) -> Invalid:
+    """The error for a field of an edit."""
+    place = f"context_management.edits.{type}.{field}"
+    return Invalid(f"{place}: {reason}", param=place)
+
+
+def _has_reasoning(message: Message) -> bool:
+    return any(isinstance(part, Reasoning) for part in message.parts)
+
+
+def _parts(messages: list[Message]) -> Iterator[Part]:
+    for message in messages:
+        yield from message.parts
+
+
+def _calls(messages: list[Message]) -> Iterator[Call]:
+    for part in _parts(messages):
+        if isinstance(part, Call):
+            yield part
+
+
+def _cleared_calls(messages: list[Message], edit: wire.ContextEdit) -> set[str]:
+    """The ids of the calls that are cleared: the older ones that have a result."""
+    calls = [*_calls(messages)]
+    first_kept = max(len(calls) - _kept_uses(edit), 0)
+    kept = {call.call_id for call in calls[first_kept:]}
+    answered = {part.call_id for part in _parts(messages) if isinstance(part, Result)}
+    excluded = set(edit.exclude_tools or ())
+    old = {call.call_id for call in calls[:first_kept] if call.name not in excluded}
+    return (old - kept) & answered
+
+
+def _clear_parts(message: Message, cleared: set[str], inputs: ClearedInputs) -> Message:
+    return replace(message, parts=[_clear_part(part, cleared, inputs) for part in message.parts])
+
+
+def _clear_part(part: Part, cleared: set[str], inputs: ClearedInputs) -> Part:
+    if isinstance(part, Result) and part.call_id in cleared:
+        return replace(part, parts=[Text(CLEARED)])
+    if isinstance(part, Call) and part.call_id in cleared and _clears_input(part, inputs):
+        return replace(part, arguments="{}")
+    return part
+
+
+def _clears_input(call: Call, inputs: ClearedInputs) -> bool:
+    return call.name in inputs if isinstance(inputs, list) else bool(inputs)
 
 
 def _kept_uses(edit: wire.ContextEdit) -> int:
@@ -183,7 +192,7 @@ def _kept_uses(edit: wire.ContextEdit) -> int:
     return uses
 
 
-def _kept(keep: Any) -> int | str:
+def _kept_turns(keep: Any) -> int | str:
     if keep is None:
         return _DEFAULT_TURNS
     if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
@@ -198,11 +207,9 @@ def _kept(keep: Any) -> int | str:
 
 def _number(keep: Any, type: str) -> int | None:
     """The number of `{"type": …, "value": …}`; None for any other value."""
-    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == type else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def invalid_edit(type: str, field: str, reason: str) -> Invalid:
-    """The error for a field of an edit."""
-    place = f"context_management.edits.{type}.{field}"
-    return Invalid(f"{place}: {reason}", param=place)
+    if not isinstance(keep, dict) or keep.get("type") != type:
+        return None
+    value = keep.get("value")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    return value

@@ -6,7 +6,7 @@ answer are refused (threads, containers, MCP servers, files); unknown fields are
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -15,13 +15,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
-from services.frontend.apis.messages.compaction import (
-    CompactEdit,
-    Compaction,
-    Write,
-    read_compact_edit,
-    summary_of,
-)
+from services.frontend.apis.messages.compaction import CompactEdit, Compaction, read_compact_edit
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import (
@@ -53,11 +47,12 @@ class MessagesRequest(Struct, frozen=True):
     edits: context_edits.Edits | None = None
     """None where the request has no `context_management`; the answer has none then."""
     compact: CompactEdit | None = None
-    """The edit that `compact` is to apply."""
+    """The edit that `preparation.compact` applies."""
     compaction: Compaction | None = None
     """The compaction at the beginning of the answer."""
     pausing: bool = False
     """The answer is only the compaction: the conversation requests a summary."""
+    choices: ClassVar[int] = 1
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -152,36 +147,6 @@ def parse(
     return MessagesRequest(
         conversation, bool(request.stream), declared.dropped, edits, compact_edit
     )
-
-
-async def apply_context_edits(ask: MessagesRequest, count: context_edits.Count) -> MessagesRequest:
-    """The request with its context edits applied. Raises as `count`."""
-    if ask.edits is None:
-        return ask
-    conversation, edits = await context_edits.apply_edits(ask.conversation, ask.edits, count)
-    return replace(ask, conversation=conversation, edits=edits)
-
-
-async def compact(
-    ask: MessagesRequest, count: context_edits.Count, window: int, write: Write
-) -> MessagesRequest:
-    """The request after compaction, if it needs one. `window`: the model's context window; `write`:
-    runs the summary's turn.
-
-    Raises as `count` and `write`.
-    """
-    edit, conversation = ask.compact, ask.conversation
-    # The answer continues a last message of the assistant, which a compaction would remove.
-    if edit is None or not conversation.messages or conversation.messages[-1].role == "assistant":
-        return ask
-    if not edit.applies(await count(conversation), window):
-        return ask
-    if edit.pause:
-        return replace(ask, conversation=edit.request(conversation), pausing=True)
-    compaction = summary_of(await write(edit.request(conversation)))
-    if compaction.summary is not None:
-        conversation = edit.conversation_after(conversation, compaction.summary)
-    return replace(ask, conversation=conversation, compaction=compaction)
 
 
 def _refuse(request: wire.Body) -> None:

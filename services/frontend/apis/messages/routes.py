@@ -1,17 +1,15 @@
 """The operations of the Messages API."""
 
-from functools import partial
+from aiohttp import web
 
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
-from services.frontend.apis.messages.request import (
-    Messages,
-    MessagesRequest,
-    apply_context_edits,
-    compact,
-)
-from services.frontend.apis.shared.mount import Api, Mount, Operation
-from services.frontend.http.middleware import RequestContext
+from services.frontend.apis.messages.preparation import apply_context_edits, compact
+from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
+from services.frontend.apis.shared.http_answer import http_answer, read_request
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.turns.turn_service import RequestModel
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -47,25 +45,51 @@ _EXAMPLE = {
     "tools": [{"name": "get_weather", "description": "Current weather.", "input_schema": _SCHEMA}],
     "thinking": {"type": "adaptive"},
 }
-_EVENTS = "^(message_(start|delta|stop)|content_block_(start|delta|stop)|ping|error|tool_call_dispatch|reasoning_dispatch)$"
+_EVENT_NAMES = (
+    "message_(start|delta|stop)",
+    "content_block_(start|delta|stop)",
+    "ping",
+    "error",
+    "tool_call_dispatch",
+    "reasoning_dispatch",
+)
+_EVENTS = f"^({'|'.join(_EVENT_NAMES)})$"
 
 
-def _mount(mount: Mount) -> None:
-    messages, runner = Messages(mount.config.served_tools), mount.runner
+class MessagesRoutes:
+    """The handlers of the Messages API."""
 
-    async def prepare(ask: MessagesRequest, context: RequestContext) -> MessagesRequest:
-        return await apply_context_edits(ask, partial(runner.count, context=context))
+    def __init__(self, setup: ApiSetup) -> None:
+        self._turns = setup.turns
+        self._max_bytes = setup.config.max_body_bytes
+        self._messages = Messages(setup.config.served_tools)
 
-    async def prepare_turn(ask: MessagesRequest, context: RequestContext) -> MessagesRequest:
-        ask = await prepare(ask, context)
-        if ask.compact is None:
-            return ask
-        window = runner.model(ask.conversation, context).max_model_len
-        write = partial(runner.read, context=context, dialect=messages.name)
-        return await compact(ask, partial(runner.count, context=context), window, write)
+    async def create_message(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/messages`: one turn, streamed or as a document."""
+        async with http_answer(self._turns, http, self._messages) as answer:
+            request = await read_request(http, self._max_bytes, self._messages.parse)
+            request = await apply_context_edits(request, answer.model)
+            request = await compact(request, answer.model)
 
-    mount.add_turns(PATH, messages, prepare_turn)
-    mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)
+            await answer.admit(request)
+            if request.stream:
+                return await answer.stream(request.renderer)
+            return await answer.document(request.collector)
+
+    async def count_tokens(self, http: web.Request) -> web.Response:
+        """`POST /v1/messages/count_tokens`: the exact size of a message's prompt."""
+        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        request = await read_request(http, self._max_bytes, self._messages.parse_count)
+        request = await apply_context_edits(request, model)
+
+        tokens = await model.count_for_client(request.conversation)
+        return json_response(self._messages.count_body(request, tokens))
+
+
+def _add_routes(setup: ApiSetup) -> None:
+    routes = MessagesRoutes(setup)
+    setup.app.router.add_post(PATH, routes.create_message)
+    setup.app.router.add_post(COUNT_PATH, routes.count_tokens)
 
 
 API = Api(
@@ -92,6 +116,6 @@ API = Api(
             answer=wire.Tokens,
         ),
     ),
-    mount=_mount,
+    add_routes=_add_routes,
     enabled=lambda config: config.enable_anthropic_api,
 )

@@ -17,7 +17,7 @@ from services.frontend.apis.models.codex_profile import (
     profiles_of,
 )
 from services.frontend.apis.models.documents import Named, entry, listing, names
-from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.admission import Admission
@@ -167,12 +167,12 @@ def _etag_of(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=12).hexdigest()
 
 
-def _mount(mount: Mount) -> None:
-    routes = ModelRoutes(mount.config, mount.runner.admission)
-    mount.app.router.add_get("/v1/models", routes.list)
-    mount.app.router.add_get("/v1/models/{id:.+}", routes.retrieve)
-    mount.app.router.add_get(CODEX_PATH, routes.codex)
-    mount.app.on_response_prepare.append(routes.add_etag)
+def _add_routes(setup: ApiSetup) -> None:
+    routes = ModelRoutes(setup.config, setup.turns.admission)
+    setup.app.router.add_get("/v1/models", routes.list)
+    setup.app.router.add_get("/v1/models/{id:.+}", routes.retrieve)
+    setup.app.router.add_get(CODEX_PATH, routes.codex)
+    setup.app.on_response_prepare.append(routes.add_etag)
 
 
 API = Api(
@@ -199,5 +199,5 @@ API = Api(
             cached=True,
         ),
     ),
-    mount=_mount,
+    add_routes=_add_routes,
 )

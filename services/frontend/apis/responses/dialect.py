@@ -2,6 +2,7 @@
 except for a memo of tools."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -28,8 +29,8 @@ from services.frontend.apis.responses.request.body import (
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
+from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import AnswerInfo, Dialect
-from services.frontend.turns.shortening import request_summary
 from services.runtime.memo import Memo
 
 
@@ -46,6 +47,7 @@ class ResponsesTurn(Struct, frozen=True):
     """Set where the answer is a compaction item: seals the model's summary."""
     user_messages: Sequence[Raw] | None = None
     """Set for POST /v1/responses/compact: the messages that its document repeats."""
+    choices: ClassVar[int] = 1
 
     @property
     def conversations(self) -> Sequence[Conversation]:

@@ -5,7 +5,7 @@ from functools import partial
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
-from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
 
 _response = partial(Operation, id="The id of a response.")
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -32,11 +32,11 @@ _FOLLOW = (
 _ONE, _INPUT = f"{PATH}/{{id}}", f"{PATH}/{{id}}/input_items"
 
 
-def _mount(mount: Mount) -> None:
-    server = ResponsesServer(mount)
-    mount.app[RESPONSES] = server
-    mount.app.on_shutdown.append(server.close)
-    server.add_to(mount.app.router)
+def _add_routes(setup: ApiSetup) -> None:
+    server = ResponsesServer(setup)
+    setup.app[RESPONSES] = server
+    setup.app.on_shutdown.append(server.close)
+    server.add_to(setup.app.router)
 
 
 API = Api(
@@ -81,5 +81,5 @@ API = Api(
         _response(_INPUT, "List the input of a response", "get", answer=wire.Items, query=_PAGE),
     ),
     parts=wire.OUTPUT_ITEMS,
-    mount=_mount,
+    add_routes=_add_routes,
 )

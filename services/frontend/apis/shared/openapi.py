@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from services.frontend.apis.shared.api import Api, Operation
 from services.frontend.apis.shared.decode import tags_of
-from services.frontend.apis.shared.mount import Api, Operation
 from services.frontend.http.errors import ErrorFormat
 
 REASONS = {

@@ -5,23 +5,23 @@ cancel.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 from aiohttp import web
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder, unpack_events
+from services.frontend.apis.responses.state.keep import AcceptedRequest, unpack_events
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
-from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter, run_turn
+from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter
-from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.turn_service import RequestModel
 from services.runtime.config import FrontendConfig
 
 RETRY_AFTER_S = 5.0
@@ -30,13 +30,11 @@ POLL_S = 0.5
 Events = AsyncIterator[Sequence[bytes]]
 
 
-class Job:
+class Job(RunningResponse):
     """A background response that has not ended."""
 
-    def __init__(self, accepted: AcceptedRequest, reply: AnswerInfo) -> None:
-        self.accepted = accepted
-        self.id = response_id(reply.turn)
-        self.renderer = Recorder(accepted.ask.renderer(reply))
+    def __init__(self, accepted: AcceptedRequest, model: RequestModel) -> None:
+        super().__init__(accepted, model)
         self.payloads: list[bytes] = []
         """The events so far, each at the index of its sequence number."""
         self.ended: StoredResponse | None = None
@@ -46,16 +44,20 @@ class Job:
         """Set when the job starts."""
         self._changed = asyncio.Event()
 
+    def __repr__(self) -> str:
+        return f"<background {self.id} {self.status}, {len(self.payloads)} events>"
+
     @property
     def status(self) -> wire.Status:
         """The status that clients see."""
-        state = self.renderer.stream.state
+        state = self.recorder.stream.state
         return state.status if state.ended or self.running else "queued"
 
     def document(self) -> wire.Answer:
         """The Response object at this moment."""
-        return self.renderer.stream.state.document(self.status)
+        return self.recorder.stream.state.document(self.status)
 
+    @override
     def emit(self, rendered: bytes) -> None:
         """Adds the next part of the response's stream."""
         self.payloads += payloads(rendered)
@@ -71,7 +73,8 @@ class Job:
         ended."""
         at = after + 1
         while True:
-            changed, fresh = self._changed, self.payloads[at:]
+            changed = self._changed
+            fresh = self.payloads[at:]
             if fresh:
                 at += len(fresh)
                 yield fresh
@@ -104,7 +107,7 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, context: RequestContext) -> Job:
+    def start(self, accepted: AcceptedRequest, model: RequestModel) -> Job:
         """Starts a response. Raises RateLimited where too many wait or the caller has too many
         requests open, Unavailable while the server shuts down, and NotFound where the model is not
         served."""
@@ -112,23 +115,19 @@ class Background:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         if len(self._jobs) >= self._limit:
             raise RateLimited(
-                f"There are {self._limit} background responses at work or waiting. Please try again later.",
+                f"There are {self._limit} background responses at work or waiting. "
+                "Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, self._turns.reply(context, accepted.ask.conversation))
-        open_request = contextlib.ExitStack()
-        open_request.enter_context(context.open_request())
+        job = Job(accepted, model)
+        open_request = ExitStack()
+        open_request.enter_context(model.context.open_request())
         self._jobs[job.id] = job
         self._keep(job, owner=self._owner)
-        job.task = asyncio.create_task(self._work(job, context), name=f"background {job.id}")
-
-        def ended(_task: asyncio.Task[None]) -> None:
-            open_request.close()
-            self._store_end(job)
-
+        job.task = asyncio.create_task(self._work(job), name=f"background {job.id}")
         # A callback, not the task itself: a task that is cancelled before its first step never
         # runs.
-        job.task.add_done_callback(ended)
+        job.task.add_done_callback(partial(self._end, job, open_request))
         return job
 
     def find(self, id: str, tenant: str | None) -> Job | None:
@@ -159,42 +158,42 @@ class Background:
             job.task.cancel()
         await self.drain()
 
-    async def _work(self, job: Job, context: RequestContext) -> None:
+    async def _work(self, job: Job) -> None:
         try:
             async with self._slots:
                 job.running = True
                 self._keep(job, owner=self._owner)
-                ask = job.accepted.ask
-                await run_turn(self._turns, ask, job.renderer, context, Emitter(job.emit))
+                await job.make()
         except TurnwireError as error:
             self._fail(job, error.info)
         except Exception as error:
             # Nothing awaits this task: an unexpected error must be logged and end the response.
-            self._turns.log.exception("responses.background_failed", request=context.request_id)
+            self._turns.log.exception("responses.background_failed", request=job.request_id)
             self._fail(job, unexpected(error))
 
-    def _store_end(self, job: Job) -> None:
-        """Stores the final state of a response, whether its task returned, failed or was cancelled."""
+    def _end(self, job: Job, open_request: ExitStack, _task: "asyncio.Task[None]") -> None:
+        """Ends a response, whether its task returned, failed or was cancelled."""
+        open_request.close()
         if job.task.cancelled() and not job.cancelled:
             self._fail(job, Unavailable("This server was shut down.").info)
-        running = job.status not in ENDED
-        if running and job.payloads:
-            job.emit(job.renderer.break_off())
-        job.ended = self._keep(job, status="cancelled" if running else None)
+        is_unfinished = job.status not in ENDED
+        if is_unfinished and job.payloads:
+            job.emit(job.recorder.break_off())
+        job.ended = self._keep(job, status="cancelled" if is_unfinished else None)
         del self._jobs[job.id]
         job.wake()
 
     def _fail(self, job: Job, info: ErrorInfo) -> None:
         if not job.payloads:
-            job.emit(job.renderer.start([NOT_STARTED]))
-        job.emit(job.renderer.error(info))
+            job.emit(job.recorder.start([NOT_STARTED]))
+        job.emit(job.recorder.error(info))
 
     def _keep(
         self, job: Job, *, status: wire.Status | None = None, owner: str = ""
     ) -> StoredResponse:
-        recording = b"" if owner else job.renderer.recording()
+        recording = b"" if owner else job.recorder.recording()
         record = job.accepted.record(
-            job.renderer.stream, recording, status=status or job.status, owner=owner
+            job.recorder.stream, recording, status=status or job.status, owner=owner
         )
         self._store.put(record)
         return record

@@ -1,14 +1,16 @@
 """Accepts requests: completes the input, converts it to a conversation, and compacts the
 conversation if necessary."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.events import Usage
-from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
 from services.frontend.apis.responses.state.compaction import (
@@ -19,31 +21,28 @@ from services.frontend.apis.responses.state.compaction import (
 )
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
+from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.bodies import is_large, run_in_thread_if
-from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.turn_runner import TurnRunner
-
-SealerOf = Callable[[str, RequestContext], TextSealer]
-"""Returns the sealer for a model, by the name in the request, and for the request's tenant."""
+from services.frontend.turns.turn_service import RequestModel, TurnService
 
 
 class Intake:
     """Accepts requests."""
 
     def __init__(
-        self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, turns: TurnRunner
+        self, dialect: Responses, store: MemoryStore, sealers: Sealers, turns: TurnService
     ) -> None:
         self.dialect = dialect
         self.store = store
         self.turns = turns
-        self._sealer_of = sealer_of
+        self._sealers = sealers
 
     async def accept(
         self,
         request: ResponsesRequest,
         headers: Mapping[str, str],
-        context: RequestContext,
+        model: RequestModel,
         *,
         store: MemoryStore | None = None,
         compacting: bool = False,
@@ -53,45 +52,92 @@ class Intake:
         Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
         where a store does not answer.
         """
+        context = model.context
+        reader = self._reader(request, headers, model)
         whole = await expand(request, self.store if store is None else store, context.tenant)
-        own, large = whole.own(), _is_large(whole)
-        understand = partial(
-            self.dialect.understand, headers=headers, sealer=self._sealer_of(request.model, context)
-        )
-
-        def understood() -> AcceptedRequest:
-            ask = replace(understand(whole, compacting=compacting), request=own)
-            accepted = AcceptedRequest(ask, context.id, context.tenant)
+        large = _is_large(whole)
+        turn = await reader.read(whole, in_thread=large, compacting=compacting)
+        accepted = AcceptedRequest(replace(turn, request=whole.own()), context.id, context.tenant)
+        if large and request.store:
             # A small input is prepared for the store after the answer, when no client waits.
-            if large and request.store:
-                _ = accepted.items
-            return accepted
+            await asyncio.to_thread(lambda: accepted.items)
 
-        accepted = await run_in_thread_if(large, understood)
-        if accepted.ask.sealer is not None:
-            items = [*whole.items[: whole.earlier], *accepted.items]
+        if turn.sealer is not None:  # the answer is a summary
+            items = _all_items(accepted, whole)
             accepted.compacted = instructions(items)
             if compacting:
-                accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
-            return accepted
-        if not await exceeds_threshold(own, accepted.ask.conversation, self.turns, context):
-            return accepted
-        items = [*whole.items[: whole.earlier], *accepted.items]
-        summary = await summarize(own.with_items(items), understand, self.turns, context)
-        accepted.compacted = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
-        ask = understand(own.with_items(accepted.compacted))
-        shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())
-        accepted.ask = replace(ask, request=own, notes=accepted.ask.notes, shape=shape)
+                accepted.turn = replace(accepted.turn, user_messages=user_messages(items))
+        elif await exceeds_threshold(request, turn.conversation, model):
+            await _compact_before(accepted, whole, reader, model)
         return accepted
 
     async def prompt(
-        self, request: ResponsesRequest, headers: Mapping[str, str], context: RequestContext
+        self, request: ResponsesRequest, headers: Mapping[str, str], model: RequestModel
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
-        whole = await expand(request, self.store, context.tenant)
-        sealer = self._sealer_of(request.model, context)
-        understand = partial(self.dialect.understand, whole, headers, sealer=sealer, counting=True)
-        return (await run_in_thread_if(_is_large(whole), understand)).conversation
+        reader = self._reader(request, headers, model)
+        whole = await expand(request, self.store, model.context.tenant)
+        turn = await reader.read(whole, in_thread=_is_large(whole), counting=True)
+        return turn.conversation
+
+    def _reader(
+        self, request: ResponsesRequest, headers: Mapping[str, str], model: RequestModel
+    ) -> "_RequestReader":
+        return _RequestReader(self.dialect, headers, self._sealers.sealer(request.model, model))
+
+
+@dataclass(frozen=True)
+class _RequestReader:
+    """Converts the inputs of one request: the client's, and those that a compaction makes of it."""
+
+    dialect: Responses
+    headers: Mapping[str, str]
+    sealer: TextSealer
+
+    async def read(
+        self,
+        request: ResponsesRequest,
+        *,
+        in_thread: bool,
+        counting: bool = False,
+        compacting: bool = False,
+    ) -> ResponsesTurn:
+        """Converts a request. Raises as `Responses.understand`."""
+        return await run_in_thread_if(
+            in_thread,
+            lambda: self.dialect.understand(
+                request,
+                self.headers,
+                sealer=self.sealer,
+                counting=counting,
+                compacting=compacting,
+            ),
+        )
+
+
+async def _compact_before(
+    accepted: AcceptedRequest, whole: ResponsesRequest, reader: _RequestReader, model: RequestModel
+) -> None:
+    """Replaces the conversation by a summary before it is answered. Raises TurnwireError."""
+    items = _all_items(accepted, whole)
+    own = accepted.turn.request
+    summary_request = own.with_items(items)
+    summary_turn = await reader.read(
+        summary_request, in_thread=_is_large(summary_request), compacting=True
+    )
+    summary = await summarize(summary_turn, model)
+
+    last_question = user_messages(items)[-1:]
+    accepted.compacted = [*instructions(items), *summary.items, *last_question]
+    turn = await reader.read(own.with_items(accepted.compacted), in_thread=False)
+    shape = replace(turn.shape, before=summary.items, spent=summary.usage or Usage())
+    accepted.turn = replace(turn, request=own, notes=accepted.turn.notes, shape=shape)
+
+
+def _all_items(accepted: AcceptedRequest, whole: ResponsesRequest) -> list[Raw]:
+    """The items of the responses that a request continues, and its own, each with an id."""
+    earlier = whole.items[: whole.earlier]
+    return [*earlier, *accepted.items]
 
 
 def _is_large(request: ResponsesRequest) -> bool:

@@ -7,16 +7,19 @@ from functools import cached_property
 import msgspec
 import zstandard
 from msgspec import Raw
+from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo
-from schemas.events import Prepared, TurnEvent
+from schemas.events import Failed, Finish, Prepared, TurnEvent
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import ResponsesTurn
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.turns.interfaces import Renderer
+from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.turns.interfaces import AnswerInfo, Renderer
+from services.runtime.observability.telemetry import FilteringBoundLogger
 
 _CHUNK_BYTES = 64 * 1024
 """The most bytes that a recording keeps uncompressed."""
@@ -27,9 +30,8 @@ class EventPacker:
     less."""
 
     def __init__(self) -> None:
-        self._packed = (
-            bytearray()
-        )  # a copy: the buffer of each result of zstandard keeps its uncompressed size
+        # A copy, because each result of zstandard keeps a buffer of its uncompressed size.
+        self._packed = bytearray()
         self._pending: list[bytes] = []
         self._pending_bytes = 0
 
@@ -52,6 +54,14 @@ class EventPacker:
         self._pending_bytes = 0
 
 
+class NoPacker(EventPacker):
+    """Keeps nothing, of a response that is not stored."""
+
+    @override
+    def add(self, data: bytes) -> None:
+        pass
+
+
 def unpack_events(packed: bytes) -> bytes:
     """The stream that an `EventPacker` compressed."""
     with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
@@ -61,9 +71,9 @@ def unpack_events(packed: bytes) -> bytes:
 class Recorder(Renderer):
     """Renders a stream and keeps a compressed copy of it."""
 
-    def __init__(self, stream: ResponsesStream) -> None:
+    def __init__(self, stream: ResponsesStream, packer: EventPacker) -> None:
         self.stream = stream
-        self._packer = EventPacker()
+        self._packer = packer
 
     @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -95,8 +105,9 @@ class Recorder(Renderer):
 class AcceptedRequest:
     """A converted request, with the data for storing its response."""
 
-    ask: ResponsesTurn
-    turn: str
+    turn: ResponsesTurn
+    id: str
+    """The turn's id."""
     tenant: str | None
     compacted: list[Raw] | None = None
     """Set where the context was compacted: the items that replace everything before the turn's own
@@ -105,7 +116,18 @@ class AcceptedRequest:
     @cached_property
     def items(self) -> list[Raw]:
         """The items of the request's own input, each with an id."""
-        return stored_items(self.ask.request, self.turn)
+        return stored_items(self.turn.request, self.id)
+
+    def without_input(self) -> "AcceptedRequest":
+        """Returns the request of a response that is not stored: without its items, which would keep
+        the bytes of the whole request in memory."""
+        turn = replace(self.turn, request=self.turn.request.without_input())
+        return AcceptedRequest(turn, self.id, self.tenant)
+
+    def recorder(self, answer: AnswerInfo) -> Recorder:
+        """Returns a renderer that records its stream if the response is stored."""
+        packer = EventPacker() if self.turn.request.store else NoPacker()
+        return Recorder(self.turn.renderer(answer), packer)
 
     def record(
         self,
@@ -122,8 +144,9 @@ class AcceptedRequest:
             status: overrides the status of the stream.
             owner: the process in which the response still runs.
         """
-        body, output = self.ask.request.body, list(stream.state.items)
+        body = self.turn.request.body
         document = stream.state.document(status)
+        output = list(stream.state.items)
         return StoredResponse(
             id=document.id,
             created=document.created_at,
@@ -135,8 +158,43 @@ class AcceptedRequest:
             output=output,
             events=recording,
             background=bool(body.background),
-            context=None
-            if self.compacted is None
-            else [*self.compacted, *output[len(self.ask.shape.before) :]],
+            context=self._context(output),
             owner=owner,
         )
+
+    def _context(self, output: list[Raw]) -> list[Raw] | None:
+        """The items with which a chain starts at this response; None if it was not compacted."""
+        if self.compacted is None:
+            return None
+        summary_items = len(self.turn.shape.before)
+        return [*self.compacted, *output[summary_items:]]
+
+
+class StoredStream(Recorder):
+    """Renders the stream of an HTTP answer, and stores the response when its turn has ended: before
+    the client gets the end, because its next request may continue this response."""
+
+    def __init__(
+        self,
+        stream: ResponsesStream,
+        accepted: AcceptedRequest,
+        store: MemoryStore,
+        log: FilteringBoundLogger,
+    ) -> None:
+        super().__init__(stream, EventPacker())
+        self._accepted = accepted
+        self._store = store
+        self._log = log
+
+    @override
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        rendered = super().events(events, choice)
+        if isinstance(events[-1], Finish | Failed):
+            self._keep()
+        return rendered
+
+    def _keep(self) -> None:
+        try:
+            self._store.put(self._accepted.record(self.stream, self.recording()))
+        except Exception:  # the client must still get the end of its answer
+            self._log.exception("turn.end_failed")

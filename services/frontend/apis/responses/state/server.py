@@ -3,23 +3,17 @@
 import asyncio
 import time
 from contextlib import suppress
-from functools import cached_property
 
 import msgspec
 from aiohttp import web
 from msgspec import Raw
-from msgspec.structs import replace
-from typing_extensions import override
 
-from schemas.control import ModelCard, ResponseCancelled, ResponseDeleted, ResponseNotice
-from schemas.conversation import Conversation
-from schemas.errors import ContextOverflow, Invalid, TurnwireError
+from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
+from schemas.errors import Invalid, TurnwireError
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.errors import not_found
-from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.request.items import TextSealer
 from services.frontend.apis.responses.state.background import (
     Background,
     Job,
@@ -29,9 +23,9 @@ from services.frontend.apis.responses.state.background import (
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder
+from services.frontend.apis.responses.state.keep import AcceptedRequest, StoredStream
 from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.apis.responses.state.runner import truncate
+from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import (
     SHARING,
@@ -39,12 +33,11 @@ from services.frontend.apis.responses.state.store import (
     SharedStore,
     StoreLimits,
 )
-from services.frontend.apis.shared.mount import Mount, json_response
+from services.frontend.apis.shared.api import ApiSetup, json_response
+from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
-from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.turns.admission import Admission
-from services.frontend.turns.interfaces import Collector, ParsedRequest, Renderer
-from services.runtime.storage.seal import Sealer, TenantSealer
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.turns.turn_service import RequestModel
 
 PATH = "/v1/responses"
 CANCEL_POLLS = 20
@@ -54,77 +47,26 @@ SETTLE_S = 2.0
 """The time for the last writes to the bucket at shutdown."""
 
 
-class ModelSealer(TextSealer):
-    """Seals with a key derived from the name of the request's model. Raises NotFound on first use
-    if it is not served.
-
-    Items are opened while the conversation is read, before its session is known. So it opens what
-    any of the models sealed that share an alias: one of them has the session.
-    """
-
-    def __init__(self, admission: Admission, name: str, context: RequestContext) -> None:
-        """`name`: the model's name or alias in the request."""
-        self._admission = admission
-        self._name = name
-        self._context = context
-
-    @override
-    def seal(self, text: str) -> str:
-        return (self._own() or self._named)[0].seal(text)
-
-    @override
-    def open(self, blob: str) -> str | None:
-        texts = (sealer.open(blob) for sealer in [*self._own(), *self._named])
-        return next((text for text in texts if text is not None), None)
-
-    def _own(self) -> list[TenantSealer]:
-        """The sealer of the request's model, once that is looked up for the session."""
-        return [] if self._context.card is None else [self._of(self._context.card)]
-
-    @cached_property
-    def _named(self) -> list[TenantSealer]:
-        admission, caller = self._admission, self._context.caller
-        card = admission.resolve(self._name, caller)
-        others = [
-            other
-            for other in admission.models(caller)
-            if set(card.aliases).intersection(other.aliases)
-        ]
-        return [self._of(one) for one in [card, *others]]
-
-    def _of(self, card: ModelCard) -> TenantSealer:
-        return Sealer.load(None, card.name).of(self._context.tenant)
-
-
 class ResponsesServer:
     """The handlers of `/v1/responses`, and the state that they share."""
 
-    def __init__(self, mount: Mount) -> None:
+    def __init__(self, setup: ApiSetup) -> None:
         """Raises OSError where the sealing key cannot be read."""
-        config, admission = mount.config, mount.runner.admission
+        config = setup.config
         self.dialect = Responses(config.served_tools)
-        self._mount = mount
-        self._turns = mount.runner
-        self._sharing = mount.app.get(SHARING)
+        self._turns = setup.turns
+        self._sharing = setup.app.get(SHARING)
         limits = StoreLimits(
             config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
         )
         self.store = MemoryStore(limits, time.time)
+        owner = "here"
         if self._sharing is not None:
-            self.store = SharedStore(limits, time.time, self._sharing, mount.log)
-        common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
-
-        def sealer_of(model: str, context: RequestContext) -> TextSealer:
-            return (
-                common.of(context.tenant)
-                if common is not None
-                else ModelSealer(admission, model, context)
-            )
-
-        self._intake = Intake(self.dialect, self.store, sealer_of, mount.runner)
-        self.background = Background(
-            self._intake, owner="here" if self._sharing is None else self._sharing.id
-        )
+            self.store = SharedStore(limits, time.time, self._sharing, setup.log)
+            owner = self._sharing.id
+        sealers = Sealers(config.seal_key_file)
+        self._intake = Intake(self.dialect, self.store, sealers, setup.turns)
+        self.background = Background(self._intake, owner=owner)
         self.connections = Connections(self._intake)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -138,37 +80,22 @@ class ResponsesServer:
         router.add_post(f"{PATH}/{{id}}/cancel", self.cancel)
         router.add_get(f"{PATH}/{{id}}/input_items", self.input_items, allow_head=False)
 
-    async def create(self, request: web.Request) -> web.StreamResponse:
-        """Creates a response: whole, as a stream, or in the background."""
-        body = await self._decode(request)
-        if body.body.background:
-            return await self._start(request, body)
-        context = request[REQUEST_CONTEXT]
-        accepted: AcceptedRequest | None = None
+    async def create(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses`: a response, as a document, as a stream, or in the background."""
+        request = await self._decode(http)
+        if request.body.background:
+            return await self._create_in_background(http, request)
 
-        async def read() -> ParsedRequest:
-            nonlocal accepted, body
-            accepted = await self._intake.accept(body, request.headers, context)
-            if not body.store:
-                body = body.without_input()
-                accepted.ask = replace(accepted.ask, request=body)
-            return accepted.ask
+        async with http_answer(self._turns, http, self.dialect) as answer:
+            accepted = await self._intake.accept(request, http.headers, answer.model)
+            if not request.store:
+                request = request.without_input()
+                accepted = accepted.without_input()
 
-        def keep(answer: Renderer | Collector) -> None:
-            if accepted is None or not isinstance(answer, Recorder | ResponsesCollector):
-                return
-            recording = answer.recording() if isinstance(answer, Recorder) else b""
-            self.store.put(accepted.record(answer.stream, recording))
-
-        async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
-            if accepted is None:
-                raise overflow
-            return await truncate(self._turns, accepted.ask, context, conversation, overflow)
-
-        on_end, record = (keep, Recorder) if body.store else (None, None)
-        return await self._mount.serve(
-            request, self.dialect, read, on_end=on_end, shorten=shorten, wrap=record
-        )
+            await answer.admit(accepted.turn, may_shorten=accepted.turn.truncate)
+            if request.store:
+                return await self._send_stored(answer, accepted)
+            return await _send(answer, accepted.turn)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -233,47 +160,64 @@ class ResponsesServer:
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
-        body, context = await self._decode(request), request[REQUEST_CONTEXT]
-        conversation = await self._intake.prompt(body, request.headers, context)
-        tokens = await self._turns.count(conversation, context)
-        context.fields |= {"model": body.model, "prompt_tokens": tokens}
+        body = await self._decode(request)
+        model = RequestModel(self._turns, request[REQUEST_CONTEXT])
+        conversation = await self._intake.prompt(body, request.headers, model)
+        tokens = await model.count_for_client(conversation)
         return json_response(self.dialect.count_body(tokens))
 
-    async def compact(self, request: web.Request) -> web.StreamResponse:
-        """Compacts a conversation: its user messages and one sealed summary."""
-        body = await self._decode(request)
-        if body.body.input is None:
-            body.body.input = []  # optional here: an empty conversation is compacted too
+    async def compact(self, http: web.Request) -> web.StreamResponse:
+        """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
+        request = await self._decode(http)
+        if request.body.input is None:
+            request.body.input = []  # optional here: an empty conversation is compacted too
 
-        async def read() -> ResponsesTurn:
-            return (
-                await self._intake.accept(
-                    body, request.headers, request[REQUEST_CONTEXT], compacting=True
-                )
-            ).ask
+        async with http_answer(self._turns, http, self.dialect) as answer:
+            accepted = await self._intake.accept(
+                request, http.headers, answer.model, compacting=True
+            )
 
-        return await self._mount.serve(request, self.dialect, read)
+            await answer.admit(accepted.turn)
+            return await _send(answer, accepted.turn)
 
     async def _decode(self, request: web.Request) -> ResponsesRequest:
         try:
             data = await read_body(request, self._turns.config.max_body_bytes)
             return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data))
-        except TurnwireError as error:  # `Mount.serve` counts later refusals
+        except TurnwireError as error:  # `http_answer` counts later refusals
             seconds = asyncio.get_running_loop().time() - request[REQUEST_CONTEXT].started
             self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
-    async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
-        context = request[REQUEST_CONTEXT]
-        accepted = await self._intake.accept(body, request.headers, context)
-        conversation, turns = accepted.ask.conversation, self._turns
-        await turns.admission.admit(
-            conversation, context.caller, turns.model(conversation, context)
-        )  # else it would fail
-        await turns.report(accepted.ask, context)
-        job = self.background.start(accepted, context)
-        if body.body.stream:
-            return await send_events(request, job.follow(-1), self._turns.config)
+    async def _send_stored(
+        self, answer: HttpAnswer, accepted: AcceptedRequest
+    ) -> web.StreamResponse:
+        """Sends an answer that is stored before the client gets its end."""
+        turn = accepted.turn
+        if turn.stream:
+            log = self._turns.log
+            return await answer.stream(
+                lambda info: StoredStream(turn.renderer(info), accepted, self.store, log)
+            )
+        collector = await answer.collect(turn.collector)
+        document = collector.body()
+        self.store.put(accepted.record(collector.stream))
+        return json_response(document)
+
+    async def _create_in_background(
+        self, http: web.Request, request: ResponsesRequest
+    ) -> web.StreamResponse:
+        """Starts a response that the client polls or follows."""
+        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        accepted = await self._intake.accept(request, http.headers, model)
+        # A request that must be refused is refused now. The job admits it again when its time has
+        # come, because rights and stored images may have changed while it waited.
+        await model.admit(accepted.turn.conversation)
+        await model.report(accepted.turn)
+
+        job = self.background.start(accepted, model)
+        if request.body.stream:
+            return await send_events(http, job.follow(-1), self._turns.config)
         return json_response(msgspec.json.encode(job.document()))
 
     def _job(self, request: web.Request) -> Job | None:
@@ -310,6 +254,12 @@ class ResponsesServer:
         """Handler of the application's shutdown signal: ends running responses."""
         self.connections.drain()
         await self.background.end()
+
+
+async def _send(answer: HttpAnswer, turn: ResponsesTurn) -> web.StreamResponse:
+    if turn.stream:
+        return await answer.stream(turn.renderer)
+    return await answer.document(turn.collector)
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

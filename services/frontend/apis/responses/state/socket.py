@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from aiohttp import WSMsgType, web
 from cachetools import LRUCache
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.errors import (
     RETRY_AFTER_S,
@@ -32,16 +33,17 @@ from schemas.errors import (
 )
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.errors import FORMAT
-from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.keep import Recorder
-from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter, run_turn
+from services.frontend.apis.responses.state.keep import AcceptedRequest
+from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
+from services.frontend.turns.turn_service import RequestModel
 from services.runtime.config import FrontendConfig
 
 MAX_AGE_S = 60 * 60.0
@@ -126,7 +128,7 @@ class Socket:
             if envelope.type == "response.steer":
                 target = envelope.previous_response_id
                 lane = self._lane_of.get(target) if isinstance(target, str) else None
-                self._send([frames.steer_refused(envelope, self._steers)], lane)
+                self.send([frames.steer_refused(envelope, self._steers)], lane)
                 self._steers += 1
                 return
             lane = frames.lane_of(envelope)
@@ -187,48 +189,71 @@ class Socket:
             self.end(self._ending)
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
-        turns = self._intake.turns
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         context.caller = self._context.caller
-
-        def emit(rendered: bytes) -> None:
-            self._send(payloads(rendered), lane)
-
-        def keep() -> None:
-            # Before the client receives the end, because its next request may continue this
-            # response.
-            record = accepted.record(stream)
-            self._memory.put(record)
-            if isinstance(renderer, Recorder):
-                self._intake.store.put(replace(record, events=renderer.recording()))
-
+        model = RequestModel(self._intake.turns, context)
         accepted = await self._intake.accept(
-            request, self._request.headers, context, store=self._memory
+            request, self._request.headers, model, store=self._memory
         )
-        reply = turns.reply(context, accepted.ask.conversation)
+        response = LaneResponse(self, lane, accepted, model)
         if lane is not None:
-            self._lane_of[response_id(reply.turn)] = lane
-        stream = accepted.ask.renderer(reply)
-        renderer = Recorder(stream) if request.store else stream
+            self._lane_of[response.id] = lane
         try:
             with context.open_request():
-                await run_turn(turns, accepted.ask, renderer, context, Emitter(emit, keep))
+                await response.make()
         except Invalid as error:
             if not request.prefill or error.kind is not ErrorKind.INVALID:
                 raise
-            # Codex warms up with instructions only, which some templates cannot render.
-            emit(renderer.start([NOT_STARTED]))
-            last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
-            keep()
-            emit(last)
+            response.end_empty()
+
+    def keep(self, record: StoredResponse) -> None:
+        """Keeps a response for the next requests of this connection."""
+        self._memory.put(record)
+
+    def share(self, record: StoredResponse) -> None:
+        """Stores a response for other connections."""
+        self._intake.store.put(record)
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
-        self._send([frames.error_frame(info)], lane)
+        self.send([frames.error_frame(info)], lane)
 
-    def _send(self, payloads: Iterable[bytes], lane: str | None) -> None:
+    def send(self, payloads: Iterable[bytes], lane: str | None) -> None:
+        """Sends events of a response in its lane."""
         suffix = frames.lane_suffix(lane)
         for payload in payloads:
             self._outbox.send(payload[:-1] + suffix)
+
+
+class LaneResponse(RunningResponse):
+    """A response in a lane of a connection."""
+
+    def __init__(
+        self, socket: Socket, lane: str | None, accepted: AcceptedRequest, model: RequestModel
+    ) -> None:
+        super().__init__(accepted, model)
+        self._socket = socket
+        self._lane = lane
+
+    @override
+    def emit(self, rendered: bytes) -> None:
+        self._socket.send(payloads(rendered), self._lane)
+
+    @override
+    def on_end(self) -> None:
+        """Keeps the response before the client gets its end: the client's next request may continue
+        it."""
+        record = self.accepted.record(self.recorder.stream)
+        self._socket.keep(record)
+        if self.accepted.turn.request.store:
+            self._socket.share(replace(record, events=self.recorder.recording()))
+
+    def end_empty(self) -> None:
+        """Ends the response to a prefill that could not start: Codex warms up with instructions
+        only, which some templates cannot render."""
+        self.emit(self.recorder.start([NOT_STARTED]))
+        last = self.recorder.events([Finish(FinishReason.LENGTH, 0, Usage())])
+        self.on_end()
+        self.emit(last)
 
 
 class Connections:

@@ -27,7 +27,7 @@ from schemas.events import (
 from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.turns.answer import answer_usage
+from services.frontend.turns.answer_record import answer_usage
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 PING = b": ping\n\n"

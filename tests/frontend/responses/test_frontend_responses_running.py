@@ -9,16 +9,16 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from schemas.conversation import Client
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.state.runner import Emitter, run_turn
+from services.frontend.apis.responses.state.keep import AcceptedRequest
+from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.answer import OpenAnswer, TurnRecord
+from services.frontend.turns.answer import RunningAnswer
 from services.frontend.turns.metrics import FrontendMetrics
-from services.frontend.turns.sinks import Flusher, StreamSink
-from services.frontend.turns.turn_runner import TurnRunner
+from services.frontend.turns.sinks import StreamSink
+from services.frontend.turns.turn_service import RequestModel, TurnService
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import FakeGateway, admission, finish, text
 
@@ -39,20 +39,55 @@ class Renderer:
         return b"error"
 
 
+def service(config: FrontendConfig, gateway: FakeGateway) -> TurnService:
+    log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
+    return TurnService(admission(gateway), config, metrics, log)
+
+
+def model_of(turns: TurnService) -> RequestModel:
+    return RequestModel(turns, RequestContext("0" * 24, None, asyncio.get_running_loop().time()))
+
+
+def accepted() -> AcceptedRequest:
+    turn = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
+    return AcceptedRequest(turn, "0" * 24, None)
+
+
+class Emitted(RunningResponse):
+    """Keeps what is emitted."""
+
+    def __init__(self, model: RequestModel) -> None:
+        super().__init__(accepted(), model)
+        self.parts: list[bytes] = []
+
+    def emit(self, rendered: bytes) -> None:
+        self.parts.append(rendered)
+
+    def on_end(self) -> None:
+        self.parts.append(b"<end>")
+
+
 class Lane:
     """A sink and what it emitted."""
 
     def __init__(self) -> None:
-        log = structlog.get_logger()
-        loop = asyncio.get_running_loop()
-        self.record = TurnRecord(FrontendMetrics(CollectorRegistry()), loop.time(), loop.time)
-        context = RequestContext("0" * 24, None, loop.time())
-        answer = OpenAnswer(context, "responses", self.record, loop.time() + 60, context.id)
-        self.record.opened("m", Client())
+        model = model_of(service(FrontendConfig(), FakeGateway()))
+        self.answer = RunningAnswer(model, "responses")
+        self.record = self.answer.record
         self.renderer = Renderer()
-        self.emitted: list[bytes] = []
-        self.emitter = Emitter(self.emitted.append, lambda: self.emitted.append(b"<end>"))
-        self.sink = StreamSink(answer, Flusher(log), lambda: (self.renderer, self.emitter))
+        self.writer = Emitted(model)
+
+    async def admit(self) -> None:
+        await self.answer.admit(self.writer.accepted.turn)
+        self.sink = StreamSink(self.answer, lambda _: self.renderer, self.writer)
+
+    @property
+    def emitted(self) -> list[bytes]:
+        return self.writer.parts
+
+    @property
+    def is_sent(self) -> bool:
+        return self.writer.is_sent
 
     def begin(self) -> None:
         self.sink.begin([Prepared(1, 1)])
@@ -60,7 +95,9 @@ class Lane:
 
 @pytest.fixture
 async def lane() -> Lane:
-    return Lane()
+    lane = Lane()
+    await lane.admit()
+    return lane
 
 
 async def test_events_of_one_tick_are_emitted_together(lane: Lane) -> None:
@@ -71,10 +108,10 @@ async def test_events_of_one_tick_are_emitted_together(lane: Lane) -> None:
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab"]
     lane.sink.push([Delta(0, 2, "c"), finish(1)])
-    assert not lane.emitter.done.is_set()
+    assert not lane.is_sent
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab", b"<end>", b"c."]
-    assert lane.emitter.done.is_set()
+    assert lane.is_sent
 
 
 async def test_early_events_are_emitted_at_the_start(lane: Lane) -> None:
@@ -92,7 +129,7 @@ async def test_early_events_are_emitted_at_the_start(lane: Lane) -> None:
 async def test_nothing_is_emitted_after_close(lane: Lane) -> None:
     lane.begin()
     lane.sink.push([Delta(0, 0, "a")])
-    lane.emitter.closed = True
+    lane.writer.closed = True
     lane.sink.push([Delta(0, 1, "b")])
     await asyncio.sleep(0)
     assert lane.emitted == [b"start"]
@@ -106,7 +143,7 @@ async def test_rendering_error_ends_the_stream_with_an_error(lane: Lane) -> None
         await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"<end>", b"error"]
     assert lane.record.outcome == "internal"
-    assert lane.emitter.done.is_set()
+    assert lane.is_sent
     assert not lane.sink.ended, "the turn goes on, and is to be cancelled"
     assert [line["event"] for line in lines] == ["turn.render_failed"]
 
@@ -128,14 +165,11 @@ class Stall(asyncio.Event):
 
 async def test_turn_that_ends_with_its_time_limit_is_complete() -> None:
     gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
-    log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
-    turns = TurnRunner(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log)
-    context = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
-    ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
-    emitted: list[bytes] = []
+    model = model_of(service(FrontendConfig(request_timeout_s=0.05), gateway))
+    response = Emitted(model)
     with structlog.testing.capture_logs() as lines:
-        renderer = ask.renderer(turns.reply(context, ask.conversation))
-        await run_turn(turns, ask, renderer, context, Emitter(emitted.append))
-    assert b"response.completed" in emitted[-1]
+        await response.make()
+    assert response.parts[-2] == b"<end>"
+    assert b"response.completed" in response.parts[-1]
     assert [line["outcome"] for line in lines] == ["stop"]
     assert gateway.turns[0].cancelled == []

@@ -1,0 +1,89 @@
+"""A response without an HTTP answer of its own, while it is made: in the background, or on a
+WebSocket."""
+
+import asyncio
+from abc import abstractmethod
+
+from typing_extensions import override
+
+from schemas.events import Prepared
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.render.document import response_id
+from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder
+from services.frontend.turns.answer import RunningAnswer, logged
+from services.frontend.turns.interfaces import AnswerInfo
+from services.frontend.turns.sinks import StreamSink, StreamWriter
+from services.frontend.turns.turn_service import RequestModel
+
+NOT_STARTED = Prepared(0, 0)
+"""Stands for the preparation of a turn that could not start."""
+
+
+class RunningResponse(StreamWriter):
+    """One response while it is made. Its stream is written to itself: a subclass emits the parts."""
+
+    def __init__(self, accepted: AcceptedRequest, model: RequestModel) -> None:
+        """Raises as `RequestModel.name_for`."""
+        answer = model.answer_info(model.name_for(accepted.turn.conversation))
+        self.id = response_id(answer.turn)
+        self.accepted = accepted
+        self.recorder = accepted.recorder(answer)
+        self.closed = False
+        self.request_id = answer.request_id
+        self._model = model
+        self._sent = asyncio.Event()
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether everything was emitted."""
+        return self._sent.is_set()
+
+    @abstractmethod
+    def emit(self, rendered: bytes) -> None:
+        """Takes the next part of the stream. Called on the loop; must not raise."""
+
+    def on_end(self) -> None:
+        """Called once, before the last part is emitted."""
+
+    async def make(self) -> None:
+        """Runs the turn to its end. Cancelling this cancels the turn.
+
+        Raises TurnwireError before anything is emitted; later errors are events of the stream.
+        """
+        answer = RunningAnswer(self._model, Responses.name)
+        async with logged(answer, "response"):
+            await answer.admit(self.accepted.turn, may_shorten=self.accepted.turn.truncate)
+            await answer.send(StreamSink(answer, self._renderer, self))
+
+    def _renderer(self, _answer: AnswerInfo) -> Recorder:
+        """Returns the renderer that was made with the response."""
+        return self.recorder
+
+    @override
+    def begin(self, data: bytes) -> None:
+        self.emit(data)
+
+    @override
+    def write(self, data: bytes, now: float | None = None) -> None:
+        self.emit(data)
+
+    @override
+    async def run(self) -> None:
+        await self._sent.wait()
+
+    @override
+    def close(self, last: bytes = b"") -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.on_end()
+            if last:
+                self.emit(last)
+        finally:
+            self._sent.set()
+
+    @override
+    def abort(self) -> None:
+        """Ends the stream without its last part."""
+        self.close()

@@ -1,0 +1,69 @@
+"""Selects the key with which a request's reasoning and summaries are sealed: one for the whole
+deployment, or one derived from the name of the request's model."""
+
+from functools import cached_property
+
+from typing_extensions import override
+
+from schemas.control import ModelCard
+from services.frontend.apis.responses.request.items import TextSealer
+from services.frontend.turns.turn_service import RequestModel
+from services.runtime.storage.seal import Sealer, TenantSealer
+
+
+class Sealers:
+    """The sealers of a deployment."""
+
+    def __init__(self, key_file: str | None) -> None:
+        """`key_file`: has the key for all models. Raises OSError where it cannot be read."""
+        self._common = Sealer.load(key_file, "") if key_file else None
+
+    def sealer(self, name: str, model: RequestModel) -> TextSealer:
+        """Returns the sealer for a request. `name`: the model's name in it."""
+        if self._common is not None:
+            return self._common.of(model.context.tenant)
+        return ModelSealer(name, model)
+
+
+class ModelSealer(TextSealer):
+    """Seals with a key derived from the name of the request's model. Raises NotFound on first use
+    if it is not served.
+
+    Items are opened while the conversation is read, before its session is known. So it opens what
+    any of the models sealed that share an alias: one of them has the session.
+    """
+
+    def __init__(self, name: str, model: RequestModel) -> None:
+        """`name`: the model's name or alias in the request."""
+        self._name = name
+        self._model = model
+
+    @override
+    def seal(self, text: str) -> str:
+        sealers = self._of_session() or self._of_name
+        return sealers[0].seal(text)
+
+    @override
+    def open(self, blob: str) -> str | None:
+        texts = (sealer.open(blob) for sealer in [*self._of_session(), *self._of_name])
+        return next((text for text in texts if text is not None), None)
+
+    def _of_session(self) -> list[TenantSealer]:
+        """The sealer of the request's model, once that is looked up for the session."""
+        card = self._model.card
+        return [] if card is None else [self._of(card)]
+
+    @cached_property
+    def _of_name(self) -> list[TenantSealer]:
+        """The sealers of the models with this name."""
+        admission, caller = self._model.service.admission, self._model.context.caller
+        card = admission.resolve(self._name, caller)
+        others = [
+            other
+            for other in admission.models(caller)
+            if set(card.aliases).intersection(other.aliases)
+        ]
+        return [self._of(served) for served in [card, *others]]
+
+    def _of(self, card: ModelCard) -> TenantSealer:
+        return Sealer.load(None, card.name).of(self._model.context.tenant)

@@ -1,0 +1,94 @@
+"""The interface between an API and the HTTP application: `Api` describes one, and gets an
+`ApiSetup` to add its routes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from aiohttp import web
+from msgspec import Raw, Struct
+from prometheus_client import CollectorRegistry
+
+from services.frontend.http.errors import ErrorFormat
+from services.frontend.turns.interfaces import Pipeline
+from services.frontend.turns.turn_service import TurnService
+from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+
+class Query(Struct, frozen=True):
+    """A parameter of the query string."""
+
+    name: str
+    schema: dict[str, object]
+    description: str
+
+
+class Operation(Struct, frozen=True):
+    """One method of one path, for the OpenAPI document."""
+
+    path: str
+    summary: str
+    method: Literal["get", "post", "delete"] = "post"
+    answer: object = None
+    """The type of the JSON answer."""
+    body: object = None
+    """The type of the request's body."""
+    required: tuple[str, ...] = ()
+    """Members of the body that are optional in its type and required by this operation."""
+    example: object = None
+    """A request body to start with."""
+    events: object = ""
+    """The answer may also be a stream of events: the union of their types, or a pattern of their
+    names ("message" for events without one)."""
+    text: bool = False
+    """The answer is text instead of JSON."""
+    query: tuple[Query, ...] = ()
+    id: str = ""
+    """Description of `{id}` in the path."""
+    unavailable: bool = False
+    """The answer may also have status 503, while the server cannot serve turns."""
+    cached: bool = False
+    """The answer has an ETag and may be 304."""
+    upgrade: bool = False
+    """Opens a WebSocket; other requests get 426."""
+    public: bool = False
+    """Needs no key and returns no errors of its own."""
+
+
+class Api(Struct, frozen=True, kw_only=True):
+    """One HTTP API. A module or package under `apis/` exports one as `API`; `app.APIS` lists them."""
+
+    name: str
+    """Prefix of its types in the OpenAPI document."""
+    title: str
+    """Its group in the OpenAPI document."""
+    errors: ErrorFormat
+    paths: tuple[str, ...] = ()
+    """Errors under these paths have its format, even on unknown paths; errors elsewhere have the
+    shared format."""
+    operations: tuple[Operation, ...]
+    parts: tuple[type, ...] = ()
+    """Types of parts of answers that the types of answers and events do not contain, but name."""
+    add_routes: "Callable[[ApiSetup], None]"
+    enabled: Callable[[FrontendConfig], bool] = lambda _: True
+
+
+def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
+    """An answer that is a JSON document."""
+    return web.Response(status=status, body=bytes(body), content_type="application/json")
+
+
+@dataclass
+class ApiSetup:
+    """What an API gets to add its routes."""
+
+    app: web.Application
+    config: FrontendConfig
+    pipeline: Pipeline
+    """For its state; requests go through `turns`."""
+    turns: TurnService
+    registry: CollectorRegistry
+    log: FilteringBoundLogger
+    apis: tuple[Api, ...]
+    """All APIs of the application."""

@@ -1,0 +1,117 @@
+"""Answers HTTP requests with turns, as a stream or as a document.
+
+An operation reads its request, admits it and sends the answer:
+
+    async with http_answer(turns, http, dialect) as answer:
+        request = await read_request(http, limit, dialect.parse)
+        await answer.admit(request)
+        if request.stream:
+            return await answer.stream(request.renderer)
+        return await answer.document(request.collector)
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from aiohttp import web
+from typing_extensions import override
+
+from services.frontend.apis.shared.api import json_response
+from services.frontend.apis.shared.client import header_flag
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.http.sse import EventStream, SseWriter
+from services.frontend.turns.answer import RunningAnswer
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect
+from services.frontend.turns.sinks import EventBuffer, MakeRenderer, StreamSink
+from services.frontend.turns.turn_service import RequestModel, TurnService
+from services.runtime.requests import after_sending
+
+DISPATCH_HEADER = "x-turnwire-tool-dispatch"
+REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
+
+C = TypeVar("C", bound=Collector)
+R = TypeVar("R")
+
+
+class HttpAnswer(RunningAnswer):
+    """The answer to one HTTP request, while it is made. `http_answer` makes one."""
+
+    def __init__(self, service: TurnService, http: web.Request, dialect: Dialect) -> None:
+        context = http[REQUEST_CONTEXT]
+        super().__init__(RequestModel(service, context), dialect.name, started=context.started)
+        self._http = http
+        self._keepalive = dialect.keepalive
+
+    async def stream(self, make_renderer: MakeRenderer) -> web.StreamResponse:
+        """Sends the admitted request and streams its answer. Raises TurnwireError before the first
+        byte."""
+        writer = SseWriter(
+            self._http,
+            EventStream(self._http),
+            self.service.config,
+            self._keepalive,
+            on_slow=self._drop_slow_reader,
+        )
+        sink = StreamSink(self, make_renderer, writer)
+        after_sending(sink.get_ready)  # the preprocessor gets the request first
+        await self.send(sink)
+        return writer.response
+
+    async def document(self, make_collector: Callable[[AnswerInfo], Collector]) -> web.Response:
+        """Sends the admitted request and returns its answer in one document. Raises
+        TurnwireError."""
+        collector = await self.collect(make_collector)
+        return json_response(collector.body())
+
+    async def collect(self, make_collector: Callable[[AnswerInfo], C]) -> C:
+        """Sends the admitted request and collects its whole answer. Raises TurnwireError."""
+        sink = EventBuffer(self)
+        await self.send(sink)
+
+        collector = make_collector(self.info())
+        collector.start(sink.prepared)
+        for choice, events in enumerate(sink.events):
+            collector.events(events, choice)
+        return collector
+
+    @override
+    def info(self) -> AnswerInfo:
+        config, headers = self.service.config, self._http.headers
+        return self.model.answer_info(
+            self._model_name,
+            dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+            dispatch_reasoning=header_flag(
+                headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
+            ),
+        )
+
+    def _drop_slow_reader(self) -> None:
+        self.record.outcome = "slow_reader"
+        self.cancel("slow_reader")
+
+
+@asynccontextmanager
+async def http_answer(
+    service: TurnService, http: web.Request, dialect: Dialect
+) -> AsyncIterator[HttpAnswer]:
+    """The answer to one HTTP request, while it is made: it counts as open for its caller, and the
+    access log gets its outcome."""
+    answer = HttpAnswer(service, http, dialect)
+    context = answer.context
+    try:
+        async with answer.running():
+            with context.open_request():
+                yield answer
+    finally:
+        context.outcome = answer.record.outcome
+        context.fields |= answer.record.fields()
+
+
+async def read_request(
+    http: web.Request, max_bytes: int, parse: Callable[[bytes, Mapping[str, str]], R]
+) -> R:
+    """Reads and parses a request, in a thread if it is large. Raises as `read_body` and `parse`."""
+    body = await read_body(http, max_bytes)
+    return await run_in_thread_if(is_large(body), lambda: parse(body, http.headers))

@@ -1,0 +1,126 @@
+"""The record of one answer, for metrics and the access log: its times, tokens and outcome."""
+
+from collections.abc import Callable, Mapping
+
+from schemas.conversation import Client
+from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
+from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
+
+
+class AnswerRecord:
+    """The times, tokens and outcome of one answer. `clock` and `started` are the event loop's."""
+
+    def __init__(
+        self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]
+    ) -> None:
+        self.model = ""
+        """The served model's name; "" until it is known."""
+        self.outcome = ""
+        """The finish reason, the kind of error, or `hangup`, `slow_reader`; "" while the turn runs."""
+        self.client = Client()
+        self.stream = False
+        self.prompt_tokens: int | None = None
+        """Tokens of the prompts, each counted once; None until they are known."""
+        self.choices_per_prompt = 1
+        self.first_s: float | None = None
+        self._metrics = metrics
+        self._started = started
+        self._clock = clock
+        self._open = False
+        self._usages: dict[int, Usage] = {}
+        """The tokens of each choice that has ended."""
+        self._times: dict[int, TokenTimes] = {}
+        """The times of each choice's tokens."""
+
+    def __repr__(self) -> str:
+        return f"<answer of {self.model or 'no model yet'}: {self.outcome or 'running'}>"
+
+    def opened(self, model: str, client: Client) -> None:
+        """Records that the model is known and the turn begins."""
+        self.model = model
+        self.client = client
+        self._open = True
+        self._metrics.running(model).inc()
+        self._metrics.receive(model).observe(self._clock() - self._started)
+
+    def batch(self, tokens: int, now: float, choice: int = 0) -> None:
+        """Records that events of a choice arrived. `tokens`: its output tokens so far; `now`: the
+        loop's time."""
+        times = self._times.get(choice)
+        if times is not None:
+            times.record(tokens, now)
+            return
+
+        if self.first_s is None:
+            self.first_s = now - self._started
+            self._metrics.first_token(self.model).observe(self.first_s)
+        times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
+        times.record(tokens, now)
+
+    def ends(self, last: TurnEvent, choice: int = 0) -> bool:
+        """Records the last of a choice's events. Returns whether it ends the turn."""
+        if not isinstance(last, Finish | Failed):
+            return False
+        failure = failure_of(last)
+        if failure is not None:
+            self.outcome = str(failure.kind)
+        if isinstance(last, Finish):
+            self.conclude(str(last.reason))
+            self._usages[choice] = last.usage
+            self._metrics.count_tokens(self.model, last.usage)
+        return True
+
+    def conclude(self, outcome: str) -> None:
+        """Records the outcome, if none is known so far."""
+        self.outcome = self.outcome or outcome
+
+    def close(self, dialect: str) -> None:
+        """Records the end of the request."""
+        metrics = self._metrics
+        if self._open:
+            self._open = False
+            metrics.running(self.model).dec()
+        metrics.count_answer(self.model, dialect, self.outcome, self._clock() - self._started)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to charge for: of each choice those of its prompt that were computed, and of its
+        answer. Of an abandoned turn only the whole prompt is known."""
+        if not self._usages:
+            return self.prompt_tokens or 0
+        return sum(usage.prompt - usage.cached + usage.output for usage in self._usages.values())
+
+    def fields(self) -> dict[str, object]:
+        """Returns fields for the log line."""
+        fields: dict[str, object] = {
+            "model": self.model,
+            "stream": self.stream,
+            "prompt_tokens": self.prompt_tokens,
+        }
+        client = self.client
+        if client.session is not None:
+            fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
+        if self.first_s is not None:
+            fields["ttft"] = round(self.first_s, 4)
+        if self._usages:
+            usage = answer_usage(self._usages, self.choices_per_prompt)
+            # Those of all prompts, also if only some of the choices ended.
+            fields["prompt_tokens"] = max(usage.prompt, self.prompt_tokens or 0)
+            fields["cached_tokens"] = usage.cached
+            fields["output_tokens"] = usage.output
+            fields["reasoning_tokens"] = usage.reasoning
+        return fields
+
+
+def answer_usage(usages: Mapping[int, Usage], choices_per_prompt: int) -> Usage:
+    """Returns the token counts of an answer, as APIs and log report them: a prompt and its cached
+    part count once for all its choices. `usages`: of each choice, one or more."""
+    by_prompt: dict[int, list[Usage]] = {}
+    for choice, usage in usages.items():
+        by_prompt.setdefault(choice // choices_per_prompt, []).append(usage)
+    return Usage(
+        sum(choices[0].prompt for choices in by_prompt.values()),
+        sum(min(usage.cached for usage in choices) for choices in by_prompt.values()),
+        sum(usage.output for usage in usages.values()),
+        sum(usage.reasoning for usage in usages.values()),
+    )
