@@ -14,7 +14,7 @@ import pytest
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.items import COMPACTED
+from services.frontend.apis.responses.summaries import COMPACTED
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.captures import CAPTURES, REASON
 

@@ -26,8 +26,9 @@ from services.frontend.apis.responses.request.body import (
     ResponsesRequest,
     decode,
 )
-from services.frontend.apis.responses.request.items import ItemReader, TextSealer
+from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.responses.summaries import TextSealer
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import AnswerInfo, Dialect
@@ -42,7 +43,8 @@ class ResponsesTurn(Struct, frozen=True):
     notes: list[str]
     shape: ResponsesShape
     truncate: bool
-    """`truncation: auto`: drop the oldest messages if the conversation exceeds the context window."""
+    """`truncation: auto`: drop the oldest messages of a conversation that exceeds the context
+    window."""
     sealer: TextSealer | None = None
     """Set where the answer is a compaction item: seals the model's summary."""
     user_messages: Sequence[Raw] | None = None
@@ -114,28 +116,23 @@ class Responses(Dialect):
                 param="input",
                 code=TRIGGER,
             )
+
         items = ItemReader(tools, sealer, pairing=not counting)
         items.read(request)
-        items.close()
         built = conversation.build(request, headers, tools, items)
         if compacting:
             built = request_summary(built)
-        else:
-            sealer = None
-        shape = ResponsesShape(
-            names=tools.names,
-            echo=request.echo,
-            sealed=REASONING_SEALED in (body.include or ()),
-            summary=request.reasoning.summary not in (None, "none"),
-            sources=SOURCES in (body.include or ()),
-            logprobs=built.sampling.logprobs is not None,
-            prefill=request.prefill,
-            compared=request.comparison is not None,
-            compacted=any(kind.type == "compaction" for kind in request.kinds),
-        )
-        notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
+
+        notes = [*tools.dropped, *items.notes]
+        if is_set(body.moderation):
+            notes.append("moderation")
         return ResponsesTurn(
-            request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer
+            request,
+            built,
+            notes,
+            _shape(request, tools, built),
+            truncate=body.truncation == "auto",
+            sealer=sealer if compacting else None,
         )
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesTurn:
@@ -152,3 +149,18 @@ class Responses(Dialect):
     def count_body(self, tokens: int) -> bytes:
         """The answer to POST /v1/responses/input_tokens."""
         return msgspec.json.encode(wire.Tokens(input_tokens=tokens))
+
+
+def _shape(request: ResponsesRequest, tools: RequestTools, built: Conversation) -> ResponsesShape:
+    include = request.body.include or ()
+    return ResponsesShape(
+        names=tools.names,
+        echo=request.echo,
+        sealed=REASONING_SEALED in include,
+        summary=request.reasoning.summary not in (None, "none"),
+        sources=SOURCES in include,
+        logprobs=built.sampling.logprobs is not None,
+        prefill=request.prefill,
+        compared=request.comparison is not None,
+        compacted=any(kind.type == "compaction" for kind in request.kinds),
+    )

@@ -44,7 +44,7 @@ from services.frontend.apis.responses.render.items import (
     encode_item,
 )
 from services.frontend.apis.responses.render.searches import OpenSearch, results_item
-from services.frontend.apis.responses.request.items import TextSealer, seal_summary
+from services.frontend.apis.responses.summaries import TextSealer, seal_summary
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert, explain, not_found
+from services.frontend.apis.responses.errors import not_found
+from services.frontend.apis.responses.request.echo import echo_of
+from services.frontend.apis.responses.request.members import convert, explain
 from services.frontend.apis.shared.decode import body_decoder, decode_body, is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 from services.runtime.memo import Memo
@@ -34,8 +36,6 @@ _MOVED = {
 }
 """Fields of other APIs, and their names here."""
 S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
-
-_TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
 
 
 class ResponsesRequest(Struct, frozen=True):
@@ -73,16 +73,15 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        return [
-            kind.id
-            for kind in self.kinds[self.earlier :]
-            if is_reference(kind) and kind.id is not None
-        ]
+        ids = [reference_of(kind) for kind in self.kinds[self.earlier :]]
+        return [id for id in ids if id is not None]
 
     def place(self, index: int) -> str:
         """The place of an item for error messages: in the request's own input, or in the history
         before it."""
-        return f"history[{index}]" if index < self.earlier else f"input[{index - self.earlier}]"
+        if index < self.earlier:
+            return f"history[{index}]"
+        return f"input[{index - self.earlier}]"
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """Returns the request with other input items. Raises Invalid."""
@@ -100,17 +99,19 @@ class ResponsesRequest(Struct, frozen=True):
         NotFound."""
         items = [*self.items]
         for index, kind in enumerate(self.kinds):
-            if is_reference(kind) and kind.id is not None:
-                if kind.id not in stored:
-                    raise not_found("Item", kind.id, "input")
-                items[index] = stored[kind.id]
+            id = reference_of(kind)
+            if id is None:
+                continue
+            if id not in stored:
+                raise not_found("Item", id, "input")
+            items[index] = stored[id]
         return self.with_items(items)
 
     def own(self) -> "ResponsesRequest":
         """Returns the request without the items before its own."""
-        return replace(
-            self, items=self.items[self.earlier :], kinds=self.kinds[self.earlier :], earlier=0
-        )
+        items = self.items[self.earlier :]
+        kinds = self.kinds[self.earlier :]
+        return replace(self, items=items, kinds=kinds, earlier=0)
 
     def without_input(self) -> "ResponsesRequest":
         """Returns the part that rendering the answer needs: the items would keep the bytes of the
@@ -120,8 +121,30 @@ class ResponsesRequest(Struct, frozen=True):
 
 
 def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
-    """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of tools."""
+    """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of
+    tools."""
     body = decode_body(_decode, data, explain)
+    _check(body)
+    items = _items(body)
+    reasoning = _settings(wire.Reasoning, body.reasoning, "reasoning")
+    reasoning.summary = reasoning.summary or reasoning.generate_summary
+    text = _settings(wire.TextConfig, body.text, "text")
+    cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
+    return ResponsesRequest(
+        body=body,
+        items=items,
+        kinds=item_kinds(items, "input"),
+        reasoning=reasoning,
+        text=text,
+        echo=echo_of(body, reasoning, text, Memo() if memo is None else memo),
+        prefill=body.generate is False or bool(cache.prewarm),
+        cache_ttl=cache.ttl,
+        comparison=cache.comparison_response_id,
+    )
+
+
+def _check(body: wire.Body) -> None:
+    """Refuses what this server lacks. Raises Invalid."""
     if is_set(body.conversation):
         raise unsupported(
             "conversation",
@@ -137,32 +160,28 @@ def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
             param="background",
             code="invalid_value",
         )
-    items = body.input or []
-    if isinstance(items, str):
-        content = [{"type": "input_text", "text": body.input}]
-        items = [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
-    reasoning = _settings(wire.Reasoning, body.reasoning, "reasoning")
-    reasoning.summary = reasoning.summary or reasoning.generate_summary
-    text = _settings(wire.TextConfig, body.text, "text")
-    cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
-    return ResponsesRequest(
-        body=body,
-        items=items,
-        kinds=item_kinds(items, "input"),
-        reasoning=reasoning,
-        text=text,
-        echo=_echo(body, reasoning, text, Memo() if memo is None else memo),
-        prefill=body.generate is False or bool(cache.prewarm),
-        cache_ttl=cache.ttl,
-        comparison=cache.comparison_response_id,
-    )
+
+
+def _items(body: wire.Body) -> list[Raw]:
+    if isinstance(body.input, list):
+        return body.input
+    if not body.input:
+        return []
+    content = [{"type": "input_text", "text": body.input}]
+    return [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
 
 
 def _foreign(name: str) -> Invalid:
-    if (place := _MOVED.get(name)) is None:
+    """The error for a field that this API lacks."""
+    place = _MOVED.get(name)
+    if place is None:
         return Invalid(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
-    message = f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{place}'."
-    return Invalid(message, param=name, code="unsupported_parameter")
+    return Invalid(
+        f"Unsupported parameter: '{name}'. "
+        f"In the Responses API, this parameter has moved to '{place}'.",
+        param=name,
+        code="unsupported_parameter",
+    )
 
 
 _decode = body_decoder(wire.Body, _foreign)
@@ -182,84 +201,10 @@ def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
     return kinds
 
 
-def is_reference(kind: wire.ItemKind) -> bool:
-    """Whether the item names a stored one; natively the type of such an item may be missing or
-    null."""
-    return kind.type == _REFERENCE or (
-        kind.type is None and kind.role is None and kind.id is not None
-    )
-
-
-def _one_line(raw: Raw) -> Raw:
-    """A copy of the JSON without line breaks between its tokens, which an indented request has. A
-    copy, because a part of the body would keep the whole body in memory while the answer is
-    rendered."""
-    text = bytes(raw)
-    return Raw(msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text)
-
-
-def _echo(
-    body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]
-) -> dict[str, Any]:
-    """The members of a Response that repeat the request: its values, or the native defaults. On one
-    line, as events must be."""
-    summary = None if reasoning.summary == "none" else reasoning.summary
-    reasoning_settings: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
-    if reasoning.context is not None:
-        reasoning_settings["context"] = reasoning.context
-    text_settings: Any = _one_line(body.text)
-    if text.format is None:
-        text_settings = {
-            "format": {"type": "text"},
-            **({"verbosity": text.verbosity} if text.verbosity else {}),
-        }
-    echo: dict[str, Any] = {
-        "instructions": None
-        if body.instructions is None
-        else Raw(msgspec.json.encode(body.instructions)),
-        "previous_response_id": body.previous_response_id,
-        "tools": _echoed_tools(body.tools or [], memo),
-        "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
-        "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "reasoning": reasoning_settings,
-        "text": text_settings,
-        "truncation": body.truncation or "disabled",
-        "temperature": 1.0 if body.temperature is None else body.temperature,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
-        "top_logprobs": body.top_logprobs or 0,
-        "presence_penalty": body.presence_penalty or 0.0,
-        "frequency_penalty": body.frequency_penalty or 0.0,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
-        "store": body.store is not False,
-        "background": bool(body.background),
-        "service_tier": "default",
-        "metadata": body.metadata or {},
-        "prompt_cache_key": body.prompt_cache_key,
-        "prompt_cache_retention": body.prompt_cache_retention,
-        "safety_identifier": body.safety_identifier,
-        "user": body.user,
-    }
-    if is_set(body.prompt_cache_options):
-        echo["prompt_cache_options"] = _one_line(body.prompt_cache_options)
-    return echo
-
-
-def _echoed_tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:
-    def read(_: bytes) -> Raw:
-        return Raw(
-            msgspec.json.encode(
-                [_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]
-            )
-        )
-
-    return memo.get(b",".join(tools), read)
-
-
-def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
-    """A function with all the members that Open Responses requires; any other tool as it came."""
-    raw = _one_line(raw)
-    tool = convert(dict[str, Raw], raw, place)
-    if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
-        return raw
-    return tool | {key: value for key, value in _TOOL_DEFAULTS.items() if key not in tool}
+def reference_of(kind: wire.ItemKind) -> str | None:
+    """The id of the stored item that an item names; None for other items. Natively the type of such
+    an item may be missing or null."""
+    if kind.type == _REFERENCE:
+        return kind.id
+    has_kind = kind.type is not None or kind.role is not None
+    return None if has_kind else kind.id

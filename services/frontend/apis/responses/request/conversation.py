@@ -16,10 +16,10 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import convert
-from services.frontend.apis.responses.request import tools
 from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
+from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.responses.request.tool_choice import choice_of
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import is_set
@@ -31,30 +31,20 @@ _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 
 
 def build(
-    request: ResponsesRequest, headers: Mapping[str, str], offered: RequestTools, items: ItemReader
+    request: ResponsesRequest, headers: Mapping[str, str], tools: RequestTools, items: ItemReader
 ) -> Conversation:
     """Builds the conversation from the items that `items` has read. Raises Invalid."""
     body = request.body
     if not items.messages and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")
-    reasoning, text = _settings(request, items)
-    compared = ""
-    if request.comparison is not None:
-        compared = (
-            request.comparison.removeprefix("resp_") or "resp_"
-        )  # an empty id is none that a turn has
-    specs = offered.final_specs()
-    if body.max_tool_calls is not None:
-        specs = [_limit_uses(spec, body.max_tool_calls) for spec in specs]
+    reasoning = _reasoning(request, items)
+    text = _text(request, items)
     conversation = Conversation(
         request.model,
         items.messages or [Message("user", [])],
-        system=[
-            *([Text(body.instructions)] if body.instructions else []),
-            *missing_tools(offered.dropped),
-        ],
-        tools=specs,
-        tool_choice=tools.choice(request, offered),
+        system=_system(request, tools),
+        tools=_specs(request, tools),
+        tool_choice=choice_of(request, tools),
         thinking=_thinking(reasoning),
         sampling=_sampling(request),
         format=_format(text),
@@ -65,13 +55,8 @@ def build(
         ),
         prefill=False,
     )
-    return with_client(conversation, headers, body.prompt_cache_key, compare=compared)
-
-
-def _limit_uses(spec: ToolSpec, calls: int) -> ToolSpec:
-    return (
-        spec if spec.hosted is None else replace(spec, hosted=replace(spec.hosted, max_uses=calls))
-    )
+    compare = _compared_turn(request)
+    return with_client(conversation, headers, body.prompt_cache_key, compare=compare)
 
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
@@ -87,56 +72,102 @@ def ends_in_trigger(request: ResponsesRequest) -> bool:
     return bool(kinds) and kinds[-1].type == TRIGGER
 
 
-def _settings(
-    request: ResponsesRequest, items: ItemReader
-) -> tuple[wire.Reasoning, wire.TextConfig]:
-    """The request's reasoning and text settings, with the changes of a configuration update."""
-    reasoning, text = request.reasoning, request.text
-    if is_set(items.reasoning):
-        update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
-        limit = reasoning.max_tokens if update.max_tokens is None else update.max_tokens
-        reasoning = replace(reasoning, effort=update.effort or reasoning.effort, max_tokens=limit)
-    if is_set(items.text):
-        changed = convert(wire.TextConfig, items.text, "input.text")
-        text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
-    return reasoning, text
+def _system(request: ResponsesRequest, tools: RequestTools) -> list[Text]:
+    texts = missing_tools(tools.dropped)
+    if request.body.instructions:
+        return [Text(request.body.instructions), *texts]
+    return texts
 
 
-def _thinking(reasoning: wire.Reasoning) -> Thinking:
-    history = _HISTORY.get(reasoning.context, "default")
-    effort, budget = reasoning.effort, reasoning.max_tokens
+def _specs(request: ResponsesRequest, tools: RequestTools) -> list[ToolSpec]:
+    """The tools; `max_tool_calls` limits those that this server runs."""
+    specs = tools.final_specs()
+    limit = request.body.max_tool_calls
+    if limit is None:
+        return specs
+    return [_limited(spec, limit) for spec in specs]
+
+
+def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
+    if spec.hosted is None:
+        return spec
+    return replace(spec, hosted=replace(spec.hosted, max_uses=calls))
+
+
+def _compared_turn(request: ResponsesRequest) -> str:
+    """The id of the turn that the prompt is compared with; "" for none."""
+    if request.comparison is None:
+        return ""
+    # An empty id would mean that there is nothing to compare with; no turn has the id `resp_`.
+    return request.comparison.removeprefix("resp_") or "resp_"
+
+
+def _reasoning(request: ResponsesRequest, items: ItemReader) -> wire.Reasoning:
+    """The reasoning settings, with the changes of a configuration update."""
+    settings = request.reasoning
+    if not is_set(items.reasoning):
+        return settings
+    update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
+    limit = settings.max_tokens if update.max_tokens is None else update.max_tokens
+    return replace(settings, effort=update.effort or settings.effort, max_tokens=limit)
+
+
+def _text(request: ResponsesRequest, items: ItemReader) -> wire.TextConfig:
+    """The text settings, with the changes of a configuration update."""
+    settings = request.text
+    if not is_set(items.text):
+        return settings
+    update = convert(wire.TextConfig, items.text, "input.text")
+    return wire.TextConfig(update.format or settings.format, update.verbosity or settings.verbosity)
+
+
+def _thinking(settings: wire.Reasoning) -> Thinking:
+    history = _HISTORY.get(settings.context, "default")
+    effort = settings.effort
+    budget = settings.max_tokens
     if effort is None and budget is None:
         return Thinking(history=history)
-    mode: Any = "disabled" if effort == "none" or budget == 0 else "enabled"
-    return Thinking(mode, budget, effort, history=history)
+    if effort == "none" or budget == 0:
+        return Thinking("disabled", budget, effort, history=history)
+    return Thinking("enabled", budget, effort, history=history)
 
 
 def _sampling(request: ResponsesRequest) -> Sampling:
     body = request.body
-    try:
-        bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
-    except ValueError:
-        message = "Invalid key in 'logit_bias': keys must be token ids."
-        raise Invalid(message, param="logit_bias", code="invalid_value") from None
+    stop = body.stop
     return sampling_of(
         body,
         max_tokens=0 if request.prefill else body.max_output_tokens,
-        logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None,
-        stop=[body.stop] if isinstance(body.stop, str) else body.stop,
+        logprobs=_logprobs(body),
+        stop=[stop] if isinstance(stop, str) else stop,
         stop_token_ids=body.stop_token_ids,
         include_stop=body.include_stop_str_in_output,
-        logit_bias=bias,
+        logit_bias=_logit_bias(body),
     )
 
 
-def _format(text: wire.TextConfig) -> OutputFormat | None:
-    form = text.format
+def _logprobs(body: wire.Body) -> int | None:
+    if LOGPROBS not in (body.include or ()):
+        return None
+    return body.top_logprobs or 0
+
+
+def _logit_bias(body: wire.Body) -> dict[int, float]:
+    try:
+        return {int(token): value for token, value in (body.logit_bias or {}).items()}
+    except ValueError:
+        message = "Invalid key in 'logit_bias': keys must be token ids."
+        raise Invalid(message, param="logit_bias", code="invalid_value") from None
+
+
+def _format(settings: wire.TextConfig) -> OutputFormat | None:
+    form = settings.format
     if form is None or form.type == "text":
         return None
     if form.type == "json_object":
         return OutputFormat("json_object")
-    if form.schema is None or not form.name:
-        raise missing_parameter(
-            "text.format.name" if form.schema is not None else "text.format.schema"
-        )
+    if form.schema is None:
+        raise missing_parameter("text.format.schema")
+    if not form.name:
+        raise missing_parameter("text.format.name")
     return OutputFormat("json_schema", schema=form.schema, name=form.name, strict=form.strict)

@@ -12,7 +12,6 @@ from schemas.conversation import Conversation
 from schemas.events import Usage
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.request.items import TextSealer
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,
     instructions,
@@ -23,6 +22,7 @@ from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.apis.responses.summaries import TextSealer
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.turns.turn_service import RequestModel, TurnService
 

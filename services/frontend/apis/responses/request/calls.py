@@ -1,0 +1,138 @@
+"""Reads calls of tools that the client ran, and their results."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from schemas.conversation import Call, ResultPart, Text, ToolReference
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.request import content
+from services.frontend.apis.responses.request.history import ItemHistory
+from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.responses.request.tool_specs import TOOL_SEARCH
+from services.frontend.apis.responses.request.tools import RequestTools, rendered_name
+
+
+class CallReader:
+    """Adds calls and results to the history, and tools that a search found to those of the request."""
+
+    def __init__(self, history: ItemHistory, tools: RequestTools) -> None:
+        self._history = history
+        self._tools = tools
+        self._search: str | None = None
+        """The call id of the last search for tools."""
+        self._local_shells: dict[str, str] = {}
+        """Call ids of local shell calls by the ids of their items."""
+
+    def read_call(self, kind: str, raw: Raw, at: str) -> None:
+        """Adds a call. Raises Invalid."""
+        match kind:
+            case "function_call":
+                call = _function_call(convert(wire.FunctionCall, raw, at))
+            case "custom_tool_call":
+                call = _custom_call(convert(wire.CustomCall, raw, at))
+            case "shell_call":
+                shell = convert(wire.ShellCall, raw, at)
+                call = Call(shell.call_id, "shell", _json(shell.action), item_id=shell.id)
+            case "local_shell_call":
+                call = self._local_shell_call(convert(wire.ShellCall, raw, at))
+            case _:
+                patch = convert(wire.PatchCall, raw, at)
+                call = Call(patch.call_id, "apply_patch", _json(patch.operation), item_id=patch.id)
+        self._history.add_call(call)
+
+    def read_search(self, item: wire.SearchCall) -> None:
+        """Adds a search for tools, if the client ran it."""
+        if item.execution == "server" or (item.call_id is None and item.id is None):
+            return
+        self._search = item.call_id or item.id or ""
+        self._history.add_call(
+            Call(self._search, TOOL_SEARCH, _json(item.arguments), item_id=item.id)
+        )
+
+    def read_result(self, kind: str, raw: Raw, at: str) -> None:
+        """Adds a result. Raises Invalid."""
+        match kind:
+            case "function_call_output" | "custom_tool_call_output":
+                self._read_output(convert(wire.CallOutput, raw, at), at)
+            case "local_shell_call_output":
+                self._read_local_shell(convert(wire.CallOutput, raw, at), at)
+            case "shell_call_output":
+                output = convert(wire.ShellOutput, raw, at)
+                chunks = [Text(_chunk(chunk)) for chunk in output.output]
+                self._history.add_result(output.call_id, chunks, at)
+            case _:
+                self._read_patch(convert(wire.PatchOutput, raw, at), at)
+
+    def read_found_tools(self, item: wire.MoreTools, at: str) -> None:
+        """Adds the tools that a search found, and its result if the client ran it. Raises
+        Invalid."""
+        call_id = item.call_id or self._search
+        if item.execution == "server" or call_id is None:
+            self._tools.add(item.tools, f"{at}.tools")
+            return
+        names = self._tools.add(item.tools, f"{at}.tools", from_search=True)
+        parts: list[ResultPart] = [ToolReference(name) for name in names]
+        if not parts:
+            parts = [Text("No tools were found.")]
+        self._history.add_result(call_id, parts, at)
+
+    def _local_shell_call(self, item: wire.ShellCall) -> Call:
+        action = convert(dict[str, Any], item.action, "action")
+        action.pop("type", None)
+        if item.id is not None:
+            self._local_shells[item.id] = item.call_id
+        arguments = msgspec.json.encode(action).decode()
+        return Call(item.call_id, "local_shell", arguments, item_id=item.id)
+
+    def _read_local_shell(self, item: wire.CallOutput, at: str) -> None:
+        parts = content.parts(item.output, f"{at}.output")
+        self._history.add_result(self._local_shell_id(item), parts, at)
+
+    def _local_shell_id(self, item: wire.CallOutput) -> str | None:
+        """The id of the call. In the native API `id` repeats the call's `call_id`; some clients send
+        the id of the call's item."""
+        if item.call_id is not None:
+            return item.call_id or item.id
+        if self._history.has_call(item.id):
+            return item.id
+        return self._local_shells.get(item.id or "", item.id)
+
+    def _read_output(self, item: wire.CallOutput, at: str) -> None:
+        name = rendered_name(item.name, item.namespace) if item.name else None
+        parts = content.parts(item.output, f"{at}.output")
+        self._history.add_result(item.call_id, parts, at, name=name)
+
+    def _read_patch(self, item: wire.PatchOutput, at: str) -> None:
+        if item.status == "failed":
+            text = item.output or "The patch could not be applied."
+            self._history.add_result(item.call_id, [Text(text)], at, is_error=True)
+        else:
+            text = item.output or "The patch was applied."
+            self._history.add_result(item.call_id, [Text(text)], at)
+
+
+def _function_call(item: wire.FunctionCall) -> Call:
+    return Call(item.call_id, item.name, item.arguments, "function", item.namespace, item.id)
+
+
+def _custom_call(item: wire.CustomCall) -> Call:
+    arguments = msgspec.json.encode({"input": item.input}).decode()
+    return Call(item.call_id, item.name, arguments, "custom", item.namespace, item.id)
+
+
+def _json(raw: Raw) -> str:
+    """JSON as the client spelled it."""
+    return bytes(raw).decode()
+
+
+def _chunk(chunk: wire.ShellChunk) -> str:
+    """The output of one command, and how it ended."""
+    outcome = chunk.outcome or {}
+    lines = [part.rstrip("\n") for part in (chunk.stdout, chunk.stderr) if part]
+    if outcome.get("type") == "timeout":
+        lines.append("[timed out]")
+    elif outcome.get("exit_code"):
+        lines.append(f"[exit code {outcome['exit_code']}]")
+    return "\n".join(lines)

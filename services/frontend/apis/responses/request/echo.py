@@ -1,0 +1,96 @@
+"""Makes the members of a Response that repeat its request. On one line, as events must be."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.request.members import convert
+from services.frontend.apis.shared.decode import is_set
+from services.runtime.memo import Memo
+
+_TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
+
+
+def echo_of(
+    body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]
+) -> dict[str, Any]:
+    """The values of the request, or the native defaults. `memo` remembers the echo of tools."""
+    echo: dict[str, Any] = {
+        "instructions": _instructions(body.instructions),
+        "previous_response_id": body.previous_response_id,
+        "tools": _tools(body.tools or [], memo),
+        "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": _reasoning(reasoning),
+        "text": _one_line(body.text) if text.format is not None else _text(text),
+        "truncation": body.truncation or "disabled",
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "presence_penalty": body.presence_penalty or 0.0,
+        "frequency_penalty": body.frequency_penalty or 0.0,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "store": body.store is not False,
+        "background": bool(body.background),
+        "service_tier": "default",
+        "metadata": body.metadata or {},
+        "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        "safety_identifier": body.safety_identifier,
+        "user": body.user,
+    }
+    if is_set(body.prompt_cache_options):
+        echo["prompt_cache_options"] = _one_line(body.prompt_cache_options)
+    return echo
+
+
+def _instructions(instructions: str | None) -> Raw | None:
+    if instructions is None:
+        return None
+    return Raw(msgspec.json.encode(instructions))
+
+
+def _reasoning(reasoning: wire.Reasoning) -> dict[str, str | None]:
+    summary = None if reasoning.summary == "none" else reasoning.summary
+    settings: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
+    if reasoning.context is not None:
+        settings["context"] = reasoning.context
+    return settings
+
+
+def _text(text: wire.TextConfig) -> dict[str, Any]:
+    """The settings without a format."""
+    settings: dict[str, Any] = {"format": {"type": "text"}}
+    if text.verbosity:
+        settings["verbosity"] = text.verbosity
+    return settings
+
+
+def _tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:
+    def read(_: bytes) -> Raw:
+        echoes = [_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]
+        return Raw(msgspec.json.encode(echoes))
+
+    return memo.get(b",".join(tools), read)
+
+
+def _tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
+    """A function with all the members that Open Responses requires; any other tool as it came."""
+    raw = _one_line(raw)
+    tool = convert(dict[str, Raw], raw, place)
+    if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
+        return raw
+    return tool | {key: value for key, value in _TOOL_DEFAULTS.items() if key not in tool}
+
+
+def _one_line(raw: Raw) -> Raw:
+    """A copy of the JSON without line breaks between its tokens, which an indented request has. A
+    copy, because a part of the body would keep the whole body in memory while the answer is
+    rendered."""
+    text = bytes(raw)
+    if b"\n" in text or b"\r" in text:
+        return Raw(msgspec.json.format(text, indent=-1))
+    return Raw(text)

@@ -1,0 +1,45 @@
+"""Decodes parts of a request's body that stay raw until they are needed, with errors in OpenAI's
+wording."""
+
+from types import UnionType
+from typing import Any, TypeVar, overload
+
+import msgspec
+from msgspec import Raw
+
+from schemas.errors import Invalid
+from services.frontend.apis.responses import wire
+from services.frontend.apis.shared.decode import tags_of
+from services.frontend.apis.shared.openai.wording import choices_of, explainer
+
+T = TypeVar("T")
+
+_PARTS = tags_of(wire.Part)
+_CHOICES = choices_of(
+    wire.Reasoning,
+    wire.TextConfig,
+    wire.CacheOptions,
+    wire.Body,
+    wire.Message,
+    wire.Tool,
+    wire.ToolChoice,
+)
+_FORMATS = choices_of(wire.Format)["type"]
+_TYPES = {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS}
+explain = explainer(_CHOICES | _TYPES | {"context_management.type": ("compaction",)})
+"""The native error for a failed validation of the body."""
+
+
+@overload
+def convert(kind: type[T], raw: Raw, place: str) -> T: ...
+@overload
+def convert(kind: UnionType, raw: Raw, place: str) -> Any: ...
+def convert(kind: Any, raw: Raw, place: str) -> Any:
+    """Decodes the part of the request at `place`. Raises Invalid, which names the field."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        raise explain(b"null", f"{what} - at `$.{place}{path or '`'}") from None
+    except RecursionError:
+        raise Invalid(f"'{place}' is nested too deeply.", param=place) from None

@@ -1,0 +1,79 @@
+"""Reads reasoning items, which may also carry the results of tools that this server ran."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.conversation import Call, Reasoning
+from schemas.events import HostedResult
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.request.history import ItemHistory
+from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.responses.summaries import TextSealer
+from services.frontend.hosted.tools import result_part, unpack
+
+
+class ReasoningReader:
+    """Adds reasoning items to the history."""
+
+    def __init__(
+        self, history: ItemHistory, tools: RequestTools, sealer: TextSealer | None
+    ) -> None:
+        self._history = history
+        self._tools = tools
+        self._sealer = sealer
+
+    def read(self, item: wire.ReasoningItem, at: str) -> None:
+        """Adds reasoning, or the results that it carries. Raises Invalid."""
+        results = _carried_results(item.encrypted_content)
+        if results is None:
+            self._add_reasoning(item)
+        else:
+            self._add_results(results, at)
+
+    def _add_reasoning(self, item: wire.ReasoningItem) -> None:
+        """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign
+        seal. A summary that repeats the text, as ours do, is left out."""
+        text = "".join(part.text for part in item.content or ()) or None
+        summary = [part.text for part in item.summary or () if part.text]
+        seal = item.encrypted_content or None
+        if text is None and summary:
+            text = self._text_behind(summary, seal)
+        if text is None and seal is None:
+            self._history.add(id=item.id)
+            return
+        if text == "\n\n".join(summary):
+            summary = []
+        self._history.add(Reasoning(text, seal, summary, item.id))
+
+    def _text_behind(self, summary: list[str], seal: str | None) -> str | None:
+        """The text of reasoning with a summary; None if its seal is opened later."""
+        shown = "\n\n".join(summary)
+        if seal is None:
+            return shown
+        if self._sealer is None:
+            return None
+        return self._sealer.open(seal) or shown
+
+    def _add_results(self, results: Sequence[HostedResult], at: str) -> None:
+        """Adds the results of the previous searches, which become calls. Searches of a tool that is
+        not served stay text."""
+        served = [result for result in results if self._tools.runs(result.name)]
+        if not served:
+            return
+        self._history.add_hosted_calls(
+            [Call(result.call_id, result.name, result.arguments) for result in served]
+        )
+        for result in map(result_part, served):
+            self._history.add_result(result.call_id, result.parts, at, is_error=result.is_error)
+
+
+def _carried_results(blob: str | None) -> list[HostedResult] | None:
+    """The results in the `encrypted_content` of reasoning; None where it is something else."""
+    data = unpack(blob)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=list[HostedResult])
+    except (msgspec.DecodeError, RecursionError):
+        return []
