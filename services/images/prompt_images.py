@@ -47,10 +47,8 @@ def show_images(
     at = 0
     for mark in image_marks(text):
         media = known.get(mark[1])
-        if (
-            media is None or not left[media.hash]
-        ):  # text of a client, which could make a prompt of any size
-            continue
+        if media is None or not left[media.hash]:
+            continue  # text of a client, which could make a prompt of any size
         left[media.hash] -= 1
         pieces.append(text[at : mark.start()])
         at = mark.end()
@@ -72,7 +70,10 @@ def show_images(
 def place_images(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -> list[PromptImage]:
     """The places of the shown images in the prompt. Raises EngineFailed where the tokenizer made
     other tokens of an expansion than the model's processor."""
-    packed, at = pack_ids(ids) if shown else b"", 0
+    if not shown:
+        return []
+    packed = pack_ids(ids)
+    at = 0
     images: list[PromptImage] = []
     for image, expansion in shown:
         at = packed.find(expansion.ids, at)

@@ -29,7 +29,7 @@ def block_keys(
 
     `packed`: token ids (`frames.pack_ids`).
     """
-    key = root(salt) if parent is None else parent
+    key = root(salt) if parent is None else parent  # replaced by the key of each block
     step = block_tokens * TOKEN_ID_BYTES
     blocks = iter_unpack(f"{step}s", packed[: len(packed) // step * step])
     return array("Q", [key := xxh3_64_intdigest(block, key) for (block,) in blocks])
@@ -71,15 +71,17 @@ class KeyMemo:
 
     def stretches(self, packed: bytes, *, salt: str | None = None) -> "Iterator[array[int]]":
         """The keys in arrays, each made on demand, which must not be changed."""
-        cache, size = self._cache, _STRETCH * self.block_tokens * TOKEN_ID_BYTES
-        key, end = root(salt), 0
+        size = _STRETCH * self.block_tokens * TOKEN_ID_BYTES
+        key = root(salt)
+        end = 0
         for end in range(size, len(packed) + 1, size):
             part = packed[end - size : end]
             # Seeded like the blocks: equal tokens after other blocks have other keys.
             digest = xxh3_64_intdigest(part, key)
-            stretch = cache.get(digest)
+            stretch = self._cache.get(digest)
             if stretch is None:
-                stretch = cache[digest] = block_keys(part, self.block_tokens, parent=key)
+                stretch = block_keys(part, self.block_tokens, parent=key)
+                self._cache[digest] = stretch
             yield stretch
             key = stretch[-1]
         yield block_keys(packed[end:], self.block_tokens, parent=key)
@@ -107,11 +109,9 @@ class PromptKeys(Sequence[int]):
     def __getitem__(self, index: int | slice) -> "int | array[int]":
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            return (
-                self._first(max(start, stop))[start:stop:step]
-                if step > 0
-                else self._first(self._length)[index]
-            )
+            if step < 0:
+                return self._first(self._length)[index]
+            return self._first(max(start, stop))[start:stop:step]
         at = range(self._length)[index]
         return self._first(at + 1)[at]
 
@@ -119,14 +119,15 @@ class PromptKeys(Sequence[int]):
         return iter(self._first(self._length))
 
     def _first(self, count: int) -> "array[int]":
-        keys = self._keys
-        while len(keys) < count and (stretch := next(self._stretches, None)) is not None:
-            keys += stretch
-        if len(keys) == self._length:
-            self._stretches = iter(
-                ()
-            )  # the generator would hold the prompt, 208 KB of 52,000 tokens, for the whole turn
-        return keys
+        while len(self._keys) < count:
+            stretch = next(self._stretches, None)
+            if stretch is None:
+                break
+            self._keys += stretch
+        if len(self._keys) == self._length:
+            # The generator would hold the prompt, 208 KB of 52,000 tokens, for the whole turn.
+            self._stretches = iter(())
+        return self._keys
 
 
 def root(salt: str | None) -> int:

@@ -13,7 +13,8 @@ U+FFFD instead.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from operator import is_
 from typing import Any
 
@@ -21,10 +22,13 @@ from msgspec import Struct
 
 from services.tokenization.segments import alternatives
 
-_ASCII, _OTHER = 0xDC00, 0xDC80
-"""Marks: an ASCII character's code is added to the first; other characters are numbered from the
-second."""
+_ASCII = 0xDC00
+"""The mark of an ASCII character is this number and its code."""
+_OTHER = 0xDC80
+"""The marks of other characters are numbered from here."""
 _MAX_OTHER = 0xE000 - _OTHER
+_JSON_BLANKS = r"(?:\s|\\[fnrt]|\\u001[c-f])*"
+_JSON_BLANKS_BACKWARDS = r"(?:\s|[fnrt]\\|[c-f]100u\\)*"
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -70,26 +74,24 @@ class Marker:
         self._marks = marks
         words = sorted(tokens)
         self._token = re.compile(alternatives(words)) if words else None
-        first = sorted({word[0] for word in words})
         # A pattern is ten times as fast if all its matches begin with the same character.
-        self._by_first = [
-            (one, re.compile(alternatives([word for word in words if word[0] == one])))
-            for one in first
-        ]
-        self._beginnings = {word[:end] for word in words for end in range(1, len(word))}
-        self._ends = {word[start:] for word in words for start in range(1, len(word))}
+        self._by_first = _pattern_by_first(words)
+        self._beginnings = set(chain.from_iterable(map(_beginnings, words)))
+        self._ends = set(chain.from_iterable(map(_ends, words)))
         self._infixes = frozenset(infixes)
         self._names = frozenset(names)
         self._longest_name = max(map(len, names), default=0)
-        self._first, self._last = tuple(first), tuple(sorted({word[-1] for word in words}))
+        self._first = tuple(sorted({word[0] for word in words}))
+        self._last = tuple(sorted({word[-1] for word in words}))
         self._longest = max(map(len, words), default=0)
-        self._handled = (
-            re.compile("|".join(map(re.escape, sorted(handled, key=len, reverse=True))))
-            if handled
-            else None
-        )
         self._edges = {word[_mark_at(word)] for word in words} | set(self._last)
-        self._hints = tuple(sorted({*first, *(self._edges if handled else ())}))
+        hints = set(self._first)
+        self._handled: re.Pattern[str] | None = None
+        if handled:
+            longest_first = sorted(handled, key=len, reverse=True)
+            self._handled = re.compile("|".join(map(re.escape, longest_first)))
+            hints |= self._edges
+        self._hints = tuple(sorted(hints))
         """Text without any of these characters needs marks only at its ends."""
         self._in_json = _json_patterns(words, self._infixes)
 
@@ -155,7 +157,8 @@ class Marker:
         bare = text.strip()
         if len(bare) <= self._longest_name and bare in self._names:
             return text
-        head, tail = bare[: self._longest], bare[-self._longest :]
+        head = bare[: self._longest]
+        tail = bare[-self._longest :]
         start = len(text) - len(text.lstrip()) if bare is not text else 0
         end = start + len(bare)
         places: list[tuple[int, int]] = []
@@ -189,7 +192,9 @@ class Marker:
         return "".join((*pieces, self._mark_edges(text[at:])))
 
     def _mark_edges(self, text: str) -> str:
-        return "".join(self._marks.get(one, one) if one in self._edges else one for one in text)
+        marks = self._marks
+        edges = self._edges
+        return "".join(marks.get(char, char) if char in edges else char for char in text)
 
     def _marked(self, text: str) -> str:
         at = _mark_at(text)
@@ -213,10 +218,7 @@ class DataMarks:
         these only whole control tokens are marked. `handled`: strings at which it takes texts
         apart. `kept`: control tokens that keep their meaning in the assistant's own text."""
         named = [token for token in tokens if token.strip()]
-        letters = {letter for token in named for letter in token}
-        others = sorted(letter for letter in letters if not letter.isascii())[:_MAX_OTHER]
-        marks = {letter: chr(_ASCII + ord(letter)) for letter in map(chr, range(128))}
-        marks |= {letter: chr(_OTHER + number) for number, letter in enumerate(others)}
+        marks = _marks_of(named)
         self.tokens = frozenset(token for token in named if token[_mark_at(token)] in marks)
         self._letters = {mark: letter for letter, mark in marks.items()}
         self._token = re.compile(alternatives(sorted(self.tokens))) if self.tokens else None
@@ -227,13 +229,11 @@ class DataMarks:
         names = set(names)
         self.data = Marker(self.tokens, marks, infixes=infixes, names=names, handled=handled)
         """Marks the text of users, tools and instructions."""
-        rest = self.tokens - set(kept)
-        self.assistant = (
-            Marker(rest, marks, infixes=infixes, names=names, handled=handled)
-            if kept
-            else self.data
-        )
+        self.assistant = self.data
         """Marks the text of the assistant's own history."""
+        if kept:
+            rest = self.tokens - set(kept)
+            self.assistant = Marker(rest, marks, infixes=infixes, names=names, handled=handled)
 
     def plain(self, text: str) -> str:
         """The text without marks: what the template renders for unmarked data."""
@@ -263,24 +263,26 @@ class DataMarks:
             return []
         low = max(marked[0] - 2 * self._longest, 0)
         high = min(marked[-1] + 2 * self._longest, len(text))
-        spans: list[tuple[int, int, bool]] = []
+        spans: set[tuple[int, int, bool]] = set()
         bounds: set[int] = set()
         at = low
-        for start, end in [
-            *((own.start(), own.end()) for own in self._token.finditer(text, low, high)),
-            (high, high),
-        ]:
-            spans += [
-                (found.start(), found.end(), True)
-                for found in self._token.finditer(plain, at, start)
-            ]
-            bounds.update((start, end))
-            at = end
+        for own in self._token.finditer(text, low, high):
+            spans.update(self._spelled(plain, at, own.start()))
+            bounds.update(own.span())
+            at = own.end()
+        spans.update(self._spelled(plain, at, high))
+
         bounds.discard(high)
         for found in self._token.finditer(plain, low, high):
-            inside = (place for place in range(found.start() + 1, found.end()) if place in bounds)
-            spans += [(place, place, False) for place in inside]
-        return sorted(set(spans))
+            inside = bounds.intersection(range(found.start() + 1, found.end()))
+            spans.update((place, place, False) for place in inside)
+        return sorted(spans)
+
+    def _spelled(self, plain: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+        """Yields the control tokens that data between two of the template's own spells."""
+        assert self._token is not None
+        for found in self._token.finditer(plain, start, end):
+            yield (*found.span(), True)
 
     def _plain(self, text: str) -> str:
         return _MARK.sub(lambda found: self._letters.get(found[0], "\ufffd"), text)
@@ -304,34 +306,62 @@ def _json_patterns(
     whole infixes; and, for the text backwards, their ends after a quote. Each begins with one
     character, which makes it fast."""
 
-    def each(texts: Iterable[str], suffix: str) -> list[re.Pattern[str]]:
-        listed = sorted(set(texts))
-        firsts = sorted({text[0] for text in listed})
-        return [
-            re.compile(alternatives([text for text in listed if text[0] == one]) + suffix)
-            for one in firsts
-        ]
-
     escaped = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
-    beginnings = [word[:end] for word in escaped for end in range(1, len(word))]
-    ends = [word[start:][::-1] for word in escaped for start in range(1, len(word))]
+    beginnings = chain.from_iterable(map(_beginnings, escaped))
+    ends = chain.from_iterable(map(_ends, escaped))
     whole = [f'"{infix}' for infix in infixes]
-    blank, blank_backwards = r"(?:\s|\\[fnrt]|\\u001[c-f])*", r"(?:\s|[fnrt]\\|[c-f]100u\\)*"
-    patterns = [*each(escaped, ""), *each(beginnings, blank + '"'), *each(whole, blank + '"')]
-    return patterns, each(ends, blank_backwards + '"')
+
+    quote = _JSON_BLANKS + '"'
+    patterns = [*_fast_patterns(escaped), *_fast_patterns(beginnings, quote)]
+    patterns += _fast_patterns(whole, quote)
+    backwards = [end[::-1] for end in ends]
+    return patterns, _fast_patterns(backwards, _JSON_BLANKS_BACKWARDS + '"')
+
+
+def _fast_patterns(texts: Iterable[str], suffix: str = "") -> list[re.Pattern[str]]:
+    """A pattern for the texts with each first character."""
+    by_first = groupby(sorted(set(texts)), key=lambda text: text[0])
+    return [re.compile(alternatives(list(group)) + suffix) for _, group in by_first]
+
+
+def _pattern_by_first(words: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
+    """The first characters of sorted words, each with a pattern for its words."""
+    by_first = groupby(words, key=lambda word: word[0])
+    return [(first, re.compile(alternatives(list(group)))) for first, group in by_first]
+
+
+def _beginnings(word: str) -> Iterator[str]:
+    """The proper beginnings of a word."""
+    return (word[:end] for end in range(1, len(word)))
+
+
+def _ends(word: str) -> Iterator[str]:
+    """The proper ends of a word."""
+    return (word[start:] for start in range(1, len(word)))
+
+
+def _marks_of(tokens: Iterable[str]) -> dict[str, str]:
+    """The mark of each ASCII character, and of the others in these tokens."""
+    letters = set(chain.from_iterable(tokens))
+    others = sorted(letter for letter in letters if not letter.isascii())[:_MAX_OTHER]
+    marks = {chr(code): chr(_ASCII + code) for code in range(128)}
+    marks |= {letter: chr(_OTHER + number) for number, letter in enumerate(others)}
+    return marks
 
 
 def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:
     """Texts with which a control token may continue after a text of the template, such as `user`
     after `<|`."""
     longest = max(map(len, tokens), default=0)
-    before = {
-        literal[-size:] for literal in literals for size in range(1, min(longest, len(literal)) + 1)
-    }
+    before: set[str] = set()
+    for literal in literals:
+        sizes = range(1, min(longest, len(literal)) + 1)
+        before.update(literal[-size:] for size in sizes)
+
     found: set[str] = set()
     for token in tokens:
-        starts = [at for at in range(1, len(token)) if token[:at] in before]
-        found.update(
-            token[start:end].strip() for start in starts for end in range(start + 1, len(token))
-        )
+        for start in range(1, len(token)):
+            if token[:start] in before:
+                ends = range(start + 1, len(token))
+                found.update(token[start:end].strip() for end in ends)
     return found - {""}

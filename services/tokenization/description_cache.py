@@ -83,9 +83,12 @@ class CacheEntry:
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
     left = MAX_BYTES
     for name in _FOLDERS:
-        for path in sorted((folder / name).iterdir()) if (folder / name).is_dir() else ():
+        if not (folder / name).is_dir():
+            continue
+        for path in sorted((folder / name).iterdir()):
             if path.suffix not in _WEIGHTS and path.is_file():
-                if (left := left - path.stat().st_size) < 0:
+                left -= path.stat().st_size
+                if left < 0:
                     raise OSError("too large")
                 yield str(path.relative_to(folder)), path.read_bytes()
 

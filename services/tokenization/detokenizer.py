@@ -177,21 +177,23 @@ class _StreamDetokenizer(Detokenizer):
 
     @property
     def pending(self) -> bytes:
-        return (
-            b"\xef" if self._pending else b""
-        )  # stands for bytes that the library does not return
+        # A byte stands for those that the library does not return.
+        return b"\xef" if self._pending else b""
 
     def flush(self) -> str:
-        pending, self._pending = self._pending, []
-        return str(self._tokenizer.decode(pending, skip_special_tokens=False)) if pending else ""
+        if not self._pending:
+            return ""
+        text = str(self._tokenizer.decode(self._pending, skip_special_tokens=False))
+        self._pending = []
+        return text
 
 
 def _table(tokenizer: Tokenizer, added: dict[int, str]) -> list[bytes] | None:
     # The decoder as in tokenizer.json. `to_str` would write the whole file: 100 ms with 150,000
     # tokens.
-    steps = _decoder_steps(
-        json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else None
-    )
+    steps: list[dict[str, Any]] = []
+    if tokenizer.decoder is not None:
+        steps = _decoder_steps(json.loads(tokenizer.decoder.__getstate__()))
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
         convert: Callable[[str], bytes] = _byte_level
@@ -216,12 +218,13 @@ def _decoded(data: bytes) -> str | None:
         return None
 
 
-def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if decoder is None:
-        return []
-    if decoder["type"] == "Sequence":
-        return [step for part in decoder["decoders"] for step in _decoder_steps(part)]
-    return [decoder]
+def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    steps: list[dict[str, Any]] = []
+    for part in decoder["decoders"]:
+        steps += _decoder_steps(part)
+    return steps
 
 
 def _byte_level(token: str) -> bytes:

@@ -24,7 +24,7 @@ Encode: TypeAlias = Callable[[str], TokenIds]
 
 _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
-_MAX_PIECES = 64
+_MAX_PIECES = 65
 """Limit of pieces that are encoded where time is limited."""
 
 
@@ -48,7 +48,7 @@ class Encoder:
         """`encode` returns the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache
         of segments. `data` None: data is not marked, and its control tokens are control tokens."""
         self.cuts = cuts
-        self.marks = data.marks if data is not None else None
+        self.marks = None if data is None else data.marks
         """The marks of data in rendered texts; None: there are none."""
         self.reason = reason
         """Why this encoder was chosen."""
@@ -85,13 +85,8 @@ class Encoder:
                 for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)
             ]
 
-        make = partial(
-            cls,
-            encode,
-            cuts=Cuts.of(tokenizer),
-            cache_bytes=cache_bytes,
-            data=DataEncoding(tokenizer, marks) if marks is not None else None,
-        )
+        data = None if marks is None else DataEncoding(tokenizer, marks)
+        make = partial(cls, encode, cuts=Cuts.of(tokenizer), cache_bytes=cache_bytes, data=data)
         if choice == "tokenizers":
             return make(reason="the operator's choice")
         fast, reason = _prove(
@@ -134,7 +129,8 @@ class Encoder:
         stops using fastokens. None: there is none, or fastokens is not in use."""
         if self._fast is None or self.encode(text) == self.reference(text):
             return None
-        self._fast, self.reason = None, "ids by fastokens were not the tokenizer's"
+        self._fast = None
+        self.reason = "ids by fastokens were not the tokenizer's"
         return self.reason
 
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
@@ -146,23 +142,24 @@ class Encoder:
             return encode(text)
         if self.marks is None:
             return encode(replace_surrogates(text))
-        first, *rest = self.marks.pieces(text)
-        if len(rest) > _MAX_PIECES and getattr(self._limit, "chars", None) is not None:
+        pieces = self.marks.pieces(text)
+        if len(pieces) > _MAX_PIECES and self._limits() is not None:
             raise LongWork
         joined: TokenIds = array("I")
-        joined.extend(self._data(first.text) if first.data else encode(first.text))
-        for piece in rest:
-            joined.extend(
-                self._data(piece.text)
-                if piece.data
-                else self._encode_mid_text(piece.text, encode, encode)
-            )
+        for piece in pieces:
+            if piece.data:
+                joined.extend(self._data(piece.text))
+            elif piece is pieces[0]:
+                joined.extend(encode(piece.text))
+            else:
+                joined.extend(self._encode_mid_text(piece.text, encode, encode))
         return joined
 
     def _exact_only(self, text: str, encode: Encode) -> TokenIds:
         """The ids of text in which no control token in another spelling becomes that token."""
-        ids, data = encode(text), self._data_encoding
-        found = data.first_respelled(text, ids) if data is not None else None
+        assert self._data_encoding is not None
+        ids = encode(text)
+        found = self._data_encoding.first_respelled(text, ids)
         if found is None:
             return ids
         start, end = found
@@ -171,16 +168,18 @@ class Encoder:
             joined.extend(encode(text[:start]))
         joined.extend(self._data(text[start:end]))
         if end < len(text):
-            joined.extend(
-                self._encode_mid_text(text[end:], partial(self._exact_only, encode=encode), encode)
-            )
+            exact = partial(self._exact_only, encode=encode)
+            joined.extend(self._encode_mid_text(text[end:], exact, encode))
         return joined
 
     def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a
         text, but none after a line break."""
-        line, ids = encode_line("\n"), encode("\n" + text)
-        return ids[len(line) :] if ids[: len(line)] == line else encode(text)
+        line = encode_line("\n")
+        ids = encode("\n" + text)
+        if ids[: len(line)] != line:
+            return encode(text)
+        return ids[len(line) :]
 
     def _data(self, token: str) -> TokenIds:
         """The ids of a control token's text. Where the model's vocabulary merges the text to the
@@ -199,14 +198,20 @@ class Encoder:
     @cached_property
     def _control(self) -> frozenset[int]:
         """The ids of the control tokens, without the one that stands for unknown characters."""
-        encoded = self._reference(sorted(self.marks.tokens)) if self.marks is not None else []
-        return frozenset(ids[0] for ids in encoded if len(ids) == 1) - set(
-            self._reference([_UNKNOWN])[0]
-        )
+        if self.marks is None:
+            return frozenset()
+        encoded = self._reference(sorted(self.marks.tokens))
+        unknown = self._reference([_UNKNOWN])[0]
+        return frozenset(ids[0] for ids in encoded if len(ids) == 1).difference(unknown)
+
+    def _limits(self) -> tuple[int, int] | None:
+        """This thread's limits of characters, by fastokens and by tokenizers; None: without."""
+        limits: tuple[int, int] | None = getattr(self._limit, "chars", None)
+        return limits
 
     def _encode_new(self, texts: list[str]) -> list[TokenIds]:
-        limit = getattr(self._limit, "chars", None)
-        if limit is not None and sum(map(len, texts)) > limit[1]:
+        limits = self._limits()
+        if limits is not None and sum(map(len, texts)) > limits[1]:
             raise LongWork
         return self._reference(texts)
 
@@ -214,13 +219,13 @@ class Encoder:
         fast = self._fast
         if fast is None:
             return self._slow.encode(text)
-        if (limit := getattr(self._limit, "chars", None)) is not None and len(text) > limit[0]:
+        limits = self._limits()
+        if limits is not None and len(text) > limits[0]:
             raise LongWork
         try:
             return _encode_fast(fast, text)
-        except (
-            Exception
-        ):  # fastokens documents no types; a known case is a limit of its pattern engine
+        except Exception:
+            # fastokens documents no types; a known case is a limit of its pattern engine.
             with self._lock:
                 self.failures += 1
             return self._slow.encode(text)
@@ -237,15 +242,12 @@ class DataEncoding:
         """`marks`: the marks of that text."""
         self.marks = marks
         self._tokenizer = tokenizer
-        added = (
-            tokenizer.get_added_tokens_decoder().items() if tokenizer.normalizer is not None else ()
-        )
-        self.respelled = {
-            one: token.content
-            for one, token in added
-            if token.normalized and token.content in marks.tokens
-        }
+        self.respelled: dict[int, str] = {}
         """The own spelling of each control token that has others, by id."""
+        if tokenizer.normalizer is not None:
+            for index, token in tokenizer.get_added_tokens_decoder().items():
+                if token.normalized and token.content in marks.tokens:
+                    self.respelled[index] = token.content
 
     def encode(self, text: str) -> TokenIds:
         """The ids of a text as ordinary text: added tokens in it, special or not, are not
@@ -256,7 +258,10 @@ class DataEncoding:
         words = [text]
         if tokenizer.pre_tokenizer is not None:
             words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-        return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
+        ids: TokenIds = array("I")
+        for word in words:
+            ids.extend(token.id for token in tokenizer.model.tokenize(word))
+        return ids
 
     def first_respelled(self, text: str, ids: TokenIds) -> tuple[int, int] | None:
         """The span of the first control token in another spelling; None if there is none. `ids`:
@@ -264,8 +269,9 @@ class DataEncoding:
         if self.respelled.keys().isdisjoint(ids):
             return None
         found = self._tokenizer.encode(text, add_special_tokens=False)
-        for one, (start, end) in zip(found.ids, found.offsets, strict=True):
-            if self.respelled.get(one, (own := text[start:end].strip())) != own:
+        for index, (start, end) in zip(found.ids, found.offsets, strict=True):
+            spelling = self.respelled.get(index)
+            if spelling is not None and spelling != text[start:end].strip():
                 return start, end
         return None
 
@@ -288,8 +294,6 @@ def _prove(
     except Exception as error:  # fastokens documents no types
         return None, f"fastokens does not read this tokenizer: {error}"
     found = difference(tokenizer, reference, partial(_encode_fast, fast))
-    return (
-        (fast, "equal to tokenizers in all trials")
-        if found is None
-        else (None, f"fastokens differs: {found}")
-    )
+    if found is not None:
+        return None, f"fastokens differs: {found}"
+    return fast, "equal to tokenizers in all trials"

@@ -83,9 +83,10 @@ def trials(tokenizer: Tokenizer) -> Iterator[str]:
     for size in _LONG:
         text = ""
         while len(text) < size:
-            text += (
-                source.choice(_CODE) if source.random() < 0.6 else _mixed(source, words, added, 20)
-            )
+            if source.random() < 0.6:
+                text += source.choice(_CODE)
+            else:
+                text += _mixed(source, words, added, 20)
         yield text
 
 
@@ -93,11 +94,8 @@ def _words(tokenizer: Tokenizer, source: random.Random) -> list[str]:
     """Texts of random tokens: they end on and beside the tokenizer's own boundaries."""
     size = tokenizer.get_vocab_size()
     ids = [source.randrange(size) for _ in range(600)]
-    return [
-        word
-        for word in (tokenizer.decode([token], skip_special_tokens=False) for token in ids)
-        if word
-    ]
+    words = [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+    return list(filter(None, words))
 
 
 def _mixed(source: random.Random, words: list[str], added: list[str], pieces: int) -> str:
@@ -113,13 +111,8 @@ def _mixed(source: random.Random, words: list[str], added: list[str], pieces: in
         elif kind < 0.95:
             made.append(source.choice((" ", " ", "\n", "the", "of", "x")))
         else:
-            made.append(
-                chr(
-                    source.choice(
-                        (source.randrange(0x20, 0x3000), source.randrange(0xE000, 0x20000))
-                    )
-                )
-            )
+            codes = (source.randrange(0x20, 0x3000), source.randrange(0xE000, 0x20000))
+            made.append(chr(source.choice(codes)))
     return "".join(made)
 
 

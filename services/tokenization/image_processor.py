@@ -65,9 +65,11 @@ class ImageProcessor:
         """What takes the place of one placeholder for an image of this size in pixels. Takes up to
         a second for a new size. Raises ValueError for a size that the processor refuses."""
         with self._lock:
-            if (known := self._expansions.get((width, height))) is None:
-                known = self._expansions[width, height] = self._expand(width, height)
-            return known
+            expansion = self._expansions.get((width, height))
+            if expansion is None:
+                expansion = self._expand(width, height)
+                self._expansions[width, height] = expansion
+            return expansion
 
     def inputs(self, images: list[Image.Image]) -> dict[str, Any]:
         """The tensors (PyTorch) of these images that the model's forward pass reads beside ids:
@@ -115,11 +117,9 @@ def _load(model: str, *, trust_remote_code: bool) -> Any:
 
     def check(self: Any, name: str, argument: Any) -> Any:
         """Lets the missing video processor pass."""
-        return (
-            None
-            if name == "video_processor"
-            else own.check_argument_for_proper_class(self, name, argument)
-        )
+        if name == "video_processor":
+            return None
+        return own.check_argument_for_proper_class(self, name, argument)
 
     images_only = type(
         own.__name__,

@@ -1,7 +1,7 @@
 """Lists the tokens with which a model may write a set of markers, however it splits them. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 OTHER = "\0"
 """Stands for text outside markers."""
@@ -22,28 +22,61 @@ def marker_tokens(
     """
     split = re.compile(_any(added))
     found: dict[str, list[int]] = {}
-    inside, starts, ends = set[str](), set[str](), set[str]()
+    inside: set[str] = set()
+    starts: set[str] = set()
+    ends: set[str] = set()
     for marker in markers:
         found |= {token: [added[token]] for token in split.findall(marker)}
         pieces = split.split(marker)
-        inside.update(
-            piece[a:b]
-            for piece in pieces
-            for a in range(len(piece))
-            for b in range(a + 1, len(piece) + 1)
-        )
-        starts.update(pieces[0][:n] for n in range(1, len(pieces[0]) + 1))
-        ends.update(pieces[-1][n:] for n in range(len(pieces[-1])))
-    first, last = re.compile(_any(ends)), re.compile(f"(?:{_any(starts)})\\Z")
+        for piece in pieces:
+            inside.update(_substrings(piece))
+        starts.update(_beginnings(pieces[0]))
+        ends.update(_ends(pieces[-1]))
+
+    end_of_marker = re.compile(_any(ends))
+    start_of_marker = re.compile(f"(?:{_any(starts)})\\Z")
     ids = set(added.values())
     for token, text in enumerate(texts):
-        if text and token not in ids:
-            begins, finishes = first.match(text), last.search(text)
-            a, b = begins.end() if begins else 0, finishes.start() if finishes else len(text)
-            part = text if text in inside or a > b else text[:a] + _shortened(text[a:b]) + text[b:]
-            if part != OTHER:
-                found.setdefault(part, []).append(token)
+        if not text or token in ids:
+            continue
+        part = text
+        if text not in inside:
+            part = _without_middle(text, end_of_marker, start_of_marker)
+        if part != OTHER:
+            found.setdefault(part, []).append(token)
     return found
+
+
+def _without_middle(
+    text: str, end_of_marker: re.Pattern[str], start_of_marker: re.Pattern[str]
+) -> str:
+    """A token's text, shortened between the end of a marker at its start and the start of one at
+    its end."""
+    start = 0
+    end = len(text)
+    ended = end_of_marker.match(text)
+    if ended is not None:
+        start = ended.end()
+    begun = start_of_marker.search(text)
+    if begun is not None:
+        end = begun.start()
+    if start > end:
+        return text
+    return text[:start] + _shortened(text[start:end]) + text[end:]
+
+
+def _substrings(text: str) -> Iterator[str]:
+    for start in range(len(text)):
+        for end in range(start + 1, len(text) + 1):
+            yield text[start:end]
+
+
+def _beginnings(text: str) -> Iterator[str]:
+    return (text[:size] for size in range(1, len(text) + 1))
+
+
+def _ends(text: str) -> Iterator[str]:
+    return (text[start:] for start in range(len(text)))
 
 
 def _any(texts: Iterable[str]) -> str:
@@ -54,5 +87,11 @@ def _any(texts: Iterable[str]) -> str:
 def _shortened(text: str) -> str:
     bare = text.rstrip(_BLANKS)
     blanks = text[len(bare) :]
-    sign = bare[-1:] if _ENDS_SIGN.fullmatch(text) else ""
-    return (OTHER if bare else "") + sign + ("\n" if "\n" in blanks else " " if blanks else "")
+    short = OTHER if bare else ""
+    if _ENDS_SIGN.fullmatch(text):
+        short += bare[-1:]
+    if "\n" in blanks:
+        short += "\n"
+    elif blanks:
+        short += " "
+    return short

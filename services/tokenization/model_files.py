@@ -53,11 +53,8 @@ def with_defaults(sampling: Sampling, own: Sampling) -> Sampling:
     """`sampling` with the model's values where the client set none. A temperature of 0 remains
     greedy decoding."""
     fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    values = {name: getattr(sampling, name) for name in fields}
-    return replace(
-        sampling,
-        **{name: getattr(own, name) if value is None else value for name, value in values.items()},
-    )
+    missing = [name for name in fields if getattr(sampling, name) is None]
+    return replace(sampling, **{name: getattr(own, name) for name in missing})
 
 
 def read_facts(model: str) -> ModelFacts:
@@ -114,8 +111,10 @@ def find_file(model: str, name: str) -> Path | None:
 
     Raises OSError where the directory or the hub cannot be read.
     """
-    if (folder := local_folder(model)) is not None:
-        return path if (path := folder / name).is_file() else None
+    folder = local_folder(model)
+    if folder is not None:
+        path = folder / name
+        return path if path.is_file() else None
     from transformers.utils.hub import cached_file  # takes 1 s, and a directory does not need it
 
     found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)

@@ -8,7 +8,7 @@ next, and a segment has the same ids in every prompt of every session.
 import re
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from sys import getsizeof
 from typing import TypeAlias, TypeVar
@@ -18,6 +18,9 @@ from tokenizers import AddedToken, Tokenizer
 
 TokenIds: TypeAlias = "array[int]"
 """Token ids, typecode `I`: 52,000 of them are copied in 10 us, where a list takes a millisecond."""
+
+_ENTRY_BYTES = 200
+"""What an entry of the cache takes beside segment and ids."""
 
 S = TypeVar("S", str, "array[int]")
 
@@ -53,11 +56,9 @@ class Cuts:
 
     def find(self, text: str, start: int = 0) -> list[int]:
         """The offsets, from `start` on, at which control tokens begin."""
-        return (
-            []
-            if self._pattern is None
-            else [match.start() for match in self._pattern.finditer(text, start)]
-        )
+        if self._pattern is None:
+            return []
+        return [match.start() for match in self._pattern.finditer(text, start)]
 
     def last(self, text: str) -> int:
         """The last offset at which a control token begins; 0 where there is none."""
@@ -107,7 +108,8 @@ def common_prefix(one: S, other: S) -> S:
     elements, without a loop over elements in Python."""
     if one[: len(other)] == other:
         return other
-    low, high = 0, min(len(one), len(other))
+    low = 0
+    high = min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
@@ -126,7 +128,9 @@ def alternatives(words: Sequence[str]) -> str:
         return re.escape(common)
     groups = groupby(rest, key=lambda word: word[0])
     tree = "(?:" + "|".join(alternatives(list(group)) for _, group in groups) + ")"
-    return re.escape(common) + (tree if len(rest) == len(words) else tree + "?")
+    if len(rest) < len(words):  # the common beginning is a word itself
+        tree += "?"
+    return re.escape(common) + tree
 
 
 class SegmentCache:
@@ -151,23 +155,31 @@ class SegmentCache:
     def encode(self, text: str) -> TokenIds:
         """The ids of the text: those of encoding it whole."""
         segments = self._cuts.split(text)
-        with self._lock:
-            found = {
-                segment: entry[0]
-                for segment in segments
-                if (entry := self._cache.get(segment)) is not None
-            }
-        if missing := [segment for segment in dict.fromkeys(segments) if segment not in found]:
-            fresh = {
-                segment: ids.tobytes()
-                for segment, ids in zip(missing, self._encode(missing), strict=True)
-            }
-            with self._lock:
-                for segment, packed in fresh.items():
-                    size = 200 + getsizeof(segment) + getsizeof(packed)
-                    if size <= self._cache.maxsize:
-                        self._cache[segment] = packed, size
-            found |= fresh
+        packed = self._find(segments)
+        missing = [segment for segment in dict.fromkeys(segments) if segment not in packed]
+        if missing:
+            ids = map(array.tobytes, self._encode(missing))
+            encoded = dict(zip(missing, ids, strict=True))
+            self._keep(encoded)
+            packed |= encoded
+
         joined: TokenIds = array("I")
-        joined.frombytes(b"".join(found[segment] for segment in segments))
+        joined.frombytes(b"".join(packed[segment] for segment in segments))
         return joined
+
+    def _find(self, segments: Iterable[str]) -> dict[str, bytes]:
+        """The packed ids of the segments that are cached."""
+        found: dict[str, bytes] = {}
+        with self._lock:
+            for segment in segments:
+                entry = self._cache.get(segment)
+                if entry is not None:
+                    found[segment] = entry[0]
+        return found
+
+    def _keep(self, encoded: Mapping[str, bytes]) -> None:
+        with self._lock:
+            for segment, packed in encoded.items():
+                size = _ENTRY_BYTES + getsizeof(segment) + getsizeof(packed)
+                if size <= self._cache.maxsize:
+                    self._cache[segment] = packed, size
