@@ -32,12 +32,8 @@ class BlockReader:
         return self._builder.stop_string
 
     def read(self, text: str) -> None:
-        """Reads the text that the last token has completed."""
+        """Reads text, up to the end of the last token's."""
         self._add(self._parsed(text))
-
-    def read_rest(self, text: str) -> None:
-        """Reads text at the end, which no token has completed."""
-        self.read(text)
 
     def finish(self, reason: FinishReason) -> None:
         """Closes all blocks, because the engine has ended the turn."""
@@ -103,8 +99,5 @@ class BlockReader:
             if isinstance(event, BlockStop):
                 self.ends.append(len(self._stream.ids))
         self._builder.reasoning_tokens = self.reasoning_tokens
-        self._build(events)
-        self.cut = self._builder.cut
-
-    def _build(self, events: list[BlockEvent]) -> None:
         self._builder.add(events)
+        self.cut = self._builder.cut

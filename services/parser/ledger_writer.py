@@ -55,12 +55,11 @@ class BusLedgerWriter(LedgerWriter):
         self.written = 0
         self.too_large = 0
         process.on_reconnect.append(self._send)
+        written = ("Turns written to the ledger.", lambda: self.written)
+        too_large = ("Turns too long to be written.", lambda: self.too_large)
         counters = {
-            "turnwire_ledger_written_total": ("Turns written to the ledger.", lambda: self.written),
-            "turnwire_ledger_too_large_total": (
-                "Turns too long to be written.",
-                lambda: self.too_large,
-            ),
+            "turnwire_ledger_written_total": written,
+            "turnwire_ledger_too_large_total": too_large,
         }
         register(process.metrics, CountCollector(counters))
 

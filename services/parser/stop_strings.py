@@ -12,12 +12,12 @@ class StopStrings:
     __slots__ = ("_by_first", "_held", "_longest", "_strings")
 
     def __init__(self, strings: list[str]) -> None:
-        """`strings`: at least one; none is empty."""
+        """`strings`: none is empty; without any, nothing is found."""
         self._strings = sorted(dict.fromkeys(strings), key=len, reverse=True)
         self._by_first: dict[str, list[str]] = {}
         for string in self._strings:
             self._by_first.setdefault(string[0], []).append(string)
-        self._longest = len(self._strings[0])
+        self._longest = max(map(len, strings), default=0)
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
@@ -28,31 +28,36 @@ class StopStrings:
         if stop is not None:
             self._held = ""
             return text[: text.index(stop)], stop
-        keep = self._unsure(text)
-        self._held = text[len(text) - keep :] if keep else ""
-        return text[: len(text) - keep] if keep else text, None
+
+        sure = len(text) - self._unsure(text)
+        self._held = text[sure:]
+        return text[:sure], None
 
     def _first(self, text: str) -> str | None:
         """Returns the string that ends first, the longest of several, however the text is divided
         into pieces."""
-        first, end = None, len(text) + 1
+        first = None
+        end = len(text) + 1
         for string in self._strings:
             at = text.find(string, 0, end - 1 + len(string))
             if at >= 0 and at + len(string) < end:
-                first, end = string, at + len(string)
+                first = string
+                end = at + len(string)
         return first
 
     def flush(self) -> str:
         """Returns the text that was held back. No more text may follow."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
     def _unsure(self, text: str) -> int:
         """Returns how many characters at the end may begin a stop string."""
         for at in range(max(0, len(text) - self._longest + 1), len(text)):
             strings = self._by_first.get(text[at])
-            if strings is not None:
-                end = text[at:]
-                if any(s.startswith(end) for s in strings):
-                    return len(end)
+            if strings is None:
+                continue
+            end = text[at:]
+            if any(string.startswith(end) for string in strings):
+                return len(end)
         return 0

@@ -76,7 +76,9 @@ class _Run(NamedTuple):
     def place(self, at: int) -> int:
         """Returns the place in the block of the output's character `at`."""
         before = self.text[: at - self.source]
-        return self.offset + len(escaped(before) if self.escaped else before)
+        if self.escaped:
+            before = escaped(before)
+        return self.offset + len(before)
 
 
 class Trace:
@@ -115,11 +117,9 @@ class Trace:
         """
         end = self._end
         start = end
-        data = self._vocabulary.bytes_of(token)
-        if self._inside and text and not _continues(data):
-            start += len(
-                self._inside.decode("utf-8", "replace")
-            )  # the bytes before were not a character
+        if self._inside and text and not _continues(self._vocabulary.bytes_of(token)):
+            replaced = self._inside.decode("utf-8", "replace")  # those bytes were not a character
+            start += len(replaced)
         stop = end + len(text) + bool(pending)
         if logprobs and stop > start:
             self._tokens.append(_Token(start, stop, logprobs))
@@ -135,32 +135,46 @@ class Trace:
     def match(self, events: Sequence[BlockEvent]) -> list[list[TokenLogprob]]:
         """Returns the tokens of each event that the parser returned for the last text. No events:
         the parser's prefix."""
-        blocks, end = self.blocks, self._end
-        for block, behind in blocks.behind.items():
+        end = self._end
+        for block, behind in self.blocks.behind.items():
             self._starts[block] = end - behind
-        blocks.behind.clear()
+        self.blocks.behind.clear()
+
         tokens = [self._of(event) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
-            self._base, self._raw = self._passed, [raw]
+            self._raw = [raw]
+            self._base = self._passed
         return tokens
 
     def _of(self, delta: Delta) -> list[TokenLogprob]:
-        written, start = self.blocks.written, self._starts.get(delta.block)
+        start = self._starts.get(delta.block)
         if start is not None:
             return self._take(_Run(start + delta.offset, delta.offset, delta.text, False))
-        runs = []
-        whole = delta.offset + len(delta.text)
-        while written and (written[0].block, written[0].offset) < (delta.block, whole):
-            runs.append(self._found(written.popleft()))
-        return [token for run in runs if run is not None for token in self._take(run)]
+
+        tokens: list[TokenLogprob] = []
+        for run in self._runs_of_arguments(delta):
+            tokens += self._take(run)
+        return tokens
+
+    def _runs_of_arguments(self, delta: Delta) -> list[_Run]:
+        """Finds the pieces of arguments of which a delta consists."""
+        written = self.blocks.written
+        end = delta.offset + len(delta.text)
+        runs: list[_Run] = []
+        while written and (written[0].block, written[0].offset) < (delta.block, end):
+            run = self._found(written.popleft())
+            if run is not None:
+                runs.append(run)
+        return runs
 
     def _found(self, piece: _Written) -> _Run | None:
         """Finds a piece of arguments in the output; None if it is not there."""
         raw = "".join(self._raw)
-        at, low = piece.place - self._base, max(self._passed - self._base, 0)
+        reader_at = piece.place - self._base
+        low = max(self._passed - self._base, 0)
         for text, quote, is_escaped in _spellings(piece.text):
-            start = _find(raw, text, at, low, self._flowing)
+            start = _find(raw, text, reader_at, low, self._flowing)
             if start is not None:
                 self._flowing = True
                 self._passed = self._base + start + len(text)
@@ -170,8 +184,9 @@ class Trace:
 
     def _take(self, run: _Run) -> list[TokenLogprob]:
         """Takes the tokens that begin in the run or reach into it."""
-        tokens, stop = self._tokens, run.source + len(run.text)
-        logprobs = []
+        tokens = self._tokens
+        stop = run.source + len(run.text)
+        logprobs: list[TokenLogprob] = []
         while tokens and tokens[0].start < stop:
             token = tokens.popleft()
             if token.end > run.source:
@@ -187,10 +202,11 @@ def token_logprob(
     """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`:
     its place."""
     token, logprob = logprobs[0]
-    ranked = sorted(logprobs, key=lambda pair: -pair[1])[:top]
     data = vocabulary.bytes_of(token)
-    others = [(vocabulary.bytes_of(other), value) for other, value in ranked]
-    alternatives = [TopLogprob(_text(other), value, other) for other, value in others]
+    alternatives: list[TopLogprob] = []
+    for other, value in sorted(logprobs, key=lambda pair: -pair[1])[:top]:
+        other_data = vocabulary.bytes_of(other)
+        alternatives.append(TopLogprob(_text(other_data), value, other_data))
     return TokenLogprob(_text(data), logprob, at, data, alternatives)
 
 
@@ -207,15 +223,18 @@ def _spellings(text: str) -> list[tuple[str, int, bool]]:
 
     Each has the length of the quote before it (0 or 1), and whether the block has it with escapes.
     """
+    insides = [(text, 0)]
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        insides.append((text[1:-1], 1))
+
     forms = [(text, 0, False)]
-    quoted = len(text) > 1 and text[0] == text[-1] == '"'
-    for inner, quote in [(text, 0), (text[1:-1], 1)][: 1 + quoted]:
+    for inside, quote in insides:
         try:
-            decoded = str(json.loads(f'"{inner}"', strict=False))
+            decoded = str(json.loads(f'"{inside}"', strict=False))
         except ValueError:
             continue
         if decoded and decoded != text:
-            forms.append((decoded, quote, decoded != inner))
+            forms.append((decoded, quote, decoded != inside))
     return forms
 
 
@@ -225,8 +244,9 @@ def _find(raw: str, text: str, at: int, low: int, flowing: bool) -> int | None:
         return low
     if at >= low and raw.startswith(text, at):
         return at
-    if at - len(text) >= low and raw.startswith(text, at - len(text)):
-        return at - len(text)
+    before = at - len(text)
+    if before >= low and raw.startswith(text, before):
+        return before
     if any(map(str.isalnum, text)):
         start = raw.rfind(text, low, max(at, low))
         return start if start >= 0 else None

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from schemas.events import BlockEvent
-from services.families import TurnParser
+from schemas.frames import ParseContext
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
 from services.parser.trace import Logprobs, Trace, one_for_each
 from services.parser.turn_parse import TurnParse, parser_of
-from services.parser.turn_stream import TurnStream
-from services.runtime.storage.seal import Sealer
-from services.tokenization.detokenizer import Vocabulary
+from services.runtime.storage.seal import TenantSealer
+from services.runtime.streams.turn_log import TurnLog
 
 
 class TracedParse(TurnParse):
@@ -22,17 +21,15 @@ class TracedParse(TurnParse):
     __slots__ = ("_trace",)
 
     @override
-    def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
-        self._trace = Trace(vocabulary, self.stream.context.logprobs or 0)
-        super().start(vocabulary, sealer)
-        self._may_skip = False
-
-    @override
-    def _open_blocks(self, builder: EventBuilder) -> BlockReader:
-        trace = self._trace
-        parser = parser_of(self.stream.context, trace.scanner, trace.blocks)
+    def _open_blocks(self, sealer: TenantSealer) -> BlockReader:
+        stream = self.stream
+        context = stream.context
+        trace = Trace(self._vocabulary, context.logprobs or 0)
+        parser = parser_of(context, trace.scanner, trace.blocks)
         trace.match([])  # the blocks of the prefix
-        return TracedBlockReader(self.stream, parser, builder, trace)
+        self._trace = trace
+        builder = TracedEventBuilder(stream.turn, context, stream.log, sealer, trace)
+        return BlockReader(stream, parser, builder)
 
     @override
     def feed(self, ids: Sequence[int], logprobs: Sequence[Logprobs] = ()) -> None:
@@ -47,23 +44,29 @@ class TracedParse(TurnParse):
             if self._ends_by_cut():
                 return
 
+    @override
+    def _read_rest(self, text: str) -> None:
+        if text and not self.ended:
+            self._trace.flushed(text)
+        super()._read_rest(text)
 
-class TracedBlockReader(BlockReader):
-    """A reader that adds the log probabilities of each event's tokens to the log."""
 
-    __slots__ = ("_trace",)
+class TracedEventBuilder(EventBuilder):
+    """Adds the log probabilities of each event's tokens to the log."""
 
     def __init__(
-        self, stream: TurnStream, parser: TurnParser, builder: EventBuilder, trace: Trace
+        self, turn: str, context: ParseContext, log: TurnLog, sealer: TenantSealer, trace: Trace
     ) -> None:
-        super().__init__(stream, parser, builder)
+        super().__init__(turn, context, log, sealer)
         self._trace = trace
 
     @override
-    def read_rest(self, text: str) -> None:
-        self._trace.flushed(text)
-        self.read(text)
-
-    @override
-    def _build(self, events: list[BlockEvent]) -> None:
-        self._builder.add_traced(self._trace, events)
+    def add(self, events: Sequence[BlockEvent]) -> None:
+        for event, logprobs in zip(events, self._trace.match(events), strict=True):
+            if self._text.holds_block:
+                self._text.hold_logprobs(logprobs)
+            elif logprobs and not self._suffix:
+                self._log.add_logprobs(logprobs)
+            super().add([event])
+            if self.cut is not None:
+                return

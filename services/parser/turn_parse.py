@@ -5,6 +5,7 @@ plain stretch of a block the turn takes the *fast path* instead (`services.parse
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
@@ -17,9 +18,12 @@ from services.parser.event_builder import EventBuilder
 from services.parser.fast_path import NO_FAST_PATH, FastPath
 from services.parser.trace import Logprobs, one_for_each, token_logprob
 from services.parser.turn_stream import TurnStream
-from services.runtime.storage.seal import Sealer
+from services.runtime.storage.seal import Sealer, TenantSealer
 from services.runtime.streams.turn_log import LoggedEvent
 from services.tokenization.detokenizer import Detokenizer, Vocabulary
+
+_STOPPED: Final = EngineFailed("the worker stopped before the turn was done").info
+"""The error of an early end without one. Another worker may continue the turn."""
 
 
 def parser_of(
@@ -51,23 +55,23 @@ class TurnParse:
         self.stream = stream
         self.fast: FastPath = NO_FAST_PATH
         """Takes the turn's tokens while it is in a plain stretch."""
-        self._may_skip = False
-        """Whether plain text may skip parser and builder: no stop strings, log probabilities or ids
-        are requested."""
+        context = stream.context
+        has_logprobs = context.logprobs is not None
+        self._may_skip = not (context.stop or context.prompt_ids or has_logprobs)
+        """Whether plain text may skip parser and builder."""
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
         """Opens the family's parser; propagates its errors."""
-        stream = self.stream
-        context = stream.context
+        context = self.stream.context
         markers = family(context.family).markers
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.open(vocabulary.hidden(markers))
-        builder = EventBuilder(stream.turn, context, stream.log, sealer.of(context.tenant))
-        self.blocks = self._open_blocks(builder)
-        self._may_skip = not (builder.searches or context.prompt_ids)
+        self.blocks = self._open_blocks(sealer.of(context.tenant))
 
-    def _open_blocks(self, builder: EventBuilder) -> BlockReader:
-        return BlockReader(self.stream, parser_of(self.stream.context), builder)
+    def _open_blocks(self, sealer: TenantSealer) -> BlockReader:
+        stream = self.stream
+        builder = EventBuilder(stream.turn, stream.context, stream.log, sealer)
+        return BlockReader(stream, parser_of(stream.context), builder)
 
     def __repr__(self) -> str:
         path = "" if self.fast is NO_FAST_PATH else f", fast path to {self.fast.offset}"
@@ -169,22 +173,29 @@ class TurnParse:
     def finish(self, finish: TokenFinish) -> None:
         """Ends the turn with the engine's end of the stream."""
         if finish.reason in (FinishReason.ERROR, FinishReason.CANCELLED):
-            self._break_off(finish)
+            self._break_off(finish.error or _STOPPED)
             return
         self.leave_fast_path()
         self.blocks.count_reasoning()
         self._read_rest(self._detokenizer.flush())
-        if self.stream.context.include_stop and finish.stop_id is not None:
-            self._read_stop_token(finish.stop_id)
-        if not self.ended:
-            self.blocks.finish(finish.reason)
-            self._ends_by_cut()
-        if not self.ended:
-            self._end_by_engine(finish)
+        if finish.stop_id is not None and self._shows(finish.stop_id):
+            self._read_rest(self._detokenizer.step(finish.stop_id) + self._detokenizer.flush())
+        if self.ended:
+            return
+        self.blocks.finish(finish.reason)
+        if self._ends_by_cut():
+            return
 
-    def _break_off(self, finish: TokenFinish) -> None:
-        error = finish.error or EngineFailed("the worker stopped before the turn was done").info
-        if finish.error is None or finish.error.code in (ENGINE_DIED, STREAM_GONE):
+        context = self.stream.context
+        if finish.stop_id is not None and context.prompt_ids:
+            self._report([finish.stop_id], [finish.logprobs or ()])
+        reason = finish.reason
+        if reason is FinishReason.LENGTH and context.window_limited:
+            reason = FinishReason.CONTEXT
+        self._end(reason, ended_by_token=finish.stop_id is not None)
+
+    def _break_off(self, error: ErrorInfo) -> None:
+        if error is _STOPPED or error.code in (ENGINE_DIED, STREAM_GONE):
             self.interrupt(error)
         else:
             self.fail(error)
@@ -201,14 +212,13 @@ class TurnParse:
         self.leave_fast_path()
         self.stream.log.append(Failed(error))
 
-    def _read_stop_token(self, token: int) -> None:
-        if not self._vocabulary.is_special(token):
-            self._read_rest(self._detokenizer.step(token) + self._detokenizer.flush())
+    def _shows(self, stop_id: int) -> bool:
+        return self.stream.context.include_stop and not self._vocabulary.is_special(stop_id)
 
     def _read_rest(self, text: str) -> None:
         """Reads text without a token."""
         if text and not self.ended:
-            self.blocks.read_rest(text)
+            self.blocks.read(text)
             self._ends_by_cut()
 
     def _ends_by_cut(self) -> bool:
@@ -217,15 +227,6 @@ class TurnParse:
             return False
         self._end(self.blocks.cut, stop_string=self.blocks.stop_string)
         return True
-
-    def _end_by_engine(self, finish: TokenFinish) -> None:
-        context = self.stream.context
-        if finish.stop_id is not None and context.prompt_ids:
-            self._report([finish.stop_id], [finish.logprobs or ()])
-        reason = finish.reason
-        if reason is FinishReason.LENGTH and context.window_limited:
-            reason = FinishReason.CONTEXT
-        self._end(reason, ended_by_token=finish.stop_id is not None)
 
     def _end(
         self, reason: FinishReason, *, ended_by_token: bool = False, stop_string: str | None = None
