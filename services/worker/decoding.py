@@ -1,92 +1,173 @@
-"""Puts one turn's engine steps into its token stream."""
+"""Puts the engine steps of turns into their token streams, and ends each turn once."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Iterator
 
-from schemas.errors import TurnwireError
-from schemas.events import FinishReason
-from schemas.frames import TokenFinish
+from schemas.errors import TimedOut, TurnwireError
+from services.worker.drain import Drain
 from services.worker.engine import Delta, Handle
-from services.worker.outbox import TokenStream
+from services.worker.observer import TurnObserver, WorkerObserver
+from services.worker.outbox import Outbox
+from services.worker.pacing import Pacer
+from services.worker.prefill import TurnPrompt
+from services.worker.token_stream import TokenStream
 
 
-@dataclass(slots=True, eq=False)
 class Decoding:
     """The sink of one turn. It ends once: the engine ends it, or it is cancelled."""
 
-    stream: TokenStream
-    schedule: Callable[[TokenStream], bool]
-    """Notes that the stream has something to send. Returns whether it is the first of its shard."""
-    on_step: Callable[[TokenStream], None]
-    """Called for the first stream of a shard with something to send, and for a stream's first
-    tokens."""
-    on_end: "Callable[[Decoding], None]"
-    """Called once, when the end is to be sent."""
-    ended: bool = False
-    handle: Handle | None = None
-    on_cached: Callable[[Delta], None] | None = None
-    """Called with the engine's first delta, which has `cached`: the prefill ended in its step."""
+    __slots__ = (
+        "_add_tokens",
+        "_turns",
+        "deadline",
+        "ended",
+        "handle",
+        "observer",
+        "prompt",
+        "stream",
+    )
+
+    def __init__(
+        self, turns: "Decodings", stream: TokenStream, prompt: TurnPrompt, observer: TurnObserver
+    ) -> None:
+        self.stream = stream
+        self.prompt = prompt
+        self.observer = observer
+        self.handle: Handle | None = None
+        """The engine's; None after the end, and while another one is being opened."""
+        self.deadline: asyncio.TimerHandle | None = None
+        self.ended = False
+        self._turns = turns
+        self._add_tokens = stream.add_tokens
+
+    def __repr__(self) -> str:
+        engine = "no engine" if self.handle is None else "an engine"
+        return f"<with {engine}, {self.stream!r}>"
 
     def put(self, delta: Delta) -> None:
         """Adds an engine step's result to the stream."""
         if self.ended:
             return
-        stream = self.stream
-        if (
-            delta.cached is None
-            and delta.finish is None
-            and delta.logprobs is None
-            and stream.logprobs is None
-        ):
-            stream.ids += delta.ids  # all that `add` does for nearly every step
+        if delta.cached is None and delta.finish is None and delta.logprobs is None:
+            if self._add_tokens(delta.ids):  # as for nearly every step
+                self._turns.wake(self)
         else:
-            stream.add(delta)
-            if delta.cached is not None and self.on_cached is not None:
-                self.on_cached(delta)
-            if delta.finish is not None:
-                self._end()
-                return
-        schedule = (
-            self.schedule
-        )  # Python 3.11 specializes this load, and not that of a method call on a slot
-        if schedule(stream) or stream.sent <= stream.resumed:
-            self.on_step(stream)
+            self._put_details(delta)
+
+    def _put_details(self, delta: Delta) -> None:
+        """Adds a step with more than tokens."""
+        is_due = self.stream.add(delta)
+        if delta.cached is not None:
+            self.observer.prefilled(delta)
+        if delta.finish is not None:
+            self._end()
+        elif is_due:
+            self._turns.wake(self)
 
     def fail(self, error: TurnwireError) -> None:
         """Ends the stream with the engine's error."""
         if not self.ended:
-            self.stream.finish = TokenFinish(FinishReason.ERROR, error=error.info)
+            self.stream.fail(error)
             self._end()
 
     def abandon(self, error: TurnwireError) -> None:
         """Stops the decoding and ends the turn with an error. Does nothing after its end."""
         if not self.ended:
-            self._close()
+            self.close()
             self.fail(error)
 
     def cancel(self) -> None:
         """Stops the decoding and ends the stream where it is. Does nothing after its end."""
         if not self.ended:
-            self._close()
-            self.stream.finish = TokenFinish(FinishReason.CANCELLED)
+            self.close()
+            self.stream.cancel()
             self._end()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Stops the engine. The turn goes on, where another handle is opened."""
         if self.handle is not None:
             self.handle.close()
+            self.handle = None
 
     def _end(self) -> None:
         self.ended = True
         self.handle = None
-        self.on_end(self)
+        self._turns.end(self)
 
 
-@dataclass(slots=True)
-class Prefill:
-    """The sink of a prefill, which discards the engine's results."""
+class Decodings:
+    """The turns that decode: the newest attempt at each, and an earlier one until its end."""
 
-    fail: Callable[[TurnwireError], None]
-    """Takes the error of a prefill that fails."""
+    def __init__(
+        self, outbox: Outbox, pacer: Pacer, drain: Drain, observer: WorkerObserver
+    ) -> None:
+        self._outbox = outbox
+        self._pacer = pacer
+        self._drain = drain
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._newest: dict[str, Decoding] = {}
 
-    def put(self, delta: Delta) -> None:
-        """Discards a result."""
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def __iter__(self) -> Iterator[Decoding]:
+        return iter(list(self._newest.values()))
+
+    def find(self, turn: str) -> Decoding | None:
+        """Returns the newest attempt at a turn, while it decodes."""
+        return self._newest.get(turn)
+
+    def add(self, decoding: Decoding, parser: str, timeout_s: float | None) -> None:
+        """Adds a turn that the engine has just opened, and sends its parse context: if this worker
+        dies in prefill, the shard has the turn's frontend."""
+        stream = decoding.stream
+        self._newest[stream.turn] = decoding
+        if timeout_s is not None:
+            decoding.deadline = self._loop.call_later(timeout_s, self._deadline_passed, decoding)
+        self._outbox.open(stream, parser)
+        self._send(stream)
+
+    def wake(self, decoding: Decoding) -> None:
+        """Wakes the shard of a stream with tokens. No other one waits there, or these tokens are
+        the turn's first ones."""
+        stream = decoding.stream
+        if stream.output_sent:
+            self._pacer.send_soon(stream.parser)
+        else:
+            decoding.observer.first_tokens()
+            self._pacer.send_now(stream.parser)
+            decoding.prompt.end(computed=True)
+
+    def end(self, decoding: Decoding) -> None:
+        """Sends the end of a turn, and reports it to all who count on it."""
+        stream, observer = decoding.stream, decoding.observer
+        if len(stream.ids) > stream.resumed:
+            observer.first_tokens()  # the only step had all of it
+        self._send(stream)
+
+        computed = observer.has_tokens or not stream.broken_off
+        decoding.prompt.end(computed=computed)
+        self._outbox.end(stream, self._loop.time())
+        self._forget(decoding)
+        observer.ended(stream)
+        if computed:
+            decoding.prompt.add_output(stream.output)
+        self._drain.turn_ended()
+
+    def _send(self, stream: TokenStream) -> None:
+        stream.schedule()
+        self._pacer.send_now(stream.parser)
+
+    def _forget(self, decoding: Decoding) -> None:
+        if decoding.deadline is not None:
+            decoding.deadline.cancel()
+        if self._newest.get(decoding.stream.turn) is decoding:
+            del self._newest[decoding.stream.turn]
+
+    def _deadline_passed(self, decoding: Decoding) -> None:
+        """Ends a turn that still waits for its slot or its prefill. Its frontend cancels one that
+        decodes."""
+        if not decoding.stream.started:
+            self._observer.deadline_passed(decoding.stream)
+            decoding.abandon(TimedOut("the request's deadline passed before it was decoded"))

@@ -1,49 +1,72 @@
 """Measures the worker's part of each turn: waiting, prefill, decoding, and what the KV cache saved."""
 
+from dataclasses import dataclass
+
 from prometheus_client import CollectorRegistry, Counter
 
-from schemas.events import FinishReason
 from services.runtime.observability.metrics import step_histogram
-from services.worker.outbox import TokenStream
+from services.worker.token_stream import TokenStream
+
+
+@dataclass(slots=True)
+class TurnTimes:
+    """When the steps of a turn happened, on one clock, in seconds."""
+
+    prompt_tokens: int
+    """The prompt's tokens, without output of an earlier attempt."""
+    opened_at: float
+    first_at: float = 0.0
+    """When the engine's first tokens came; 0: not yet."""
+    waited_s: float | None = None
+    """How long the turn waited for a slot; None: the engine does not report it."""
 
 
 class WorkerMetrics:
     """The metrics of one worker. No method is called per token."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"turnwire_kv_{name}_tokens", text, registry=registry)
-
         self._queue = step_histogram(
             "queue", "A turn's wait for a slot, where the engine reports it.", registry
         )
-        text = "From a slot to the first token; from the turn's arrival, where the engine does not report its wait."
-        self._prefill = step_histogram("prefill", text, registry)
+        self._prefill = step_histogram(
+            "prefill",
+            "From a slot to the first token; from the turn's arrival, "
+            "where the engine does not report its wait.",
+            registry,
+        )
         self._decode = step_histogram(
             "decode", "From the first token of a turn to its end.", registry
         )
-        self._prompt = counter(
-            "prompt", "Prompt tokens of turns whose engine reported what it had in its KV cache."
+        self._prompt = Counter(
+            "turnwire_kv_prompt_tokens",
+            "Prompt tokens of turns whose engine reported what it had in its KV cache.",
+            registry=registry,
         )
-        self._expected = counter("expected", "Those of them that the worker expected in the cache.")
-        self._cached = counter("cached", "Those of them that the engine found there.")
+        self._expected = Counter(
+            "turnwire_kv_expected_tokens",
+            "Those of them that the worker expected in the cache.",
+            registry=registry,
+        )
+        self._cached = Counter(
+            "turnwire_kv_cached_tokens",
+            "Those of them that the engine found there.",
+            registry=registry,
+        )
 
-    def ended(self, stream: TokenStream, now: float) -> None:
-        """Records an ended turn. `now`: on the clock of `opened_at` and `first_at`."""
-        if not stream.first_at:
+    def ended(self, times: TurnTimes, stream: TokenStream, now: float) -> None:
+        """Records an ended turn. `now`: on the clock of `times`."""
+        if not times.first_at:
             return  # refused, or cancelled before its first token
-        waited = stream.waited_s or 0.0
-        if stream.waited_s is not None:
-            self._queue.observe(waited)
-        self._prefill.observe(max(0.0, stream.first_at - stream.opened_at - waited))
-        if stream.finish is not None and stream.finish.reason not in (
-            FinishReason.ERROR,
-            FinishReason.CANCELLED,
-        ):
-            self._decode.observe(now - stream.first_at)
+
+        waited_s = times.waited_s or 0.0
+        if times.waited_s is not None:
+            self._queue.observe(waited_s)
+        self._prefill.observe(max(0.0, times.first_at - times.opened_at - waited_s))
+        if not stream.broken_off:
+            self._decode.observe(now - times.first_at)
+
         if stream.cached is not None:
-            prompt = stream.prompt_tokens
-            self._prompt.inc(prompt)
-            self._expected.inc(min(stream.held, prompt))
+            self._prompt.inc(times.prompt_tokens)
+            self._expected.inc(min(stream.held, times.prompt_tokens))
             # An engine may have found tokens of an earlier attempt, too.
-            self._cached.inc(min(stream.cached, prompt))
+            self._cached.inc(min(stream.cached, times.prompt_tokens))

@@ -1,11 +1,11 @@
 """Records the spans of one attempt at a turn in the worker: queue, prefill and decode."""
 
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from schemas.events import FinishReason
 from services.worker.engine import Delta
-from services.worker.outbox import TokenStream
+from services.worker.token_stream import TokenStream
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Scope
@@ -19,29 +19,35 @@ class StreamSpans:
         prompt."""
         self._scope = scope
         self._prompt_tokens = prompt_tokens
-        self._taken = time_ns()
+        self._arrived = time_ns()
         self._first = 0
         self._queued_s: float | None = None
 
     def first(self, delta: Delta) -> None:
         """Notes the first step that the engine reports."""
         if not self._first:
-            self._first, self._queued_s = time_ns(), delta.waited_s
+            self._first = time_ns()
+            self._queued_s = delta.waited_s
 
     def end(self, stream: TokenStream) -> None:
         """Records the spans of an ended stream, for the phases that it has reached."""
-        end, finish = time_ns(), stream.finish
+        end = time_ns()
+        finish = stream.finish
+        error = None
+        if finish is not None and finish.error is not None:
+            error = str(finish.error.kind)
+
         attempt = {"turnwire.attempt": stream.attempt}
-        error = str(finish.error.kind) if finish is not None and finish.error is not None else None
-        cancelled = finish is not None and finish.reason is FinishReason.CANCELLED
         if not self._first:
+            cancelled = finish is not None and finish.reason is FinishReason.CANCELLED
             details = {**attempt, "turnwire.cancelled": cancelled or None}
-            self._scope.record("queue", self._taken, end, details, error=error)
+            self._scope.record("queue", self._arrived, end, details, error=error)
             return
-        started = self._taken
+
+        started = self._arrived
         if self._queued_s is not None:
             started = min(started + round(self._queued_s * 1e9), self._first)
-            self._scope.record("queue", self._taken, started, attempt)
+            self._scope.record("queue", self._arrived, started, attempt)
         prefill = {
             **attempt,
             "gen_ai.usage.input_tokens": self._prompt_tokens,
@@ -50,8 +56,22 @@ class StreamSpans:
         self._scope.record("prefill", started, self._first, prefill)
         decode = {
             **attempt,
-            "gen_ai.usage.output_tokens": len(stream.ids) - stream.resumed,
+            "gen_ai.usage.output_tokens": len(stream.output),
             "turnwire.resumed_tokens": stream.resumed or None,
-            "gen_ai.response.finish_reasons": [str(finish.reason)] if finish is not None else None,
+            "gen_ai.response.finish_reasons": None if finish is None else [str(finish.reason)],
         }
         self._scope.record("decode", self._first, end, decode, error=error)
+
+
+class NoSpans:
+    """Takes the place of `StreamSpans` for a turn that is not traced."""
+
+    def first(self, delta: Delta) -> None:
+        """Does nothing."""
+
+    def end(self, stream: TokenStream) -> None:
+        """Does nothing."""
+
+
+NO_SPANS = NoSpans()
+Spans: TypeAlias = StreamSpans | NoSpans

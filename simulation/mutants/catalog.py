@@ -12,7 +12,9 @@ LINKS = "services/runtime/streams/links.py"
 FRAMES = "services/runtime/streams/frames.py"
 TURN_LOG = "services/runtime/streams/turn_log.py"
 WORKER = "services/worker/service.py"
+ENGINE_REQUESTS = "services/worker/engine_requests.py"
 OUTBOX = "services/worker/outbox.py"
+TOKEN_STREAM = "services/worker/token_stream.py"
 SHARDS = "services/worker/shards.py"
 ENGINE = "services/worker/engine.py"
 PARSER = "services/parser/service.py"
@@ -183,12 +185,12 @@ WORKER_MUTANTS = [
     Mutant(
         "sends only its own tokens of a turn that it continues",
         WORKER,
-        "            ids=resume,\n",
+        "            ids=list(start.resume),\n",
         "            ids=[],\n",
     ),
     Mutant(
         "decodes a turn that it continues from its beginning",
-        WORKER,
+        ENGINE_REQUESTS,
         "            resumed=len(resume),\n",
         "",
     ),
@@ -224,14 +226,14 @@ WORKER_MUTANTS = [
     ),
     Mutant(
         "moves a stream without its parse context",
-        OUTBOX,
-        "self.sent = -1 if offset <= 0 else min(self.sent, offset)",
+        TOKEN_STREAM,
+        "self.sent = NOTHING_SENT if offset <= 0 else min(self.sent, offset)",
         "self.sent = min(self.sent, max(offset, 0))",
     ),
     Mutant(
         "does not send a stream again that its parser does not know",
         OUTBOX,
-        "elif request.all and stream.sent >= 0 and not self.delivered(stream):",
+        "elif request.all and stream.sent >= 0 and not stream.delivered:",
         "elif False:",
     ),
 ]

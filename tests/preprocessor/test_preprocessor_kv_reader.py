@@ -27,8 +27,7 @@ def keys(tokens: list[int]) -> list[int]:
 
 def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) -> PromptBlocks:
     """Starts a turn with this prompt."""
-    blocks = publisher.blocks(pack_ids(tokens), salt)
-    assert blocks is not None
+    blocks = publisher.look_up(pack_ids(tokens), salt)
     publisher.used(blocks)
     return blocks
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Raw
 
 from schemas.control import VISION
 from schemas.conversation import OutputFormat, Sampling
@@ -19,11 +18,13 @@ from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from schemas.frames import ThoughtBudget, pack_ids
 from services.worker.admission import check
-from services.worker.decoding import Decoding
+from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.engine import Delta, Engine, EngineDied, EngineImage, EngineInfo, EngineRequest
-from services.worker.outbox import Outbox, TokenStream
-from services.worker.thoughts import BudgetedTurn, ThoughtCounter
+from services.worker.engine_requests import EngineRequests
+from services.worker.kv.publisher import NO_KV
+from services.worker.thoughts import ThoughtCounter
 from tests.conftest import eventually
+from tests.worker.fake_decodings import FakeDecodings
 from tests.worker.listening import Listener, listen
 
 WAIT_S = 60.0
@@ -174,26 +175,15 @@ class Conformance:
             64, {">": pack_ids([closer])}, ["<"], [">"], [">"], end, end, in_reasoning=True
         )
         request = bench.request(max_tokens=500)
-        stream = TokenStream(
-            turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[]
-        )
-        ended = asyncio.Event()
-        outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
-        decoding = Decoding(stream, outbox.schedule, lambda _: None, lambda _: ended.set())
-
-        def go_on(turn: BudgetedTurn) -> None:
-            made = bench.request(
-                [*request.token_ids, *stream.ids], max_tokens=500 - len(stream.ids)
-            )
-            made = msgspec.structs.replace(made, resumed=len(stream.ids))
-            decoding.handle = bench.engine.open(made, turn)
-
-        loop = asyncio.get_running_loop()
-        counter = ThoughtCounter(budget)
-        turn = BudgetedTurn(decoding, counter, 500, lambda turn: loop.call_soon(go_on, turn))
+        turns = FakeDecodings()
+        decoding = turns.open()
+        stream = decoding.stream
+        requests = EngineRequests(bench.info, NO_KV)
+        observer: Any = None
+        rest = Continuation(bench.engine, requests, request, observer)
+        turn = BudgetedTurn(decoding, ThoughtCounter(budget), 500, rest)
         decoding.handle = bench.engine.open(request, turn)
-        async with asyncio.timeout(WAIT_S):
-            await ended.wait()
+        await eventually(lambda: bool(turns.ends), WAIT_S)
         assert stream.ids[:66] == [*free[:64], other, closer]
         assert len(stream.ids) == 500
         assert stream.finish is not None

@@ -1,12 +1,11 @@
 """One turn between the engine and the outbox."""
 
-from msgspec import Raw
-
 from schemas.errors import ENGINE_DIED, EngineFailed
 from schemas.events import FinishReason
 from services.worker.decoding import Decoding
 from services.worker.engine import Delta, EngineDied
-from services.worker.outbox import Outbox, TokenStream
+from services.worker.outbox import Outbox
+from tests.worker.fake_decodings import FakeDecodings
 
 
 class Trial:
@@ -14,22 +13,14 @@ class Trial:
 
     def __init__(self) -> None:
         self.outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
-        self.steps: list[str] = []
-        self.ends: list[str] = []
+        self.turns = FakeDecodings()
+        self.steps, self.ends = self.turns.steps, self.turns.ends
         self.closed = 0
 
     def open(self, turn: str, parser: str = "p") -> Decoding:
-        stream = TokenStream(
-            turn=turn, attempt=1, parser=parser, frontend="f", context=Raw(b"{}"), ids=[]
-        )
-        decoding = Decoding(
-            stream,
-            schedule=self.outbox.schedule,
-            on_step=lambda stream: self.steps.append(stream.turn),
-            on_end=lambda ended: self.ends.append(ended.stream.turn),
-        )
+        decoding = self.turns.open(turn=turn)
         decoding.handle = self
-        self.outbox.open(stream)
+        self.outbox.open(decoding.stream, parser)
         return decoding
 
     def close(self) -> None:
@@ -43,6 +34,7 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     for turn in turns:
         turn.put(Delta([1], cached=0))
     assert trial.steps == ["a", "b", "c"], "the first words of each are told of"
+    assert trial.turns.prefills == [0, 0, 0]
     trial.outbox.fill("p", 1)
     trial.outbox.fill("q", 1)
     trial.steps.clear()
@@ -89,6 +81,14 @@ def test_cancelling_closes_the_engines_turn_once() -> None:
     assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 1)
     assert turn.stream.finish is not None
     assert turn.stream.finish.reason is FinishReason.CANCELLED
+
+
+def test_turn_shows_its_state() -> None:
+    turn = Trial().open("a")
+    turn.put(Delta([1]))
+    assert repr(turn).startswith("<with an engine, <turn a, attempt 1, decoding: 1 tokens,")
+    turn.cancel()
+    assert repr(turn).startswith("<with no engine, <turn a, attempt 1, cancelled: 1 tokens,")
 
 
 def test_the_death_of_the_engine_has_its_own_code() -> None:

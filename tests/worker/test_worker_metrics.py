@@ -7,8 +7,10 @@ from prometheus_client import CollectorRegistry
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from services.worker.engine import Delta
-from services.worker.metrics import WorkerMetrics
-from services.worker.outbox import TokenStream
+from services.worker.metrics import TurnTimes, WorkerMetrics
+from services.worker.observer import TurnObserver
+from services.worker.stream_spans import NO_SPANS
+from services.worker.token_stream import TokenStream
 
 
 class Measured:
@@ -18,20 +20,19 @@ class Measured:
         self.registry = CollectorRegistry()
         self.metrics = WorkerMetrics(self.registry)
         self.stream = TokenStream(
-            turn="t",
-            attempt=1,
-            parser="p",
-            frontend="f",
-            context=Raw(b"{}"),
-            ids=[],
-            held=held,
-            prompt_tokens=100,
-            opened_at=10.0,
+            turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=[], held=held
         )
+        self.times = TurnTimes(prompt_tokens=100, opened_at=10.0)
+        self.observer = TurnObserver(self.metrics, NO_SPANS, self.times)
+
+    def put(self, delta: Delta) -> None:
+        self.stream.add(delta)
+        if delta.cached is not None:
+            self.observer.prefilled(delta)
 
     def ends(self, at: float, reason: FinishReason = FinishReason.STOP) -> None:
         self.stream.finish = TokenFinish(reason)
-        self.metrics.ended(self.stream, at)
+        self.metrics.ended(self.times, self.stream, at)
 
     def step(self, name: str) -> tuple[float | None, float | None]:
         """Observations of a step, and their sum."""
@@ -46,8 +47,8 @@ class Measured:
 
 def test_the_wait_is_not_part_of_the_prefill() -> None:
     turn = Measured()
-    turn.stream.add(Delta([1], cached=48, waited_s=2.0))
-    turn.stream.first_at = 13.0
+    turn.put(Delta([1], cached=48, waited_s=2.0))
+    turn.times.first_at = 13.0
     turn.ends(15.5)
     assert turn.step("queue") == (1, 2.0)
     assert turn.step("prefill") == (1, 1.0)
@@ -57,8 +58,8 @@ def test_the_wait_is_not_part_of_the_prefill() -> None:
 
 def test_an_engine_may_report_neither_wait_nor_cache() -> None:
     turn = Measured()
-    turn.stream.add(Delta([1]))
-    turn.stream.first_at = 13.0
+    turn.put(Delta([1]))
+    turn.times.first_at = 13.0
     turn.ends(15.5)
     assert turn.step("queue") == (0, 0)
     assert turn.step("prefill") == (1, 3.0)
@@ -67,8 +68,8 @@ def test_an_engine_may_report_neither_wait_nor_cache() -> None:
 
 def test_tokens_of_an_earlier_attempt_are_not_part_of_the_prompt() -> None:
     turn = Measured(held=160)
-    turn.stream.add(Delta([1], cached=128))
-    turn.stream.first_at = 13.0
+    turn.put(Delta([1], cached=128))
+    turn.times.first_at = 13.0
     turn.ends(14.0)
     assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (
         100,
@@ -82,7 +83,7 @@ def test_a_turn_that_is_cut_off_has_no_decode_time(reason: FinishReason) -> None
     turn = Measured()
     turn.ends(12.0, reason)
     assert turn.step("prefill") == (0, 0), "nor a prefill time, without a token"
-    turn.stream.first_at = 13.0
+    turn.times.first_at = 13.0
     turn.ends(14.0, reason)
     assert turn.step("prefill") == (1, 3.0)
     assert turn.step("decode") == (0, 0)

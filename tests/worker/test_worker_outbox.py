@@ -9,16 +9,15 @@ from schemas.control import Replay, StreamPosition
 from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
 from services.worker.engine import LOWEST_LOGPROB, Delta
-from services.worker.outbox import GONE, TOKEN_BYTES, UNSENDABLE, Outbox, TokenStream
+from services.worker.outbox import GONE, UNSENDABLE, Outbox
+from services.worker.token_stream import TOKEN_BYTES, TokenStream
 
 CONTEXT = Raw(b'{"model":"m"}')
 FRAME_TOKENS = 1000
 
 
-def stream(turn: str = "t1", parser: str = "p1", resume: list[int] | None = None) -> TokenStream:
-    return TokenStream(
-        turn=turn, attempt=1, parser=parser, frontend="f1", context=CONTEXT, ids=resume or []
-    )
+def stream(turn: str = "t1", resume: list[int] | None = None) -> TokenStream:
+    return TokenStream(turn=turn, attempt=1, frontend="f1", context=CONTEXT, ids=resume or [])
 
 
 def outbox() -> Outbox:
@@ -28,10 +27,10 @@ def outbox() -> Outbox:
 def test_one_frame_holds_all_streams_of_a_shard() -> None:
     box = outbox()
     for turn, parser in (("a", "p1"), ("b", "p2"), ("c", "p1")):
-        s = stream(turn, parser)
-        box.open(s)
+        s = stream(turn)
+        box.open(s, parser)
         s.add(Delta([1, 2]))
-        box.schedule(s)
+        s.schedule()
     frame = box.fill("p1", 1)
     assert frame is not None
     assert [entry.turn for entry in frame.entries] == ["a", "c"]
@@ -42,13 +41,13 @@ def test_one_frame_holds_all_streams_of_a_shard() -> None:
 
 def test_only_the_first_entry_carries_the_context() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([1], cached=7))
-    box.schedule(s)
+    s.schedule()
     box.fill("p1", 1)
     s.add(Delta([2, 3]))
     s.add(Delta([4], finish=FinishReason.STOP, stop_id=9))
-    box.schedule(s)
+    s.schedule()
     frame = box.fill("p1", 2)
     assert frame is not None
     entry = frame.entries[0]
@@ -59,21 +58,21 @@ def test_only_the_first_entry_carries_the_context() -> None:
 
 def test_a_stream_that_is_scheduled_twice_is_sent_once() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([1], cached=3, finish=FinishReason.STOP))
-    box.schedule(s)
+    s.schedule()
     assert box.fill("p1", 1) is not None
-    box.schedule(s)
+    s.schedule()
     assert box.fill("p1", 2) is None
 
 
 def test_the_cached_count_is_sent_once_and_again_after_a_replay() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     told = []
     for n in range(3):
         s.add(Delta([n], cached=3 if n == 1 else None))
-        box.schedule(s)
+        s.schedule()
         frame = box.fill("p1", n + 1)
         assert frame is not None
         told.append(frame.entries[0].cached)
@@ -86,11 +85,11 @@ def test_the_cached_count_is_sent_once_and_again_after_a_replay() -> None:
 
 def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
     box, s = outbox(), stream()
-    box.open(s)
-    box.schedule(s)
+    box.open(s, "p1")
+    s.schedule()
     assert box.fill("p1", 0) is not None  # the parse context
     s.add(Delta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
-    box.schedule(s)
+    s.schedule()
     first, second = box.fill("p1", 1), box.fill("p1", 2)
     assert first is not None
     assert second is not None
@@ -103,9 +102,9 @@ def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
 
 def test_replay_starts_where_the_receiver_stands() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([1, 2, 3]))
-    box.schedule(s)
+    s.schedule()
     box.fill("p1", 1)
     box.replay(Replay("p1", [StreamPosition("t1", 1, 2)]))
     frame = box.fill("p1", 2)
@@ -116,10 +115,10 @@ def test_replay_starts_where_the_receiver_stands() -> None:
 def test_replay_of_all_begins_unnamed_streams_again_with_their_context() -> None:
     box = outbox()
     for turn in ("a", "b", "c"):
-        s = stream(turn, "p1" if turn != "c" else "p2")
-        box.open(s)
+        s = stream(turn)
+        box.open(s, "p1" if turn != "c" else "p2")
         s.add(Delta([1, 2]))
-        box.schedule(s)
+        s.schedule()
     box.fill("p1", 1)
     box.fill("p2", 1)
     box.replay(Replay("p1", [StreamPosition("a", 1, 2)], all=True))
@@ -131,11 +130,11 @@ def test_replay_of_all_begins_unnamed_streams_again_with_their_context() -> None
 
 def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.schedule(s)
+    s.schedule()
     box.fill("p1", 4)
-    box.ended(s, 0.0)
+    box.end(s, 0.0)
     box.credited("p1", 4)
     box.replay(Replay("p1", all=True))
     assert box.fill("p1", 5) is None
@@ -150,15 +149,15 @@ def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
     ended(box, "passed on", 1, 0.0)
     other = stream("of another frontend")
     other.frontend = "f2"
-    box.open(other)
+    box.open(other, "p1")
     other.add(Delta([1], finish=FinishReason.STOP))
-    box.schedule(other)
+    other.schedule()
     box.fill("p1", 2)
-    box.ended(other, 0.0)
+    box.end(other, 0.0)
     box.credited("p1", 2)
     ended(box, "under way", 3, 0.0)
     decoding = stream("decoding")
-    box.open(decoding)
+    box.open(decoding, "p1")
     box.confirm("p1", {"f1"})
     assert [s.turn for s in box.streams()] == ["decoding", "of another frontend", "under way"]
     assert box.move("p1", "p2") == 3
@@ -167,29 +166,29 @@ def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
 
 def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.schedule(s)
+    s.schedule()
     box.fill("p1", 1)
-    box.ended(s, 0.0)
+    box.end(s, 0.0)
     box.replay(Replay("p1", all=True))  # the receiver saw a hole at 1 …
     box.credited("p1", 1)  # … and gave the frame up
-    assert not box.delivered(s)
+    assert not s.delivered
     frame = box.fill("p1", 2)
     assert frame is not None
     assert frame.entries[0].finish is not None
     box.credited("p1", 2)
-    assert box.delivered(s)
+    assert s.delivered
 
 
 def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
     """A turn that came, was sent in frame `seq` and ended."""
     s = stream(turn)
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([seq], finish=FinishReason.STOP))
-    box.schedule(s)
+    s.schedule()
     box.fill("p1", seq)
-    box.ended(s, now)
+    box.end(s, now)
     return s
 
 
@@ -210,10 +209,10 @@ def test_finished_turns_are_dropped_after_a_while() -> None:
 
 def test_streams_linger_again_after_the_process_was_cut_off() -> None:
     box, s = outbox(), stream()
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.schedule(s)
-    box.ended(s, 0.0)
+    s.schedule()
+    box.end(s, 0.0)
     box.attached(500.0)
     box.expire(515.0)
     frame = box.fill("p1", 1)
@@ -245,18 +244,16 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
     box = Outbox("w1", frame_bytes=10_000, linger_s=10.0)
     context = Raw(b'"' + b"x" * 6000 + b'"')
     for n in range(5):
-        s = TokenStream(
-            turn=f"t{n}", attempt=1, parser="p1", frontend="f1", context=context, ids=[]
-        )
-        box.open(s)
+        s = TokenStream(turn=f"t{n}", attempt=1, frontend="f1", context=context, ids=[])
+        box.open(s, "p1")
         s.add(Delta([1, 2]))
-        box.schedule(s)
+        s.schedule()
     sizes: list[int] = []
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(frame.entries))
     assert sizes == [1, 1, 1, 1, 1]
     s.add(Delta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
-    box.schedule(s)
+    s.schedule()
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(msgspec.json.encode(frame)))
     assert len(sizes) > 10
@@ -277,9 +274,9 @@ def test_steps_without_log_probabilities_keep_their_places() -> None:
 
 def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     box, s = outbox(), stream(resume=[5, 6])
-    box.open(s)
+    box.open(s, "p1")
     s.add(Delta([7], logprobs=[[(7, -0.5)]]))
-    box.schedule(s)
+    s.schedule()
     frame = box.fill("p1", 1)
     assert frame is not None
     entry = frame.entries[0]
@@ -290,19 +287,19 @@ def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
 def test_a_former_attempt_ends_beside_the_new() -> None:
     """Its shard may be another one, and must not wait for ever."""
     box, old = outbox(), stream()
-    box.open(old)
-    new = TokenStream(turn="t1", attempt=2, parser="p2", frontend="f1", context=CONTEXT, ids=[])
-    box.open(new)
+    box.open(old, "p1")
+    new = TokenStream(turn="t1", attempt=2, frontend="f1", context=CONTEXT, ids=[])
+    box.open(new, "p2")
     for s in (old, new):
         s.add(Delta([1]))
-        box.schedule(s)
-    old.finish = TokenFinish(FinishReason.CANCELLED)
-    box.schedule(old)
-    box.ended(old, 0.0)
+        s.schedule()
+    old.cancel()
+    old.schedule()
+    box.end(old, 0.0)
     frames = [box.fill("p1", 1), box.fill("p2", 1)]
     assert [f.entries[0].attempt for f in frames if f is not None] == [1, 2]
     assert frames[0] is not None
-    assert frames[0].entries[0].finish == old.finish
+    assert frames[0].entries[0].finish == TokenFinish(FinishReason.CANCELLED)
     assert box.busy
     assert list(box.undelivered()) == [old]
     box.replay(Replay("p1", [StreamPosition("t1", 2, 0)]))
@@ -310,7 +307,7 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
 
 
 def test_infinite_log_probabilities_are_sent_as_the_lowest() -> None:
-    s = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
+    s = TokenStream(turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=[])
     s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
     assert s.logprobs == [
         [(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]
@@ -333,9 +330,9 @@ def test_a_missing_stream_is_ended_where_it_is_requested() -> None:
 def test_streams_are_sent_before_the_ends_of_missing_ones() -> None:
     box = outbox()
     live = stream()
-    box.open(live)
+    box.open(live, "p1")
     live.add(Delta([1, 2]))
-    box.schedule(live)
+    live.schedule()
     box.replay(
         Replay(
             live.parser, [StreamPosition("gone", 1, 0), StreamPosition(live.turn, live.attempt, 0)]
@@ -349,23 +346,23 @@ def test_streams_are_sent_before_the_ends_of_missing_ones() -> None:
 
 
 def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
-    broken: list[str] = []
-    box = Outbox("w1", frame_bytes=10_000, linger_s=10.0, on_broken=lambda s: broken.append(s.turn))
+    box = Outbox("w1", frame_bytes=10_000, linger_s=10.0)
     streams = [stream(turn) for turn in "abc"]
     for s in streams:
-        box.open(s)
+        box.open(s, "p1")
         s.add(Delta([1, 2], cached=0))
-        box.schedule(s)
+        s.schedule()
     assert box.fill("p1", 1) is not None
     for s in streams:
         s.add(Delta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
-        box.schedule(s)
+        s.schedule()
     frame = box.fill("p1", 2)
     assert frame is not None
     with pytest.raises(TypeError):
         msgspec.json.encode(frame)
     assert box.take_back("p1", frame)
-    assert broken == ["b"]
+    assert [s.turn for s in box.take_broken()] == ["b"]
+    assert box.take_broken() == [], "each once"
     again = box.fill("p1", 2)
     assert again is not None
     assert msgspec.json.decode(msgspec.json.encode(again), type=TokenFrame) == again
@@ -388,14 +385,15 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
     box = outbox()
     streams = [stream(turn) for turn in "abc"]
     for s in streams:
-        box.open(s)
+        box.open(s, "p1")
         s.add(Delta([1], cached=0))
-        box.schedule(s)
+        s.schedule()
     streams[1].logprobs = object()  # type: ignore[assignment]
     with pytest.raises(TypeError):
         box.fill("p1", 1)
     frame = box.fill("p1", 1)
     assert frame is not None
+    assert box.take_broken() == [streams[1]]
     told = {
         entry.turn: (entry.ids, entry.context, entry.finish and entry.finish.error)
         for entry in frame.entries
@@ -405,3 +403,12 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
         "b": ([], CONTEXT, UNSENDABLE),
         "c": ([1], CONTEXT, None),
     }
+
+
+def test_stream_shows_its_state() -> None:
+    box, s = outbox(), stream(resume=[5])
+    assert repr(s) == "<turn t1, attempt 1, decoding: 1 tokens, without context, to no shard>"
+    box.open(s, "p1")
+    s.add(Delta([1, 2], finish=FinishReason.STOP))
+    box.fill("p1", 1)
+    assert repr(s) == "<turn t1, attempt 1, stop: 3 tokens, 3 sent, to p1>"

@@ -23,11 +23,12 @@ from services.preprocessor.thoughts import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
-from services.worker.decoding import Decoding
+from services.worker.budgeted_turn import BudgetedTurn
 from services.worker.engine import Delta as EngineDelta
-from services.worker.outbox import Outbox, TokenStream
-from services.worker.thoughts import BudgetedTurn, ThoughtCounter
+from services.worker.thoughts import ThoughtCounter
+from services.worker.token_stream import TokenStream
 from tests.families.parser_cases import opened, vectors
+from tests.worker.fake_decodings import FakeDecodings
 
 LIMIT = 64
 TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
@@ -111,18 +112,14 @@ class Turn:
     ) -> None:
         counter = ThoughtCounter(budget)
         resumed = [*resume, *counter.resume(resume)][:max_tokens]
-        self.stream = TokenStream(
-            turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=resumed
-        )
-        outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
-        self.decoding = Decoding(
-            self.stream, schedule=outbox.schedule, on_step=lambda _: None, on_end=lambda _: None
-        )
+        self.decoding = FakeDecodings().open(resumed)
+        self.stream = self.decoding.stream
         self.closed = self.continued = 0
         self.ends: list[int] = []
         """The number of ids at which the engine continues after the end of a thought."""
         self.computed = 0
-        self.sink = BudgetedTurn(self.decoding, counter, max_tokens, self._go_on)
+        continuation: Any = self
+        self.sink = BudgetedTurn(self.decoding, counter, max_tokens, continuation)
         more = list(more)
         segment: Sequence[int] | None = ids
         while segment is not None and not self.decoding.ended:
@@ -154,7 +151,8 @@ class Turn:
             if finish is not None:
                 return
 
-    def _go_on(self, turn: BudgetedTurn) -> None:
+    def begin_soon(self, turn: BudgetedTurn) -> None:
+        """The continuation's."""
         assert turn is self.sink
         assert not self.open, "the engine was stopped first"
         self.continued += 1
@@ -309,9 +307,7 @@ def test_usage_counts_a_thought_and_its_own_markers_at_most(
         least = sum(
             at <= inner and before >= head for before, at in zip([0, *ends], ends, strict=False)
         )
-        stream = TokenStream(
-            turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=ids
-        )
+        stream = TokenStream(turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=ids)
         blocks, finish = read(name, tokenizer, stream, in_reasoning)
         assert blocks[0][0] == "reasoning", blocks
         assert least - (not closed) <= finish.usage.reasoning <= most, (

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -33,10 +32,22 @@ PUBLISH_DELAY_S = 0.02
 class PromptBlocks(msgspec.Struct, frozen=True):
     """The blocks of a prompt."""
 
-    keys: PromptKeys
-    """The keys of its whole blocks."""
-    tail: bytes
+    held: int | None = None
+    """How many tokens of the prompt the cache holds; None: prompts share no blocks."""
+    keys: Sequence[int] | None = None
+    """The keys of its whole blocks; None: the engine reports its blocks itself, or has none."""
+    tail: bytes = b""
     """The ids after the whole blocks (`pack_ids`)."""
+    salt: str | None = None
+
+
+class _Chain(NamedTuple):
+    """The blocks of an ended turn."""
+
+    keys: Sequence[int]
+    """The keys of its prompt."""
+    tail: bytes
+    """The ids after them, with the output (`pack_ids`)."""
     salt: str | None
 
 
@@ -63,8 +74,8 @@ class KvPublisher:
         self._index = index
         self._events = events
         index.followed = False
-        self._chains: deque[Callable[[], Sequence[int]]] = deque()
-        """Blocks of ended turns that are not in the index yet."""
+        self._ended: deque[_Chain] = deque()
+        """The blocks of ended turns that are not in the index yet."""
         self._seq = 0
         self._due = False
         self._memo = KeyMemo(index.block_tokens)
@@ -78,50 +89,55 @@ class KvPublisher:
         if self._events is not None:
             self._process.spawn(self._read(self._events), "kv events")
 
-    def blocks(self, prompt: bytes, salt: str | None) -> PromptBlocks | None:
-        """Returns the blocks of a prompt (`pack_ids`) for `used` and `ended`; None if the engine
-        reports its blocks."""
-        if self._events is not None:
-            return None
+    async def _read(self, events: AsyncIterator[KvEvent]) -> None:
+        async for event in events:
+            self._index.event(event)
+            self._publish_soon()
+
+    # -- prompts and turns
+    # ----------------------------------------------------------------------------------------------
+
+    def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
+        """Returns the blocks of a prompt (`pack_ids`), and how much of it the cache holds by the
+        index. The last token is always computed."""
         keys = PromptKeys(self._memo, prompt, salt)
-        return PromptBlocks(
-            keys, prompt[len(keys) * self._index.block_tokens * TOKEN_ID_BYTES :], salt
-        )
-
-    def held(self, prompt: bytes, salt: str | None, blocks: PromptBlocks | None) -> int:
-        """Returns how many tokens of a prompt the cache holds by the index. The last token is
-        always computed.
-
-        `blocks`: the result of `blocks` for the prompt.
-        """
-        keys = PromptKeys(self._memo, prompt, salt) if blocks is None else blocks.keys
-        size, tokens = self._index.block_tokens, len(prompt) // TOKEN_ID_BYTES
-        return max(min(self._index.held(keys), (tokens - 1) // size), 0) * size
+        size = self._index.block_tokens
+        before_last = (len(prompt) // TOKEN_ID_BYTES - 1) // size
+        held = max(min(self._index.held(keys), before_last), 0) * size
+        if self._events is not None:
+            return PromptBlocks(held)
+        tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]
+        return PromptBlocks(held, keys, tail, salt)
 
     def used(self, blocks: PromptBlocks) -> None:
         """Notes that a prompt with these blocks has been computed."""
-        after_sending(self._use, blocks)
+        if blocks.keys is not None:
+            after_sending(self._use, blocks.keys)
 
     def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
         """Notes that a turn has ended: the cache also has its output, except the last token, which
         was not computed."""
+        if blocks.keys is None:
+            return
         tail = blocks.tail + pack_ids(output[:-1])
-        self._chains.append(
-            partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt)
-        )
+        self._ended.append(_Chain(blocks.keys, tail, blocks.salt))
         if self._index.followed:
             after_sending(self._enter)  # the end itself is sent first
         else:
             self._publish_soon()
 
-    def _use(self, blocks: PromptBlocks) -> None:
-        self._index.used(blocks.keys)
+    # -- the index
+    # ----------------------------------------------------------------------------------------------
+
+    def _use(self, keys: Sequence[int]) -> None:
+        self._index.used(keys)
         self._publish_soon()
 
-    async def _read(self, events: AsyncIterator[KvEvent]) -> None:
-        async for event in events:
-            self._index.event(event)
-            self._publish_soon()
+    def _use_ended(self) -> None:
+        """Enters the blocks of the turn that ended first."""
+        chain = self._ended.popleft()
+        keys = extended(chain.keys, chain.tail, self._index.block_tokens, chain.salt)
+        self._index.used(keys)
 
     def _publish_soon(self) -> None:
         if not self._due:
@@ -129,54 +145,84 @@ class KvPublisher:
             self._loop.call_later(PUBLISH_DELAY_S, self._enter)
 
     def _enter(self) -> None:
+        """Enters the blocks of one ended turn. After the last one, publishes the changes."""
         self._due = False
-        if self._chains:
-            self._index.used(self._chains.popleft()())
-        if self._chains:
+        if self._ended:
+            self._use_ended()
+        if self._ended:
             self._due = True
             self._loop.call_soon(self._enter)
         else:
             self._publish()
 
+    # -- messages
+    # ----------------------------------------------------------------------------------------------
+
     def _publish(self) -> None:
-        cleared, held = self._index.take_changes()
-        removed, stored = (
-            iter([key for key in held if held[key] is there]) for there in (False, True)
-        )
-        while True:
-            gone = pack(islice(removed, MAX_KEYS))
-            new = b"" if gone else pack(islice(stored, MAX_KEYS))
-            if not (gone or new or cleared):
-                return
-            self._seq += 1
-            update = KvUpdate(
-                self._process.id, self._seq, stored=new, removed=gone, cleared=cleared
-            )
-            self._process.publish(subjects.kv(self._model, self._process.id), update)
+        """Publishes the changes of the index: first what was cleared, then the removed keys, then
+        the stored ones."""
+        cleared, is_held = self._index.take_changes()
+        removed = [key for key, held in is_held.items() if not held]
+        stored = [key for key, held in is_held.items() if held]
+        if cleared and not is_held:
+            self._update(cleared=True)
+        for part in _parts(removed):
+            self._update(removed=pack(part), cleared=cleared)
+            cleared = False
+        for part in _parts(stored):
+            self._update(stored=pack(part), cleared=cleared)
             cleared = False
 
+    def _update(self, *, removed: bytes = b"", stored: bytes = b"", cleared: bool = False) -> None:
+        self._seq += 1
+        worker = self._process.id
+        update = KvUpdate(worker, self._seq, stored=stored, removed=removed, cleared=cleared)
+        self._process.publish(subjects.kv(self._model, worker), update)
+
     def _snapshot(self, delivery: Delivery) -> None:
-        while self._chains:
-            self._index.used(self._chains.popleft()())
+        while self._ended:
+            self._use_ended()
         self._publish()  # `seq` must cover everything in the answer
         self._index.followed = True
-        fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
-        delivery.reply(
-            msgspec.json.encode(
-                KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))
-            )
-        )
+
+        most = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
+        newest = pack(self._index.keys()[-most:])
+        delivery.reply(msgspec.json.encode(KvSnapshot(self._process.id, self._seq, newest)))
 
 
-def open_publisher(
-    process: Process, engine: Engine, info: EngineInfo, model: str
-) -> KvPublisher | None:
-    """Returns the publisher of an engine; None if its prompts share no blocks."""
+def _parts(keys: list[int]) -> list[list[int]]:
+    """Cuts keys into the parts of single updates."""
+    return [keys[start : start + MAX_KEYS] for start in range(0, len(keys), MAX_KEYS)]
+
+
+class NoKv:
+    """Takes the place of `KvPublisher` for an engine with prompts that share no blocks."""
+
+    async def start(self) -> None:
+        """Does nothing."""
+
+    def look_up(self, prompt: bytes, salt: str | None) -> PromptBlocks:
+        """Returns no blocks."""
+        return NO_BLOCKS
+
+    def used(self, blocks: PromptBlocks) -> None:
+        """Does nothing."""
+
+    def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
+        """Does nothing."""
+
+
+NO_BLOCKS = PromptBlocks()
+NO_KV = NoKv()
+Kv: TypeAlias = KvPublisher | NoKv
+
+
+def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> Kv:
+    """Returns the publisher of an engine; `NO_KV` if its prompts share no blocks."""
     if info.block_tokens is None or "prefix_cache" not in info.features:
-        return None
-    events = (
-        engine.kv_events()
-        if isinstance(engine, KvEventSource) and "kv_events" in info.features
-        else None
-    )
-    return KvPublisher(process, model, KvBlockIndex(info.block_tokens, info.kv_tokens), events)
+        return NO_KV
+    events = None
+    if isinstance(engine, KvEventSource) and "kv_events" in info.features:
+        events = engine.kv_events()
+    index = KvBlockIndex(info.block_tokens, info.kv_tokens)
+    return KvPublisher(process, model, index, events)

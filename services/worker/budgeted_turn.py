@@ -1,0 +1,133 @@
+"""Ends a turn's reasoning at its budget: stops the engine, ends the thought in the turn's stream,
+and has the engine continue from there.
+
+The engines know nothing of budgets.
+"""
+
+import asyncio
+
+from schemas.errors import EngineFailed, TurnwireError
+from schemas.events import FinishReason
+from services.worker.decoding import Decoding
+from services.worker.engine import Delta, Engine, EngineRequest
+from services.worker.engine_requests import EngineRequests
+from services.worker.observer import WorkerObserver
+from services.worker.thoughts import ThoughtCounter
+
+
+class Continuation:
+    """Has the engine continue a turn after a thought that was ended, as after the death of a
+    worker."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        requests: EngineRequests,
+        first: EngineRequest,
+        observer: WorkerObserver,
+    ) -> None:
+        """`first`: the engine's request for the turn."""
+        self._engine = engine
+        self._requests = requests
+        self._first = first
+        self._observer = observer
+
+    def begin_soon(self, turn: "BudgetedTurn") -> None:
+        """Continues the turn after all ids of its stream, with this sink, when the engine's step is
+        over."""
+        asyncio.get_running_loop().call_soon(self._begin, turn)
+
+    def _begin(self, turn: "BudgetedTurn") -> None:
+        decoding = turn.decoding
+        if decoding.ended:
+            return
+        request = self._requests.rest(self._first, decoding.stream.ids, turn.counter)
+        try:
+            decoding.handle = self._engine.open(request, turn)
+        except TurnwireError as error:
+            self._observer.request_failed(decoding.stream.turn)
+            decoding.fail(error)
+        except Exception as failure:
+            self._observer.request_failed(decoding.stream.turn)
+            name = type(failure).__name__
+            decoding.fail(EngineFailed(f"the turn could not be continued: {name}"))
+
+
+class BudgetedTurn:
+    """The sink of one turn with a budget of reasoning tokens."""
+
+    def __init__(
+        self,
+        decoding: Decoding,
+        counter: ThoughtCounter,
+        max_tokens: int,
+        continuation: Continuation,
+    ) -> None:
+        """`max_tokens`: the turn's limit of output, with that of earlier attempts."""
+        self.decoding = decoding
+        self.counter = counter
+        self._max_tokens = max_tokens
+        self._continuation = continuation
+        self._held_back = Delta()
+        """The last tokens, which are beyond the budget if they are not a closer."""
+        self._continued = False
+
+    def fail(self, error: TurnwireError) -> None:
+        """Ends the stream with the engine's error."""
+        self.decoding.fail(error)
+
+    def put(self, delta: Delta) -> None:
+        """Adds an engine step's result to the stream, or ends the thought."""
+        if self._continued:
+            # The prompt is the turn so far, which says nothing of the turn's own prompt.
+            delta.cached = None
+            delta.waited_s = None
+        new_ids = delta.ids
+        held_back = len(self._held_back.ids)
+        self._join(delta)
+
+        counter = self.counter
+        for count, token in enumerate(new_ids, held_back + 1):
+            counter.take(token)
+            if counter.over:
+                self._end_thought(delta, max(count - counter.excess, 0))
+                return
+
+        self._hold_back(delta, counter.excess if delta.finish is None else 0)
+        if delta.ids or delta.cached is not None or delta.finish is not None:
+            self.decoding.put(delta)
+
+    def _join(self, delta: Delta) -> None:
+        """Puts the tokens that were held back before those of a step."""
+        held_back = self._held_back
+        if delta.logprobs is not None or held_back.logprobs:
+            rows = delta.logprobs or [[] for _ in delta.ids]
+            delta.logprobs = (held_back.logprobs or []) + rows
+        delta.ids = held_back.ids + delta.ids
+
+    def _hold_back(self, delta: Delta, count: int) -> None:
+        """Takes the last `count` tokens out of a step, or all that it has."""
+        kept = max(len(delta.ids) - count, 0)
+        self._held_back = Delta(delta.ids[kept:])
+        delta.ids = delta.ids[:kept]
+        if delta.logprobs is not None:
+            self._held_back.logprobs = delta.logprobs[kept:]
+            delta.logprobs = delta.logprobs[:kept]
+
+    def _end_thought(self, delta: Delta, kept: int) -> None:
+        """Stops the engine, and adds `kept` tokens of a step and the end of the thought."""
+        self.decoding.close()
+        self._held_back = Delta()
+        self._continued = True
+
+        room = self._max_tokens - len(self.decoding.stream.ids) - kept
+        end = self.counter.end_thought()[:room]
+        last = Delta(delta.ids[:kept] + end, cached=delta.cached, waited_s=delta.waited_s)
+        if delta.logprobs:
+            # The model did not choose the tokens of the end.
+            last.logprobs = [*delta.logprobs[:kept], *([] for _ in end)]
+        if len(end) == room:
+            last.finish = FinishReason.LENGTH
+        self.decoding.put(last)
+        if last.finish is None:
+            self._continuation.begin_soon(self)

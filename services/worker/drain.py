@@ -1,0 +1,55 @@
+"""Decides when a worker that drains has nothing left to do."""
+
+import asyncio
+
+from services.runtime.process import Process
+from services.worker.outbox import Outbox
+
+
+class Drain:
+    """The end of one worker: no turn decodes, no request waits for its images, and the shards have
+    everything."""
+
+    def __init__(self, process: Process, outbox: Outbox) -> None:
+        self._process = process
+        self._outbox = outbox
+        self._requests: set[asyncio.Task[None]] = set()
+        """Requests that are not answered yet."""
+        self._settled = asyncio.Event()
+        """Set only while the process drains."""
+
+    async def wait(self) -> None:
+        """Returns when nothing is left to do."""
+        self.check()
+        await self._settled.wait()
+
+    def include(self, request: "asyncio.Task[None]") -> None:
+        """Waits for the end of this task, too, and keeps it alive."""
+        self._requests.add(request)
+        request.add_done_callback(self._answered)
+
+    def _answered(self, request: "asyncio.Task[None]") -> None:
+        self._requests.discard(request)
+        self.check()
+
+    def turn_ended(self) -> None:
+        """Notes that a turn has ended."""
+        self.check()
+        if not self._outbox.busy and self._process.draining:
+            # a heartbeat makes the shards acknowledge what they have
+            self._process.heartbeats.send_soon()
+
+    def check(self) -> None:
+        """Ends `wait` if nothing is left to do. To be called when something has ended or
+        arrived."""
+        if not self._process.draining or self._settled.is_set():
+            return
+        if self._outbox.busy or self._requests:
+            return
+        registry = self._process.registry
+        for stream in self._outbox.undelivered():
+            # If the parser is gone, a living frontend waits for another one.
+            if registry.get("parser", stream.parser) or registry.get("frontend", stream.frontend):
+                # rare: a worker that leaves still has tokens for another process
+                return
+        self._settled.set()

@@ -1,0 +1,143 @@
+"""Makes the engine's requests from those of preprocessors."""
+
+from collections.abc import Sequence
+from math import inf
+
+import msgspec
+from msgspec import Struct
+
+from schemas.conversation import OutputFormat, Sampling
+from schemas.frames import GenerateRequest, pack_ids, unpack_array, unpack_ids
+from services.tokenization.block_keys import TOKEN_ID_BYTES, with_images
+from services.worker.admission import check
+from services.worker.engine import EngineImage, EngineInfo, EngineRequest
+from services.worker.kv.publisher import Kv, PromptBlocks
+from services.worker.retention import RetentionQuota
+from services.worker.thoughts import ThoughtCounter
+
+CONTINUED_PRIORITY = 1.0
+"""Added to the priority of a turn that had a slot before its thought was ended: it goes before
+those that wait."""
+
+_decode_form = msgspec.json.Decoder(OutputFormat | None).decode
+
+
+class TurnStart(Struct, frozen=True):
+    """What one attempt at a turn begins with."""
+
+    request: GenerateRequest
+    first: EngineRequest
+    """The engine's request; others follow if thoughts are ended."""
+    resume: list[int]
+    """Output of earlier attempts, and the end of a thought that had spent its budget."""
+    blocks: PromptBlocks
+    """Those of the prompt with `resume`."""
+    thoughts: ThoughtCounter | None
+    """None: reasoning has no budget."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The number of the prompt's tokens, without output of an earlier attempt."""
+        return prompt_tokens(self.request)
+
+
+def prompt_tokens(request: GenerateRequest) -> int:
+    """The number of a prompt's tokens."""
+    return len(request.prompt) // TOKEN_ID_BYTES
+
+
+class EngineRequests:
+    """Makes requests for one engine."""
+
+    def __init__(self, info: EngineInfo, kv: Kv) -> None:
+        self._info = info
+        self._kv = kv
+        self._retention = RetentionQuota(info.kv_tokens if "retention" in info.features else None)
+
+    def start(
+        self, request: GenerateRequest, images: Sequence[EngineImage], now: float
+    ) -> TurnStart:
+        """Returns what an attempt begins with. `now`: the loop's time. Raises as `check`."""
+        resume = unpack_ids(request.resume)
+        thoughts = None
+        if request.thoughts is not None:
+            thoughts = ThoughtCounter(request.thoughts)
+            room = max((request.sampling.max_tokens or 0) - len(resume), 0)
+            resume += thoughts.resume(resume)[:room]
+
+        prompt = request.prompt + pack_ids(resume)
+        blocks = self._kv.look_up(with_images(prompt, request.images), request.cache_salt)
+        sampling = request.sampling
+        if resume:
+            sampling = self._rest_of_sampling(sampling, len(resume), thoughts)
+        engine_request = EngineRequest(
+            id=f"{request.turn}.{request.attempt}",
+            token_ids=unpack_array(prompt),
+            sampling=sampling,
+            stop_ids=self._stop_ids(request),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            guided=_decode_form(request.guided),
+            grammar=request.grammar if "grammar" in self._info.features else "",
+            resumed=len(resume),
+            retain_s=self._retain_s(request, prompt, blocks, now),
+            session=request.session,
+            trace=request.trace,
+            block_keys=blocks.keys,
+            images=images,
+        )
+        check(engine_request, self._info)
+        return TurnStart(request, engine_request, resume, blocks, thoughts)
+
+    def rest(
+        self, first: EngineRequest, output: Sequence[int], thoughts: ThoughtCounter
+    ) -> EngineRequest:
+        """Returns the request for the rest of a turn, after a thought that was ended.
+
+        `first`: that of this attempt; `output`: all of the turn so far, with the end of the
+        thought.
+        """
+        prompt = first.token_ids[: len(first.token_ids) - first.resumed]
+        done = len(output) - first.resumed
+        priority = first.priority
+        if "priority" in self._info.features:
+            priority += CONTINUED_PRIORITY
+        return msgspec.structs.replace(
+            first,
+            # the engine may still hold the stopped one under its id
+            id=f"{first.id}.{len(output)}",
+            token_ids=unpack_array(pack_ids(prompt) + pack_ids(output)),
+            sampling=self._rest_of_sampling(first.sampling, done, thoughts),
+            priority=priority,
+            rest_grammar=thoughts.rest_grammar if first.grammar else "",
+            resumed=len(output),
+            block_keys=None,
+        )
+
+    def _stop_ids(self, request: GenerateRequest) -> list[int]:
+        """Returns the stop ids that the weights have rows for: the tokenizer may have more, and
+        engines use them as indexes."""
+        most = self._info.vocab_size or inf
+        return [token for token in request.stop_ids if token < most]
+
+    def _retain_s(
+        self, request: GenerateRequest, prompt: bytes, blocks: PromptBlocks, now: float
+    ) -> int:
+        tokens = len(prompt) // TOKEN_ID_BYTES
+        return self._retention.seconds(request, tokens, blocks.held or 0, now)
+
+    def _rest_of_sampling(
+        self, sampling: Sampling, done: int, thoughts: ThoughtCounter | None
+    ) -> Sampling:
+        """Returns the sampling of the rest of a turn, after `done` output tokens."""
+        least = sampling.min_tokens
+        sampling = msgspec.structs.replace(
+            sampling,
+            max_tokens=max((sampling.max_tokens or 0) - done, 0),
+            min_tokens=None if least is None else max(least - done, 0),
+        )
+        # An engine without biases has each further thought ended.
+        if thoughts is not None and "logit_bias" in self._info.features:
+            bias = {**sampling.logit_bias, **thoughts.bans}
+            sampling = msgspec.structs.replace(sampling, logit_bias=bias)
+        return sampling

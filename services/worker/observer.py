@@ -1,0 +1,102 @@
+"""Records what happens to the turns of a worker, in spans, metrics and log lines."""
+
+import time
+
+from prometheus_client import Histogram
+
+from schemas.errors import TurnwireError
+from services.runtime.process import Process
+from services.worker.engine import Delta, EngineInfo
+from services.worker.metrics import TurnTimes, WorkerMetrics
+from services.worker.stream_spans import NO_SPANS, Spans, StreamSpans
+from services.worker.token_stream import TokenStream
+
+
+class TurnObserver:
+    """Records one attempt at a turn, from its arrival on. No method is called per token."""
+
+    def __init__(self, metrics: WorkerMetrics, spans: Spans, times: TurnTimes) -> None:
+        self._metrics = metrics
+        self._spans = spans
+        self._times = times
+
+    def prefilled(self, delta: Delta) -> None:
+        """Records the engine's first step, which has `cached`: the prefill ended in it."""
+        self._times.waited_s = delta.waited_s
+        self._spans.first(delta)
+
+    def first_tokens(self) -> None:
+        """Records that the engine's first tokens are there. Later calls do nothing."""
+        if not self._times.first_at:
+            self._times.first_at = time.perf_counter()
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the engine's first tokens are there."""
+        return bool(self._times.first_at)
+
+    def ended(self, stream: TokenStream) -> None:
+        """Records the end."""
+        self._metrics.ended(self._times, stream, time.perf_counter())
+        self._spans.end(stream)
+
+
+class WorkerObserver:
+    """Records what happens to all turns of one worker."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._log = process.log
+        self._abort_seconds = Histogram(
+            "turnwire_cancel_to_abort_seconds",
+            "From a cancellation's arrival at the worker until the engine has let the turn go.",
+            registry=process.metrics,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+        )
+        self._metrics = WorkerMetrics(process.metrics)
+
+    def open(self, prompt_tokens: int, computed_tokens: int, trace: dict[str, str]) -> TurnObserver:
+        """Begins with a turn that has just arrived.
+
+        `computed_tokens`: the prompt's with the output of an earlier attempt, which the engine
+        computes like a prompt; `trace`: that of the request.
+        """
+        times = TurnTimes(prompt_tokens, opened_at=time.perf_counter())
+        scope = self._process.scope(trace)
+        spans = NO_SPANS if scope is None else StreamSpans(scope, computed_tokens)
+        return TurnObserver(self._metrics, spans, times)
+
+    def window_reduced(self, info: EngineInfo) -> None:
+        """Logs that the KV cache holds less than the context window."""
+        self._log.warning(
+            "worker.window_reduced",
+            max_model_len=info.max_model_len,
+            full_len=info.full_len,
+            kv_tokens=info.kv_tokens,
+            reason=info.limit,
+        )
+
+    def request_failed(self, turn: str) -> None:
+        """Logs the exception that is being handled, which a request has raised."""
+        self._log.exception("worker.request_failed", turn=turn)
+
+    def prefill_failed(self, turn: str, error: TurnwireError) -> None:
+        """Logs the error of a prefill without a turn."""
+        self._log.info("worker.prefill_failed", turn=turn, error=str(error))
+
+    def deadline_passed(self, stream: TokenStream) -> None:
+        """Logs that a turn has not started in time."""
+        self._log.info("worker.deadline_passed", turn=stream.turn)
+
+    def unsendable(self, stream: TokenStream) -> None:
+        """Logs that the engine has returned something that cannot be encoded."""
+        self._log.error("worker.tokens_unsendable", turn=stream.turn, at=len(stream.ids))
+
+    def cancelled(self, stream: TokenStream, reason: str, abort_s: float) -> None:
+        """Records a cancelled turn. `abort_s`: how long the engine took to let it go."""
+        self._abort_seconds.observe(abort_s)
+        self._log.info("worker.cancelled", turn=stream.turn, reason=reason, tokens=len(stream.ids))
+
+    def frontend_gone(self, stream: TokenStream) -> None:
+        """Logs that a turn is cancelled because its frontend is gone."""
+        self._log.info("worker.cancelled", turn=stream.turn, reason="frontend_gone")

@@ -1,0 +1,57 @@
+"""Acts on the end of a prefill: of a turn, and of a prompt that no turn has requested yet."""
+
+from dataclasses import dataclass
+
+from schemas.errors import TurnwireError
+from schemas.frames import PrefillNotice
+from services.runtime.process import Process
+from services.runtime.requests import after_sending
+from services.worker.engine import Delta
+from services.worker.kv.publisher import Kv, PromptBlocks
+from services.worker.observer import WorkerObserver
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The sink of a prefill without a turn, which discards the engine's results."""
+
+    turn: str
+    observer: WorkerObserver
+
+    def put(self, delta: Delta) -> None:
+        """Discards a result."""
+
+    def fail(self, error: TurnwireError) -> None:
+        """Logs the error."""
+        self.observer.prefill_failed(self.turn, error)
+
+
+@dataclass(slots=True, eq=False)
+class TurnPrompt:
+    """The prompt of one turn: reports that it is computed, to the index of KV blocks and to the
+    preprocessor that holds back turns with the same beginning."""
+
+    process: Process
+    kv: Kv
+    turn: str
+    blocks: PromptBlocks
+    notice: str
+    """The subject of the preprocessor; "": none waits."""
+    is_over: bool = False
+    """The prefill has ended, with or without a result."""
+
+    def end(self, *, computed: bool) -> None:
+        """Ends the prefill: with the first tokens, or at the turn's end, `computed` or not. Later
+        calls do nothing."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if computed:
+            self.kv.used(self.blocks)
+        if self.notice:  # the first token goes first
+            notice = PrefillNotice(self.turn, computed)
+            after_sending(self.process.publish, self.notice, notice)
+
+    def add_output(self, output: list[int]) -> None:
+        """Reports that the cache also has the output of the turn."""
+        self.kv.ended(self.blocks, output)

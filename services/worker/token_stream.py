@@ -1,0 +1,261 @@
+"""One turn's output tokens on their way to a parser shard, which may get any part of them again.
+
+A stream is one list of tokens, bounded by the turn's `max_tokens`, with an index up to which they
+were sent. So tokens coalesce while a shard grants no credit. Only a stream writes its own fields.
+"""
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TypeAlias
+
+from msgspec import Raw
+
+from schemas.errors import ErrorInfo, TurnwireError
+from schemas.events import FinishReason
+from schemas.frames import ABSENT, TokenEntry, TokenFinish
+from services.worker.engine import LOWEST_LOGPROB, Delta
+
+TOKEN_BYTES = 8
+"""A token id and its comma in JSON."""
+LOGPROB_BYTES = 32
+NOTHING_SENT = -1
+"""Value of `TokenStream.sent` before the parse context was sent."""
+
+Key: TypeAlias = tuple[str, int]
+"""Turn and attempt."""
+
+
+class ShardQueue:
+    """What one parser shard is to get, and what it has."""
+
+    __slots__ = ("credited", "gone", "parser", "waiting")
+
+    def __init__(self, parser: str = "") -> None:
+        self.parser = parser
+        self.waiting: dict[TokenStream, None] = {}
+        """The streams with something to send, in order."""
+        self.gone: dict[Key, TokenEntry] = {}
+        """The entries that end streams which the shard lacks and which no longer exist."""
+        self.credited = 0
+        """The last frame up to which the shard has everything."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True, repr=False)
+class TokenStream:
+    """One turn's output tokens, and the position up to which its shard has them."""
+
+    turn: str
+    attempt: int
+    frontend: str
+    context: Raw
+    """The parse context."""
+    held: int = 0
+    """Prompt tokens that are expected in the engine's KV cache."""
+    ids: list[int]
+    """Output tokens, those of an earlier attempt first: they are sent as if decoded here."""
+    resumed: int = 0
+    """How many of `ids` are an earlier attempt's."""
+    logprobs: list[list[tuple[int, float]]] | None = None
+    cached: int | None = None
+    finish: TokenFinish | None = None
+    queue: ShardQueue = field(default_factory=ShardQueue)
+    """That of the stream's shard, from `Outbox.open` on."""
+    sent: int = NOTHING_SENT
+    """The number of output tokens that were sent."""
+    cached_sent: int | None = None
+    finish_seq: int | None = None
+    """The frame that carried the end."""
+    token_bytes: int = TOKEN_BYTES
+    """The size of a token with its log probabilities, at most."""
+
+    def __post_init__(self) -> None:
+        self.resumed = len(self.ids)
+
+    def __repr__(self) -> str:
+        state = "decoding" if self.finish is None else str(self.finish.reason)
+        position = "without context" if self.sent < 0 else f"{self.sent} sent"
+        return (
+            f"<turn {self.turn}, attempt {self.attempt}, {state}: "
+            f"{len(self.ids)} tokens, {position}, to {self.parser or 'no shard'}>"
+        )
+
+    # -- what it is
+    # ----------------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> Key:
+        """Turn and attempt."""
+        return self.turn, self.attempt
+
+    @property
+    def parser(self) -> str:
+        """The shard that gets the stream."""
+        return self.queue.parser
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens that this attempt has decoded."""
+        return self.ids[self.resumed :]
+
+    @property
+    def started(self) -> bool:
+        """Whether the engine has reported anything. Until then the turn waits for a slot or for its
+        prefill."""
+        return self.cached is not None or len(self.ids) > self.resumed
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether the turn has not ended by itself: it decodes, was cancelled or has failed."""
+        return self.finish is None or self.finish.reason in (
+            FinishReason.ERROR,
+            FinishReason.CANCELLED,
+        )
+
+    @property
+    def output_sent(self) -> bool:
+        """Whether a token of this attempt was sent."""
+        return self.sent > self.resumed
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to send."""
+        return self.sent < len(self.ids) or (self.finish is not None and self.finish_seq is None)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the shard has all of it, the end included."""
+        return self.finish_seq is not None and self.finish_seq <= self.queue.credited
+
+    @property
+    def least_bytes(self) -> int:
+        """The approximate size of the smallest entry."""
+        return self._context_bytes if self.sent < 0 else self.token_bytes
+
+    @property
+    def _context_bytes(self) -> int:
+        return memoryview(self.context).nbytes
+
+    # -- from the engine
+    # ----------------------------------------------------------------------------------------------
+
+    def add_tokens(self, ids: list[int]) -> bool:
+        """Adds the tokens of an engine step that has nothing else, as nearly every step. Returns as
+        `schedule`."""
+        self.ids += ids
+        if self.logprobs is not None:
+            self._add_logprobs([])
+
+        return self.schedule()
+
+    def add(self, delta: Delta) -> bool:
+        """Adds an engine step's result. Returns as `schedule`."""
+        self.ids += delta.ids
+        if delta.logprobs is not None or self.logprobs is not None:
+            self._add_logprobs(delta.logprobs or [])
+        if delta.cached is not None:
+            self.cached = delta.cached
+        if delta.finish is not None:
+            stop = [(token, _finite(value)) for token, value in delta.stop_logprobs or ()]
+            self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)
+        return self.schedule()
+
+    def _add_logprobs(self, logprobs: list[list[tuple[int, float]]]) -> None:
+        """Adds the log probabilities of the last tokens. Tokens without them (of an earlier
+        attempt, of some steps) keep their places."""
+        rows = [[(token, _finite(value)) for token, value in pairs] for pairs in logprobs]
+        self.logprobs = self.logprobs or []
+        without = len(self.ids) - len(rows) - len(self.logprobs)
+        self.logprobs += [[] for _ in range(without)]
+        self.logprobs += rows
+
+        widest = max(map(len, rows), default=0)
+        self.token_bytes = max(self.token_bytes, TOKEN_BYTES + LOGPROB_BYTES * widest)
+
+    def schedule(self) -> bool:
+        """Notes that the stream has something to send. Returns whether its shard must be woken: no
+        other stream waits for it, or this one waits with its first tokens."""
+        waiting = self.queue.waiting
+        is_first = not waiting
+        waiting[self] = None
+        return is_first or self.sent <= self.resumed
+
+    def fail(self, error: TurnwireError) -> None:
+        """Ends the stream with an error."""
+        self.finish = TokenFinish(FinishReason.ERROR, error=error.info)
+
+    def cancel(self) -> None:
+        """Ends the stream where it is."""
+        self.finish = TokenFinish(FinishReason.CANCELLED)
+
+    # -- to the shard
+    # ----------------------------------------------------------------------------------------------
+
+    def next_tokens(self, room: int) -> TokenEntry | None:
+        """As `next_entry`, for nearly every step: there are only tokens, and they fit. Else None."""
+        at = self.sent
+        ids = self.ids
+        end = len(ids)
+        if (
+            at < 0
+            or at == end
+            or (end - at) * TOKEN_BYTES > room
+            or self.finish is not None
+            or self.logprobs is not None
+            or self.cached != self.cached_sent
+        ):
+            return None
+        self.sent = end
+        return TokenEntry(self.turn, self.attempt, at, ids[at:])
+
+    def next_entry(self, seq: int, room: int) -> tuple[TokenEntry, int]:
+        """Takes what was not sent yet, `room` bytes or little more, for frame number `seq`.
+
+        Returns the entry and the room that is left.
+        """
+        is_first = self.sent < 0
+        at = max(self.sent, 0)
+        if is_first:
+            room -= self._context_bytes
+        end = min(len(self.ids), at + max(room // self.token_bytes, 1))
+
+        is_whole = end == len(self.ids)
+        entry = TokenEntry(
+            self.turn,
+            self.attempt,
+            at,
+            self.ids[at:end],
+            context=self.context if is_first else ABSENT,
+            cached=self.cached if is_first or self.cached != self.cached_sent else None,
+            logprobs=None if self.logprobs is None else self.logprobs[at:end],
+            finish=self.finish if is_whole else None,
+            held=self.held if is_first else 0,
+        )
+
+        self.sent = end
+        self.cached_sent = self.cached
+        if is_whole and self.finish is not None:
+            self.finish_seq = seq
+        return entry, room - (end - at) * self.token_bytes
+
+    def rewind(self, offset: int) -> None:
+        """Sends again from `offset` on, from 0 with the parse context; never moves forward."""
+        self.sent = NOTHING_SENT if offset <= 0 else min(self.sent, offset)
+        self.cached_sent = None
+        self.finish_seq = None
+
+    def move(self, queue: ShardQueue) -> None:
+        """Moves to another shard, which gets everything from the start."""
+        self.queue = queue
+        self.rewind(0)
+
+    def break_off(self, at: int, error: ErrorInfo) -> None:
+        """Ends the stream at `at` with an error: what follows cannot be sent."""
+        del self.ids[at:]
+        self.logprobs = None
+        self.cached = None
+        self.finish = TokenFinish(FinishReason.ERROR, error=error)
+        self.rewind(at)
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB) if isfinite(logprob) else LOWEST_LOGPROB
