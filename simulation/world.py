@@ -47,6 +47,7 @@ from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service
+from services.worker import token_output as worker_output
 from simulation import interpreter
 from simulation.engine import SimEngine
 from simulation.loop import Machine, SimLoop, running_machine
@@ -119,10 +120,8 @@ class World:
         self._frozen_until: dict[Machine, float] = {}
         self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
         self.loop.world = self
-        for module in (
-            worker_service,
-            parser_outbox,
-        ):  # as large a part of the window as by default
+        # As large a part of the window as by default.
+        for module in (worker_output, parser_outbox):
             _replace(module, FRAME_BYTES=FRAME_BYTES * window_bytes // MIB)
         interpreter.begin(self.loop, seed, self._logged)
         self.loop.set_exception_handler(self._unhandled)

@@ -39,7 +39,7 @@ class EngineDied(EngineFailed):
 
 
 # -- requests
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 class SamplingField(NamedTuple):
@@ -92,12 +92,14 @@ prompts that are evicted after others; vision: images in prompts."""
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
     """Returns (field, feature) for every field that is set and not neutral."""
-    required = [
-        (name, field.feature)
-        for name, field in SAMPLING_FIELDS.items()
-        if (value := getattr(sampling, name)) is not None and value not in field.neutral
-    ]
-    return [*required, ("top_logprobs", "top_logprobs")] if sampling.logprobs else required
+    required: list[tuple[str, str]] = []
+    for name, field in SAMPLING_FIELDS.items():
+        value = getattr(sampling, name)
+        if value is not None and value not in field.neutral:
+            required.append((name, field.feature))
+    if sampling.logprobs:
+        required.append(("top_logprobs", "top_logprobs"))
+    return required
 
 
 class EngineInfo(Struct, frozen=True):
@@ -140,11 +142,11 @@ class EngineImage(PromptImage, frozen=True):
 
 
 class EngineRequest(Struct, frozen=True):
-    """One turn to decode. `sampling.max_tokens` is set; 0 means: prefill, then finish with LENGTH."""
+    """One turn to decode. `sampling.max_tokens` is set; 0: prefill, then finish with LENGTH."""
 
     id: str
     token_ids: Sequence[int]
-    """The prompt. The worker passes an array of typecode I; an engine that needs a list makes one."""
+    """The prompt. The worker passes an array of typecode I; an engine may make a list of it."""
     sampling: Sampling
     stop_ids: list[int]
     """Ids of the vocabulary that end decoding, with every end-of-sequence id (unless
@@ -198,7 +200,7 @@ class Delta(Struct, gc=False):
 
 
 # -- the engine
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 class Sink(Protocol):
@@ -265,7 +267,7 @@ class EngineSupport(Struct, frozen=True):
 
 
 # -- KV events
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 BlockHash: TypeAlias = int | str
 """An engine's own hash, which only relates events to each other: indexes across engines hash the

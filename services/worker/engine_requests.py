@@ -31,7 +31,7 @@ class TurnStart(Struct, frozen=True):
     resume: list[int]
     """Output of earlier attempts, and the end of a thought that had spent its budget."""
     blocks: PromptBlocks
-    """Those of the prompt with `resume`."""
+    """The blocks of the prompt with `resume`."""
     thoughts: ThoughtCounter | None
     """None: reasoning has no budget."""
 

@@ -1,4 +1,5 @@
-"""Measures the worker's part of each turn: waiting, prefill, decoding, and what the KV cache saved."""
+"""Measures the worker's part of each turn: waiting, prefill, decoding, and what the KV cache
+saved."""
 
 from dataclasses import dataclass
 

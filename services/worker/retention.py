@@ -1,5 +1,7 @@
 """Limits how much of the KV cache turns may ask an engine to retain, by tenant and in all. Pure."""
 
+from typing import NamedTuple
+
 from schemas.frames import GenerateRequest
 
 TENANT_SHARE = 0.25
@@ -12,6 +14,19 @@ SLACK = 256
 """More tokens than a block has: the cache lacks the last block of a prompt, which is not whole."""
 
 
+class _Retained(NamedTuple):
+    """A prompt that is retained."""
+
+    until: float
+    """The end of the retention, by the loop's time."""
+    tokens: int
+
+    @property
+    def counted(self) -> int:
+        """The tokens that it counts with."""
+        return max(self.tokens, MIN_TOKENS)
+
+
 class RetentionQuota:
     """The retained prompts of each tenant. A session's prompts begin alike, so its longest one
     counts. A prompt that does not begin with that one, since ids of sessions are what clients
@@ -20,9 +35,8 @@ class RetentionQuota:
     def __init__(self, kv_tokens: int | None) -> None:
         """`kv_tokens`: the capacity of the cache; None if unknown, then nothing is retained."""
         self._capacity = kv_tokens or 0
-        self._retained: dict[tuple[str, str], tuple[float, int]] = {}
-        """The end of the retention, and the tokens, for each tenant and session or turn with
-        another prompt."""
+        self._retained: dict[tuple[str, str], _Retained] = {}
+        """The prompts by tenant and session, or turn with another prompt."""
 
     def seconds(self, request: GenerateRequest, tokens: int, held: int, now: float) -> int:
         """Returns for how many seconds the turn's prompt is retained; 0 if that is not requested,
@@ -30,18 +44,26 @@ class RetentionQuota:
         in the cache; `now`: the loop's time."""
         if not request.retain_s:
             return 0
-        self._retained = {name: one for name, one in self._retained.items() if one[0] > now}
-        name = request.tenant, request.session
-        until, most = self._retained.get(name, (now, 0))
-        if held < most - SLACK:
-            name, until, most, tokens = (request.tenant, request.turn), now, 0, tokens - held
-        counts = {one: max(count, MIN_TOKENS) for one, (_, count) in self._retained.items()}
-        counts[name] = max(most := max(most, tokens), MIN_TOKENS)
-        own = sum(count for (tenant, _), count in counts.items() if tenant == request.tenant)
-        if (
-            own > TENANT_SHARE * self._capacity
-            or sum(counts.values()) > TOTAL_SHARE * self._capacity
-        ):
+        self._retained = {
+            name: prompt for name, prompt in self._retained.items() if prompt.until > now
+        }
+
+        name = (request.tenant, request.session)
+        earlier = self._retained.get(name, _Retained(now, 0))
+        if held < earlier.tokens - SLACK:  # another prompt than the session's
+            name = (request.tenant, request.turn)
+            earlier = _Retained(now, 0)
+            tokens -= held
+        until = max(earlier.until, now + request.retain_s)
+        retained = {**self._retained, name: _Retained(until, max(earlier.tokens, tokens))}
+
+        if not self._has_room(retained, request.tenant):
             return 0
-        self._retained[name] = max(until, now + request.retain_s), most
+        self._retained = retained
         return request.retain_s
+
+    def _has_room(self, retained: dict[tuple[str, str], _Retained], tenant: str) -> bool:
+        """Returns whether a tenant and all together stay within their shares."""
+        total = sum(prompt.counted for prompt in retained.values())
+        tenants = sum(prompt.counted for name, prompt in retained.items() if name[0] == tenant)
+        return tenants <= TENANT_SHARE * self._capacity and total <= TOTAL_SHARE * self._capacity

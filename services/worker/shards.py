@@ -36,7 +36,7 @@ class ParserShards:
         return successor or requested
 
     def left(self, heartbeat: Heartbeat) -> None:
-        """Moves the streams of a shard that is gone to another one, now or as soon as there is one."""
+        """Moves the streams of a shard that is gone to another one, as soon as there is one."""
         self._sender.forget(heartbeat.id)
         self._pacer.forget(heartbeat.id)
         if heartbeat.leaving and not heartbeat.load.running:
@@ -46,14 +46,14 @@ class ParserShards:
         self._reassign()
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
-        if (
-            heartbeat.stage == "parser" and self._orphans
-        ):  # not only new ones: a first heartbeat accepts no work
+        # Not only first heartbeats: those accept no work.
+        if heartbeat.stage == "parser" and self._orphans:
             self._reassign()
 
     def _least_busy(self) -> str | None:
         shards = self._registry.able("parser", self._model)
-        return min(shards, key=lambda shard: shard.load.running).id if shards else None
+        least = min(shards, key=lambda shard: shard.load.running, default=None)
+        return None if least is None else least.id
 
     def _reassign(self) -> None:
         successor = self._least_busy()

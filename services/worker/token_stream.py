@@ -191,7 +191,8 @@ class TokenStream:
     # ----------------------------------------------------------------------------------------------
 
     def next_tokens(self, room: int) -> TokenEntry | None:
-        """As `next_entry`, for nearly every step: there are only tokens, and they fit. Else None."""
+        """As `next_entry`, for nearly every step: there are only tokens, and they fit; else
+        None."""
         at = self.sent
         ids = self.ids
         end = len(ids)

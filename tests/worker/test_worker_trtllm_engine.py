@@ -21,7 +21,7 @@ from services.worker.engine import BlocksStored, CacheCleared, Delta, EngineDied
 from services.worker.engines import support
 from services.worker.engines.registry import open_engine
 from services.worker.engines.trtllm import engine as trtllm
-from services.worker.engines.trtllm import pollers
+from services.worker.engines.trtllm import pollers, readings
 from services.worker.engines.trtllm.engine import TrtllmEngine
 from services.worker.engines.trtllm.pollers import MAX_EVENTS, KvEventQueue, LoopGuard
 from tests.conftest import eventually
@@ -544,7 +544,7 @@ async def test_idleness_is_not_silence(
 async def test_a_failed_health_check_is_death(
     fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trtllm, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(readings, "HEALTH_INTERVAL_S", 0.01)
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
     await engine.start()
     await run(engine, request())
@@ -560,12 +560,9 @@ async def test_a_failed_health_check_is_death(
 async def test_a_health_check_that_hangs_is_death(
     fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (
-        ("HEALTH_INTERVAL_S", 0.01),
-        ("HEALTH_TIMEOUT_S", 0.1),
-        ("WATCH_INTERVAL_S", 0.01),
-    ):
-        monkeypatch.setattr(trtllm, name, value)
+    monkeypatch.setattr(readings, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(readings, "HEALTH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(trtllm, "WATCH_INTERVAL_S", 0.01)
     engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096))
     await engine.start()
     release = threading.Event()
@@ -601,7 +598,7 @@ async def test_kv_events_from_the_first_response_on(engine: TrtllmEngine) -> Non
 async def test_load_has_the_use_of_the_cache(
     engine: TrtllmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trtllm, "STATS_INTERVAL_S", 0.01)
+    monkeypatch.setattr(readings, "STATS_INTERVAL_S", 0.01)
     assert engine.load().kv_used is None
     await run(engine, request())
     await eventually(lambda: engine.load().kv_used is not None)

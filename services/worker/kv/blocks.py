@@ -26,9 +26,10 @@ class KvBlockIndex:
 
     def __init__(self, block_tokens: int, capacity_tokens: int | None) -> None:
         self.block_tokens = block_tokens
-        self._assumed = HeldBlocks(
-            max(1, capacity_tokens // block_tokens) if capacity_tokens else DEFAULT_BLOCKS
-        )
+        capacity = DEFAULT_BLOCKS
+        if capacity_tokens:
+            capacity = max(1, capacity_tokens // block_tokens)
+        self._assumed = HeldBlocks(capacity)
         self._reported: dict[int, int] = {}
         """Key → how many ranks hold the block, by the engine's events."""
         self._keys: dict[tuple[int, BlockHash], int] = {}
@@ -40,14 +41,15 @@ class KvBlockIndex:
         """Whether changes are recorded."""
 
     def keys(self) -> list[int]:
-        """Returns the keys of all blocks; the least recently used of the assumed ones come first."""
+        """Returns the keys of all blocks; the least recently used of assumed ones come first."""
         return [*self._reported, *self._assumed.keys()]
 
     def take_changes(self) -> tuple[bool, dict[int, bool]]:
         """Returns the changes since the last call: whether all blocks were cleared, which applies
         first, and by key whether a block is held now."""
-        changes = self._cleared, self._changes
-        self._cleared, self._changes = False, {}
+        changes = (self._cleared, self._changes)
+        self._cleared = False
+        self._changes = {}
         return changes
 
     def event(self, event: KvEvent) -> None:
@@ -58,45 +60,53 @@ class KvBlockIndex:
             for block in event.hashes:
                 self._release(event.rank, block)
         elif event.rank is None:
-            self._keys.clear()
-            self._reported.clear()
-            self._cleared, self._changes = True, {}
+            self._clear()
         else:
-            for rank, block in [place for place in self._keys if place[0] == event.rank]:
-                self._release(rank, block)
+            for rank, block in list(self._keys):
+                if rank == event.rank:
+                    self._release(rank, block)
+
+    def _clear(self) -> None:
+        self._keys.clear()
+        self._reported.clear()
+        self._cleared = True
+        self._changes = {}
 
     def used(self, keys: Sequence[int]) -> None:
         """Notes that an engine without events has just computed or found the blocks of a prompt or
         an ended turn."""
-        came, went = self._assumed.use(keys)
-        self._record(came, held=True)
-        self._record(went, held=False)
+        added, evicted = self._assumed.use(keys)
+        self._record(added, held=True)
+        self._record(evicted, held=False)
 
     def held(self, keys: Sequence[int]) -> int:
         """Returns how many blocks of a prompt the cache holds, from its start."""
         if not self._reported:
             return self._assumed.match(keys)
-        reported, most, high = self._reported, len(keys), _FIRST_LOOK
-        while high < most and keys[high - 1] in reported:
+        reported = self._reported
+        high = _FIRST_LOOK
+        while high < len(keys) and keys[high - 1] in reported:
             high *= 2
-        return bisect_left(
-            range(min(high, most)), True, key=lambda block: keys[block] not in reported
-        )
+        blocks = range(min(high, len(keys)))
+        return bisect_left(blocks, True, key=lambda block: keys[block] not in reported)
 
     def _store(self, event: BlocksStored) -> None:
-        parent = (
-            root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
-        )
+        parent: int | None = root(event.salt)
+        if event.parent is not None:
+            parent = self._keys.get((event.rank, event.parent))
         if parent is None:
             return  # the parent's event was lost, so the keys cannot be computed
+
         for block, ids in event.blocks:
-            (parent,) = block_keys(pack_ids(ids), len(ids), parent=parent)
-            if self._keys.get((event.rank, block)) == parent:
+            (key,) = block_keys(pack_ids(ids), len(ids), parent=parent)
+            parent = key
+            if self._keys.get((event.rank, block)) == key:
                 continue
-            self._keys[event.rank, block] = parent
-            ranks = self._reported[parent] = self._reported.get(parent, 0) + 1
+            self._keys[event.rank, block] = key
+            ranks = self._reported.get(key, 0) + 1
+            self._reported[key] = ranks
             if ranks == 1:
-                self._record((parent,), held=True)
+                self._record((key,), held=True)
 
     def _release(self, rank: int, block: BlockHash) -> None:
         key = self._keys.pop((rank, block), None)

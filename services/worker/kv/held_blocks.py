@@ -24,8 +24,11 @@ def extended(
 ) -> Sequence[int]:
     """Returns `keys` and those of the whole blocks after them. `tail`: the ids from there on
     (`pack_ids`)."""
-    more = block_keys(tail, block_tokens, salt=salt, parent=keys[-1] if keys else None)
-    return array("Q", keys[:]) + more if more else keys
+    last = keys[-1] if keys else None
+    more = block_keys(tail, block_tokens, salt=salt, parent=last)
+    if not more:
+        return keys
+    return array("Q", keys[:]) + more
 
 
 @dataclass(slots=True, eq=False)
@@ -62,8 +65,10 @@ class HeldBlocks:
         if len(keys) > self._capacity:
             keys = keys[: self._capacity]
         path, matched = self._walk(keys)
-        if beyond := sum(len(run.keys) for run in path) - matched:
+        beyond = sum(len(run.keys) for run in path) - matched
+        if beyond:
             path[-1] = self._split(path[-1], len(path[-1].keys) - beyond)
+
         new = keys[matched:]
         if new:
             self._size += len(new)
@@ -72,6 +77,7 @@ class HeldBlocks:
                 last.keys.extend(new)
             else:
                 path.append(self._add(array("Q", new), last))
+
         for run in reversed(path):
             self._order[run] = None
             self._order.move_to_end(run)
@@ -85,7 +91,10 @@ class HeldBlocks:
         """Returns the runs that hold a chain's beginning, and how many of its blocks they hold."""
         path: list[_Run] = []
         at = 0
-        while at < len(keys) and (run := self._runs.get(keys[at])) is not None:
+        while at < len(keys):
+            run = self._runs.get(keys[at])
+            if run is None:
+                break
             path.append(run)
             common = _common(run.keys, keys, at)
             at += common
@@ -94,7 +103,8 @@ class HeldBlocks:
         return path, at
 
     def _add(self, keys: "array[int]", parent: _Run | None) -> _Run:
-        run = self._runs[keys[0]] = _Run(keys, parent)
+        run = _Run(keys, parent)
+        self._runs[keys[0]] = run
         if parent is not None:
             parent.branches += 1
         return run
@@ -102,37 +112,41 @@ class HeldBlocks:
     def _split(self, run: _Run, at: int) -> _Run:
         """Cuts a run in two; returns the first part. `run` itself becomes the second, with the runs
         that follow it."""
-        first = self._runs[run.keys[0]] = _Run(run.keys[:at], run.parent)
-        first.branches = 1
+        first = _Run(run.keys[:at], run.parent, branches=1)
+        self._runs[first.keys[0]] = first
         del run.keys[:at]
         run.parent = first
         self._runs[run.keys[0]] = run
         return first
 
     def _evict(self, count: int) -> "array[int]":
-        gone = array("Q")
-        while len(gone) < count:
+        evicted = array("Q")
+        while len(evicted) < count:
             run = next(iter(self._order))  # no run follows it, because followers come first
-            kept = max(len(run.keys) - count + len(gone), 0)
-            gone += run.keys[kept:][::-1]
+            missing = count - len(evicted)
+            kept = max(len(run.keys) - missing, 0)
+            evicted += run.keys[kept:][::-1]
             if not kept:
-                del self._order[run]
-                # Chains with colliding keys share an entry, which belongs to the later one.
-                if self._runs.get(run.keys[0]) is run:
-                    del self._runs[run.keys[0]]
-                if run.parent is not None:
-                    run.parent.branches -= 1
+                self._remove(run)
             del run.keys[kept:]
-        self._size -= len(gone)
-        return gone
+        self._size -= len(evicted)
+        return evicted
+
+    def _remove(self, run: _Run) -> None:
+        del self._order[run]
+        # Chains with colliding keys share an entry, which belongs to the later one.
+        if self._runs.get(run.keys[0]) is run:
+            del self._runs[run.keys[0]]
+        if run.parent is not None:
+            run.parent.branches -= 1
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
     """Returns how many blocks of a run a chain has from `at` on, where the first is equal. Equal
     keys mean equal chains, so that one comparison covers all earlier blocks."""
-    most, high = min(len(run), len(keys) - at), _STRETCH
+    most = min(len(run), len(keys) - at)
+    high = _STRETCH
     while high < most and run[high - 1] == keys[at + high - 1]:
         high *= 2
-    return bisect_left(
-        range(min(high, most)), True, lo=1, key=lambda block: run[block] != keys[at + block]
-    )
+    blocks = range(min(high, most))
+    return bisect_left(blocks, True, lo=1, key=lambda block: run[block] != keys[at + block])

@@ -22,8 +22,11 @@ class KvTranslator:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._last: dict[int, int] = {}
+        """Rank → the id of its last event."""
         self._partial: set[tuple[int, BlockHash]] = set()
+        """(rank, hash) of the blocks that were left out."""
         self._window: dict[int, int] = {}
+        """Rank → its largest window so far."""
 
     def translate(self, events: Iterable[Mapping[str, Any]]) -> list[KvEvent]:
         """Translates the events of one poll. Skips those that are malformed or of unknown type."""
@@ -31,7 +34,7 @@ class KvTranslator:
         for event in events:
             rank = int(event.get("attention_dp_rank") or 0)
             if self._gap(rank, event.get("event_id")):
-                self._partial = {(of, block) for of, block in self._partial if of != rank}
+                self._partial = {block for block in self._partial if block[0] != rank}
                 translated.append(CacheCleared(rank))
             data = event.get("data") or {}
             if not self._counts(rank, event.get("window_size")):
@@ -61,7 +64,8 @@ class KvTranslator:
         for block in data.get("blocks") or []:
             tokens = [token.get("token_id") for token in block.get("tokens") or []]
             block_hash = block.get("block_hash")
-            if len(tokens) != self._block_tokens or not all(type(token) is int for token in tokens):
+            is_of_tokens = all(type(token) is int for token in tokens)
+            if len(tokens) != self._block_tokens or not is_of_tokens:
                 self._partial.add((rank, block_hash))  # partly filled, or for an image
                 break  # the following blocks have an unknown parent
             # A block that was announced half full is announced again when it is full, with the same
@@ -94,8 +98,11 @@ class KvUse:
     def take(self, stats: Mapping[str, Any]) -> None:
         """Takes an iteration's statistics."""
         cache = stats.get("kvCacheStats") or {}
-        used, most = cache.get("usedNumBlocks"), cache.get("maxNumBlocks")
-        if isinstance(used, int) and isinstance(most, int) and most > 0:
-            self._blocks[int(stats.get("attentionDpRank") or 0)] = used, most
-            used, most = map(sum, zip(*self._blocks.values(), strict=True))
-            self.share = min(1.0, used / most)
+        used = cache.get("usedNumBlocks")
+        existing = cache.get("maxNumBlocks")
+        if isinstance(used, int) and isinstance(existing, int) and existing > 0:
+            rank = int(stats.get("attentionDpRank") or 0)
+            self._blocks[rank] = (used, existing)
+            all_used = sum(used for used, _ in self._blocks.values())
+            all_existing = sum(existing for _, existing in self._blocks.values())
+            self.share = min(1.0, all_used / all_existing)

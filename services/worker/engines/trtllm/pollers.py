@@ -126,12 +126,17 @@ class Poller:
                 errors += 1  # raised before the first request, and in some states between two
             else:
                 errors = 0
-                if result and not self._stop.is_set():
-                    try:
-                        self._loop.call_soon_threadsafe(self._deliver, result)
-                    except RuntimeError:
-                        return  # the loop is closed
+                if result and not self._stop.is_set() and not self._pass_on(result):
+                    return
             self._stop.wait(self._interval_s)
+
+    def _pass_on(self, result: Any) -> bool:
+        """Returns False if the loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, result)
+        except RuntimeError:
+            return False
+        return True
 
 
 class KvEventQueue:
@@ -156,5 +161,7 @@ class KvEventQueue:
 
     async def read(self) -> AsyncGenerator[KvEvent, None]:
         """Yields the events until `close`."""
-        while (event := await self._events.get()) is not None:
+        event = await self._events.get()
+        while event is not None:
             yield event
+            event = await self._events.get()

@@ -44,14 +44,21 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
     refuses_long_prompts: bool | None = None
     """Whether the error of a prompt that does not fit has the worker's window."""
 
+    @property
+    def name(self) -> str:
+        """The release in messages."""
+        return f"TensorRT-LLM {self.version}"
+
     def after(self, change: "Release") -> "Release":
         """Returns this release with the changes of a later one."""
         fields: dict[str, Any] = {}
         for name in self.__struct_fields__:
-            old, new = getattr(self, name), getattr(change, name)
-            fields[name] = (
-                old | new if isinstance(old, frozenset | dict) else old if new is None else new
-            )
+            old = getattr(self, name)
+            new = getattr(change, name)
+            if isinstance(old, frozenset | dict):
+                fields[name] = old | new
+            else:
+                fields[name] = old if new is None else new
         fields["llm"] -= change.removed
         fields["ignored"] = {
             name: why for name, why in fields["ignored"].items() if name not in change.honoured
@@ -74,9 +81,8 @@ def known_release(version: str) -> Release:
         installed = oldest
     if installed < oldest:
         raise ValueError(f"TensorRT-LLM {version} is too old: Turnwire needs 1.2 or newer")
-    release = functools.reduce(
-        Release.after, (change for change in changes if Version(change.version) <= installed)
-    )
+    applied = [change for change in changes if Version(change.version) <= installed]
+    release = functools.reduce(Release.after, applied)
     return msgspec.structs.replace(release, version=version)
 
 
@@ -85,14 +91,15 @@ def installed_release(tensorrt_llm: Any, llmapi: Any) -> Release:
     if they are too old."""
     release = known_release(str(getattr(tensorrt_llm, "__version__", "")))
     scheduler = getattr(llmapi, "SchedulerConfig", None)
+    policies = release.waiting_queue_policy
+    if scheduler is not None:
+        policies = _policies(scheduler)
     return msgspec.structs.replace(
         release,
         llm=_fields(getattr(llmapi, "TorchLlmArgs", None)) or release.llm,
         generate=_parameters(tensorrt_llm.LLM.generate_async),
         sampling=_parameters(tensorrt_llm.SamplingParams),
-        waiting_queue_policy=release.waiting_queue_policy
-        if scheduler is None
-        else _policies(scheduler),
+        waiting_queue_policy=policies,
         statistics=_statistics() or release.statistics,
     )
 
@@ -109,7 +116,9 @@ def _fields(model: Any) -> frozenset[str]:
 def _policies(scheduler: Any) -> frozenset[str]:
     """Returns the policies that the scheduler accepts: its field may exist without a value."""
     accepted: set[str] = set()
-    for policy in ("fcfs", "priority") if "waiting_queue_policy" in _fields(scheduler) else ():
+    if "waiting_queue_policy" not in _fields(scheduler):
+        return frozenset()
+    for policy in ("fcfs", "priority"):
         try:
             scheduler(waiting_queue_policy=policy)
         except (TypeError, ValueError):

@@ -40,7 +40,7 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
     The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary. It costs
     nothing, because requests set `detokenize=False`.
     """
-    own: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "model": config.model,
         "trust_remote_code": config.trust_remote_code,
         "max_batch_size": config.slots,
@@ -54,13 +54,17 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
         "scheduler_config": _scheduler(config, release),
     }
     if config.max_model_len is not None:
-        own["max_seq_len"] = config.max_model_len
+        defaults["max_seq_len"] = config.max_model_len
     if config.dtype != "auto":
-        own["dtype"] = config.dtype
+        defaults["dtype"] = config.dtype
     if config.kv_tokens is not None:
-        own["kv_cache_config"]["max_tokens"] = config.kv_tokens
-    accepted = {name: value for name, value in own.items() if name in release.llm and value != {}}
-    return _merged({"model": config.model} | accepted, config.engine_args or {})
+        defaults["kv_cache_config"]["max_tokens"] = config.kv_tokens
+
+    accepted = {"model": config.model}
+    for name, value in defaults.items():
+        if name in release.llm and value != {}:
+            accepted[name] = value
+    return _merged(accepted, config.engine_args or {})
 
 
 def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
@@ -74,14 +78,12 @@ def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
     policy.
     """
     policies: dict[str, Any] = {}
-    own = config.engine_args or {}
     if "priority" in release.waiting_queue_policy:
         policies["waiting_queue_policy"] = "priority"
-    if (
-        release.frees_paused
-        and own.get("pipeline_parallel_size", 1) == 1
-        and not own.get("kv_connector_config")
-    ):
+    engine_args = config.engine_args or {}
+    is_one_pipeline = engine_args.get("pipeline_parallel_size", 1) == 1
+    has_connector = bool(engine_args.get("kv_connector_config"))
+    if release.frees_paused and is_one_pipeline and not has_connector:
         policies["capacity_scheduler_policy"] = "MAX_UTILIZATION"
     return policies
 
@@ -97,9 +99,8 @@ def unsampled(arguments: Mapping[str, Any]) -> frozenset[str]:
     if not isinstance(config, Mapping) or config.get("decoding_type") in _DRAFTERS:
         return frozenset()
     applied = {"sampling", "logprobs"}
-    if config.get("enable_penalty") and not (
-        config.get("eagle_choices") or config.get("use_dynamic_tree")
-    ):
+    has_tree = config.get("eagle_choices") or config.get("use_dynamic_tree")
+    if config.get("enable_penalty") and not has_tree:
         applied.add("penalties")
     return frozenset(
         name for name, field in SAMPLING_FIELDS.items() if field.feature not in applied
@@ -111,75 +112,96 @@ def lacking(
 ) -> dict[str, str]:
     """Returns the features that an engine built with `arguments` lacks, and why. `vocab_size`: None
     if unknown."""
-    name = f"TensorRT-LLM {release.version}"
-    cache = arguments.get("kv_cache_config") or {}
-    scheduler = arguments.get("scheduler_config") or {}
     lacks = {
-        "vision": "TensorRT-LLM replaces placeholders itself, so that the prompt is not the one that was counted"
+        "vision": "TensorRT-LLM replaces placeholders itself, "
+        "so that the prompt is not the one that was counted"
     }
-    without_effect = unsampled(arguments)
-    for field, required in SAMPLING_FIELDS.items():
-        own = _NAMES.get(field, field)
-        if own not in release.sampling:
-            lacks[required.feature] = f"{name} has no {own}"
-        elif own in release.ignored:
-            lacks[required.feature] = f"{name} accepts and ignores {own}"
-        elif field in without_effect:
-            lacks[required.feature] = f"speculative_config leaves {own} without effect"
+    lacks |= _lacking_sampling(arguments, release)
     if not vocab_size:
         lacks["logit_bias"] = "the size of the vocabulary is not known"
-    if not arguments.get("guided_decoding_backend"):
-        lacks |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
-    elif arguments.get("skip_tokenizer_init"):
-        lacks |= dict.fromkeys(
-            ("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary"
-        )
-    elif arguments["guided_decoding_backend"] != _LARK_BACKEND:
-        lacks["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
+    lacks |= _lacking_guides(arguments)
+    lacks |= _lacking_cache(arguments, release)
+    lacks |= _lacking_priority(arguments, release)
+    return lacks
+
+
+def _lacking_sampling(arguments: Mapping[str, Any], release: Release) -> dict[str, str]:
+    lacks: dict[str, str] = {}
+    without_effect = unsampled(arguments)
+    for field, required in SAMPLING_FIELDS.items():
+        argument = _NAMES.get(field, field)
+        if argument not in release.sampling:
+            lacks[required.feature] = f"{release.name} has no {argument}"
+        elif argument in release.ignored:
+            lacks[required.feature] = f"{release.name} accepts and ignores {argument}"
+        elif field in without_effect:
+            lacks[required.feature] = f"speculative_config leaves {argument} without effect"
+    return lacks
+
+
+def _lacking_guides(arguments: Mapping[str, Any]) -> dict[str, str]:
+    backend = arguments.get("guided_decoding_backend")
+    if not backend:
+        return dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
+    if arguments.get("skip_tokenizer_init"):
+        why = "skip_tokenizer_init leaves it without a vocabulary"
+        return dict.fromkeys(("guided", "grammar"), why)
+    if backend != _LARK_BACKEND:
+        return {"grammar": f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'}
+    return {}
+
+
+def _lacking_cache(arguments: Mapping[str, Any], release: Release) -> dict[str, str]:
+    lacks: dict[str, str] = {}
+    cache = arguments.get("kv_cache_config") or {}
     if not cache.get("enable_block_reuse", True):
-        lacks["prefix_cache"] = lacks["kv_events"] = "enable_block_reuse is off"
+        lacks |= dict.fromkeys(("prefix_cache", "kv_events"), "enable_block_reuse is off")
     elif not cache.get("event_buffer_max_size"):
         lacks["kv_events"] = "event_buffer_max_size is 0"
     elif cache.get("kv_events_config"):
         lacks["kv_events"] = "with kv_events_config they are published elsewhere"
     if "cache_salt" not in release.generate:
-        lacks["salt"] = f"{name} has no cache_salt"
+        lacks["salt"] = f"{release.name} has no cache_salt"
     if "kv_cache_retention_config" not in release.generate:
-        lacks["retention"] = f"{name} has no kv_cache_retention_config"
+        lacks["retention"] = f"{release.name} has no kv_cache_retention_config"
     elif "prefix_cache" in lacks:
         lacks["retention"] = lacks["prefix_cache"]
-    if "priority" not in release.generate or "priority" not in release.waiting_queue_policy:
-        lacks["priority"] = f"{name} has no scheduling by priority"
-    elif scheduler.get("waiting_queue_policy") != "priority":
-        lacks["priority"] = "waiting_queue_policy is not priority"
     return lacks
 
 
+def _lacking_priority(arguments: Mapping[str, Any], release: Release) -> dict[str, str]:
+    if "priority" not in release.generate or "priority" not in release.waiting_queue_policy:
+        return {"priority": f"{release.name} has no scheduling by priority"}
+    scheduler = arguments.get("scheduler_config") or {}
+    if scheduler.get("waiting_queue_policy") != "priority":
+        return {"priority": "waiting_queue_policy is not priority"}
+    return {}
+
+
 def sampling_arguments(
-    request: EngineRequest, own: Sampling, eos_ids: Sequence[int], release: Release
+    request: EngineRequest, defaults: Sampling, eos_ids: Sequence[int], release: Release
 ) -> dict[str, Any]:
     """Makes keyword arguments for a `SamplingParams` of this request alone: `generate_async`
     changes its argument.
 
-    `own`: the model's defaults. Fields of `Sampling` keep their names. The caller adds `logit_bias`
-    and guided decoding, which need classes of the library.
+    `defaults`: the model's. Fields of `Sampling` keep their names. The caller adds `logit_bias` and
+    guided decoding, which need classes of the library.
 
     Raises Invalid for `min_tokens` with several stop ids.
     """
-    sampling = with_defaults(request.sampling, own)
+    sampling = with_defaults(request.sampling, defaults)
     end = end_token(request, eos_ids)
-    # Without stop ids only the limit ends the turn. SamplingParams still needs an end id, or it
-    # uses the tokenizer's.
-    end_id = end if end is not None else next(iter(eos_ids), -1)
     others = [token for token in request.stop_ids if token != end]
     if others and sampling.min_tokens:
         raise Invalid(
             "min_tokens: TensorRT-LLM holds back one end token, and this request has several",
             param="min_tokens",
         )
-    arguments = {
-        name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES
-    } | {
+    # Without stop ids only the limit ends the turn. SamplingParams still needs an end id, or it
+    # uses the tokenizer's.
+    end_id = next(iter(eos_ids), -1) if end is None else end
+    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES}
+    arguments |= {
         "end_id": end_id,
         "pad_id": end_id,
         "stop_token_ids": others or None,
@@ -190,15 +212,15 @@ def sampling_arguments(
         "detokenize": False,
         # Else the last step removes the stop token from the ids.
         "include_stop_str_in_output": True,
-        "top_k": max(0, sampling.top_k)
-        if sampling.top_k is not None
-        else None,  # -1 is refused, 0 is off
-        # 0 would switch log probabilities off.
-        "logprobs": max(1, sampling.logprobs) if sampling.logprobs is not None else None,
     }
-    accepted = release.sampling - set(
-        release.ignored
-    )  # ignored ones are refused before, except the model's defaults
+    if sampling.top_k is not None:
+        arguments["top_k"] = max(0, sampling.top_k)  # -1 is refused, 0 is off
+    if sampling.logprobs is not None:
+        # 0 would switch log probabilities off.
+        arguments["logprobs"] = max(1, sampling.logprobs)
+
+    # Ignored ones are refused before, except the model's defaults.
+    accepted = release.sampling - set(release.ignored)
     return {
         name: value for name, value in arguments.items() if value is not None and name in accepted
     }
@@ -207,10 +229,10 @@ def sampling_arguments(
 def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
     """Returns the stop id for TensorRT-LLM's one end id, an end token of the model if there is one;
     the others become stop words. None: the request has no stop ids."""
-    return next(
-        (token for token in eos_ids if token in request.stop_ids),
-        next(iter(request.stop_ids), None),
-    )
+    for token in (*eos_ids, *request.stop_ids):
+        if token in request.stop_ids:
+            return token
+    return None
 
 
 def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
@@ -238,7 +260,7 @@ class Progress:
     """Turns one request's output, which the engine changes in place, into deltas."""
 
     def __init__(self, request: EngineRequest, eos_ids: Sequence[int]) -> None:
-        self._prompt = len(request.token_ids)
+        self._prompt_tokens = len(request.token_ids)
         self._stops = frozenset(request.stop_ids)
         self._end_id = end_token(request, eos_ids)
         self._logprobs = request.sampling.logprobs
@@ -258,56 +280,74 @@ class Progress:
         if not output.outputs:
             raise EngineFailed("TensorRT-LLM sent a response without an output")
         out = output.outputs[0]
-        ids: list[int] = list(out.token_ids[self._seen :])
+        new: list[int] = list(out.token_ids[self._seen :])
+        ids = new
         stop_id: int | None = None
-        if ids and ids[-1] in self._stops:
-            stop_id = ids.pop()
+        if new and new[-1] in self._stops:
+            ids = new[:-1]
+            stop_id = new[-1]
+
         delta = Delta([] if self._prefill_only else ids)
         if not self._started:
             self._started = True
-            delta.cached = min(self._prompt, int(getattr(output, "cached_tokens", 0) or 0))
+            cached = int(getattr(output, "cached_tokens", 0) or 0)
+            delta.cached = min(self._prompt_tokens, cached)
         if out.finish_reason is not None:
-            finish = _FINISH.get(out.finish_reason)
-            if finish is None:
-                raise EngineFailed(f"TensorRT-LLM ended the request: {out.finish_reason}")
-            if finish is not FinishReason.CANCELLED and self._prefill_only:
-                finish = FinishReason.LENGTH
-            elif finish is FinishReason.LENGTH and stop_id is not None:
-                finish = FinishReason.STOP  # the limit and the end in one token
-            delta.finish = finish
-            if finish is FinishReason.STOP:
-                named = out.stop_reason if isinstance(out.stop_reason, int) else self._end_id
-                delta.stop_id = named if stop_id is None else stop_id
+            delta.finish = self._finish(out.finish_reason, stop_id)
+        if delta.finish is FinishReason.STOP:
+            delta.stop_id = self._stop_id(out) if stop_id is None else stop_id
         if self._logprobs is not None:
-            rows = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
+            rows = self._chosen(out.logprobs or [], new)
             delta.logprobs = rows[: len(delta.ids)]
             if delta.stop_id is not None and len(rows) > len(ids):
                 delta.stop_logprobs = rows[len(ids)]
         self._seen += len(ids)
         return delta
 
+    def _finish(self, reason: str, stop_id: int | None) -> FinishReason:
+        """Returns why the turn has ended. `stop_id`: the stop token at its end."""
+        finish = _FINISH.get(reason)
+        if finish is None:
+            raise EngineFailed(f"TensorRT-LLM ended the request: {reason}")
+        if finish is FinishReason.CANCELLED:
+            return finish
+        if self._prefill_only:
+            return FinishReason.LENGTH
+        if stop_id is not None:
+            return FinishReason.STOP  # also where the limit and the end are one token
+        return finish
+
+    def _stop_id(self, out: Any) -> int | None:
+        """Returns the stop token that is not among the ids."""
+        return out.stop_reason if isinstance(out.stop_reason, int) else self._end_id
+
     @property
     def cut_at(self) -> int | None:
         """The window, if a turn with finish LENGTH has less than its `max_tokens`: the worker cuts
         it silently."""
-        return self._prompt + self._seen if self._seen < self._max_tokens else None
+        if self._seen >= self._max_tokens:
+            return None
+        return self._prompt_tokens + self._seen
 
     def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
         """Returns each id's (token, log probability) pairs, the chosen one first. Entries are dicts
         by token or numbers."""
         rows: list[list[tuple[int, float]]] = []
         for token, entry in zip(ids, logprobs[self._seen :], strict=False):
-            pairs: dict[int, Any] = dict(entry) if isinstance(entry, Mapping) else {token: entry}
-            values = {key: float(getattr(value, "logprob", value)) for key, value in pairs.items()}
+            pairs = entry if isinstance(entry, Mapping) else {token: entry}
+            values = {
+                other: float(getattr(value, "logprob", value)) for other, value in pairs.items()
+            }
             rows.append(chosen_first(token, values, self._logprobs))
         return rows
 
 
-def _merged(own: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(own)
+def _merged(defaults: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(defaults)
     for name, value in overrides.items():
-        mine = merged.get(name)
-        merged[name] = (
-            _merged(mine, value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
-        )
+        default = merged.get(name)
+        if isinstance(default, dict) and isinstance(value, Mapping):
+            merged[name] = _merged(default, value)
+        else:
+            merged[name] = value
     return merged
