@@ -45,35 +45,39 @@ class Fingerprints:
         """Keeps the prompt's fingerprint, and compares it with that of the turn which the request
         names. None if the request names none, or the prompt has no fingerprint: it was sent as
         text, or there is no ledger."""
-        other, tenant, salt = (
-            conversation.client.compare,
-            conversation.client.tenant,
-            conversation.hints.cache_salt,
-        )
-        if other is None or (found := prompt.found) is None or found.context is None:
+        named = conversation.client.compare
+        recalled = prompt.found
+        if named is None or recalled is None or recalled.context is None:
             return None
-        stripped = strip_preamble(conversation) if self._strip else conversation
+
+        if self._strip:
+            conversation = strip_preamble(conversation)
         now = Fingerprint(
-            ids=found.ids,
-            digests=digests_of(stripped, prompt.tools),
-            states=found.states,
-            head_chars=found.context.head_chars,
-            head_hash=found.context.head_hash,
+            ids=recalled.ids,
+            digests=digests_of(conversation, prompt.tools),
+            states=recalled.states,
+            head_chars=recalled.context.head_chars,
+            head_hash=recalled.context.head_hash,
         )
-        before = self._kept.get((tenant, salt, other))
+        owner = (conversation.client.tenant, conversation.hints.cache_salt)
+        before = self._kept.get((*owner, named))
         if _size(now) <= self._kept.maxsize:
-            self._kept[tenant, salt, turn] = now
+            self._kept[*owner, turn] = now
+
         if before is None:
-            return PromptComparison() if other else None
-        if (
-            before.head_chars <= len(found.text)
-            and head_hash(found.text, before.head_chars) == before.head_hash
-        ):
+            return PromptComparison() if named else None
+        if _begins_with(recalled.text, before):
             return PromptComparison(len(before.ids))
         change = difference(before, now)
-        return PromptComparison(
-            len(before.ids), change.again, [part.where for part in change.changes]
-        )
+        changed = [part.where for part in change.changes]
+        return PromptComparison(len(before.ids), change.again, changed)
+
+
+def _begins_with(text: str, before: Fingerprint) -> bool:
+    """Whether a prompt's text begins with the head of an earlier prompt."""
+    if before.head_chars > len(text):
+        return False
+    return head_hash(text, before.head_chars) == before.head_hash
 
 
 def _size(fingerprint: Fingerprint) -> int:

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from typing_extensions import override
 
 from schemas import subjects
@@ -53,22 +53,20 @@ SILENT_S = 5.0
 def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger:
     """The model's ledger, empty."""
     backend = setup.tokenizer.backend
-    hasher = hashlib.blake2b(FORM, digest_size=16)
-    for text in (setup.template.source, backend.to_str(), setup.family.name):
-        hasher.update(hashlib.blake2b(text.encode()).digest())
     vocabulary = Vocabulary(backend)
-    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
-    ends.update(_end_in_history(setup, ends))
+    placeholder: int | None = None
+    if setup.images is not None:
+        placeholder = backend.token_to_id(setup.images.placeholder)
     model = LedgerModel(
         name=setup.card.name,
-        digest=hasher.digest(),
+        digest=_digest(setup),
         family=setup.family,
         encoder=setup.encoder,
         vocabulary=vocabulary,
-        ends=tuple(sorted(ends)),
+        ends=_ends(setup),
         write_calls=_call_writer(setup),
         header=_header(setup, TurnReader(setup.family, vocabulary)),
-        placeholder=None if setup.images is None else backend.token_to_id(setup.images.placeholder),
+        placeholder=placeholder,
     )
     return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
 
@@ -119,35 +117,22 @@ class LedgerReader(NoLedger):
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
         ledger.entries.shared = bucket is not None
-        self._process = process
         self.ledger = ledger
+        self.on_entry: list[Callable[[LedgerEntry], None]] = []
+        """Called with the entry of every turn that ended, once."""
+        self._process = process
         self._signer = signer
         self._sealer = sealer
         self._bucket = bucket
         self._loop = asyncio.get_running_loop()
         self._fetched: dict[bytes, Fetched] = {}
         self._silent_until = 0.0
-        registry, entries = process.metrics, ledger.entries
-        text = "Prompts by the outcome for their newest turn."
-        self._outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=registry)
-        text = "Prompt tokens by origin."
-        self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=registry)
-        self._messages = Counter(
-            "turnwire_ledger_messages", "Entries that arrived.", ["kind"], registry=registry
-        )
-        Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry).set_function(
-            lambda: len(entries)
-        )
-        Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry).set_function(
-            lambda: entries.size
-        )
-        self.on_entry: list[Callable[[LedgerEntry], None]] = []
-        """Called with the entry of every turn that ended, once."""
+        self._metrics = LedgerMetrics(process.metrics, ledger)
         process.on_reconnect.append(self._doubt)
 
     @override
     async def start(self) -> None:
-        await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
+        await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._receive)
 
     def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
         """Looks up a conversation's turns in memory; for any thread."""
@@ -166,17 +151,10 @@ class LedgerReader(NoLedger):
     async def fetch(self, keys: Sequence[bytes]) -> bool:
         if self._bucket is None or self._loop.time() < self._silent_until:
             return False
-        keys, gate = keys[: -MAX_FETCHED - 1 : -1], asyncio.Semaphore(FETCH_AT_ONCE)
+        newest_first = keys[: -MAX_FETCHED - 1 : -1]
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
-                if not await self._bucket.any_members(
-                    [key.hex() for key in keys]
-                ):  # a conversation from elsewhere
-                    self._note_fetched(keys, found=False)
-                    return False
-                async with asyncio.TaskGroup() as tasks:
-                    for key in keys:
-                        tasks.create_task(self._fetch_one(self._bucket, key, gate))
+                return await self._fetch_all(self._bucket, newest_first)
         except TimeoutError:
             self._bucket_silent("it does not answer in time")
         except TurnwireError as error:
@@ -187,33 +165,41 @@ class LedgerReader(NoLedger):
     def count(self, prompt: LedgerPrompt | None) -> None:
         if prompt is None:
             return
-        self._outcomes.labels(prompt.outcome).inc()
-        self._tokens.labels("ledger").inc(prompt.reused)
-        self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
+        self._metrics.outcomes.labels(prompt.outcome).inc()
+        self._metrics.tokens.labels("ledger").inc(prompt.reused)
+        self._metrics.tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
+
+    async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
+        """Fetches the turns of these keys. Returns whether there may be any."""
+        if not await bucket.any_members([key.hex() for key in keys]):
+            self._note_fetched(keys, found=False)  # a conversation from elsewhere
+            return False
+        gate = asyncio.Semaphore(FETCH_AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            for key in keys:
+                tasks.create_task(self._fetch_one(bucket, key, gate))
+        return True
 
     async def _fetch_one(self, bucket: Bucket, key: bytes, gate: asyncio.Semaphore) -> None:
         async with gate:
             if self._loop.time() < self._silent_until:
                 return
             try:
-                values = await bucket.members(key.hex())
+                entries = await bucket.members(key.hex())
             except TurnwireError as error:
                 self._bucket_silent(error.info.message)
                 return
-        self._take_all(key, values)
-
-    def _take_all(self, key: bytes, values: Sequence[bytes]) -> None:
-        """Takes all entries that the bucket has of a key."""
-        for data in values:
+        for data in entries:
             # rare: a turn's tokens are not in memory, and come from the bucket
-            self._take(data, "fetched")
-        self._note_fetched([key], found=bool(values))
+            self._add(data, "fetched")
+        self._note_fetched([key], found=bool(entries))
 
     def _note_fetched(self, keys: Sequence[bytes], *, found: bool) -> None:
         if len(self._fetched) > MAX_FETCHED_KEYS:
             self._fetched.clear()  # at worst they are fetched again
-        self._fetched.update(dict.fromkeys(keys, Fetched(self._loop.time() + FETCHED_S, found)))
+        fetched = Fetched(self._loop.time() + FETCHED_S, found)
         for key in keys:
+            self._fetched[key] = fetched
             self.ledger.entries.set_complete(key)
 
     def _doubt(self) -> None:
@@ -228,24 +214,61 @@ class LedgerReader(NoLedger):
             self._process.log.warning("ledger.bucket_silent", reason=reason)
         self._silent_until = now + SILENT_S
 
-    def _entry(self, delivery: Delivery) -> None:
-        self._take(delivery.data, "received")
+    def _receive(self, delivery: Delivery) -> None:
+        """Receives the entry of a turn that has ended."""
+        entry = self._add(delivery.data, "received")
+        if entry is None:
+            return
+        fetched = self._fetched.get(entry.key, _NEVER)
+        nothing_was_there = fetched.until > self._loop.time() and not fetched.found
+        if nothing_was_there:
+            self.ledger.entries.set_complete(entry.key)
+        for listener in self.on_entry:
+            listener(entry)
 
-    def _take(self, data: bytes, origin: str) -> None:
+    def _add(self, data: bytes, origin: str) -> LedgerEntry | None:
+        """Adds an entry to the ledger. Returns it if it is authentic and new."""
         entry = self._signer.read(data)
         if entry is None:
-            self._messages.labels("foreign").inc()
-            return
-        fresh = self.ledger.add(entry)
-        self._messages.labels(origin if fresh else "repeated").inc()
-        if fresh and origin == "received":
-            fetched = self._fetched.get(entry.key, _NEVER)
-            if (
-                fetched.until > self._loop.time() and not fetched.found
-            ):  # nothing was there a moment ago
-                self.ledger.entries.set_complete(entry.key)
-            for listener in self.on_entry:
-                listener(entry)
+            self._metrics.messages.labels("foreign").inc()
+            return None
+        if not self.ledger.add(entry):
+            self._metrics.messages.labels("repeated").inc()
+            return None
+        self._metrics.messages.labels(origin).inc()
+        return entry
+
+
+class LedgerMetrics:
+    """The metrics of one preprocessor's ledger."""
+
+    def __init__(self, registry: CollectorRegistry, ledger: Ledger) -> None:
+        text = "Prompts by the outcome for their newest turn."
+        self.outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=registry)
+        text = "Prompt tokens by origin."
+        self.tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=registry)
+        text = "Entries that arrived."
+        self.messages = Counter("turnwire_ledger_messages", text, ["kind"], registry=registry)
+        turns = Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry)
+        turns.set_function(lambda: len(ledger.entries))
+        size = Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry)
+        size.set_function(lambda: ledger.entries.size)
+
+
+def _digest(setup: ModelSetup) -> bytes:
+    """What makes prompts of one model different from those of another: `LedgerModel.digest`."""
+    hasher = hashlib.blake2b(FORM, digest_size=16)
+    for text in (setup.template.source, setup.tokenizer.backend.to_str(), setup.family.name):
+        hasher.update(hashlib.blake2b(text.encode()).digest())
+    return hasher.digest()
+
+
+def _ends(setup: ModelSetup) -> tuple[str, ...]:
+    """The texts that end a turn."""
+    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops}
+    ends.discard("")
+    ends.update(_end_in_history(setup, ends))
+    return tuple(sorted(ends))
 
 
 def _call_writer(setup: ModelSetup) -> WriteCalls:
@@ -270,22 +293,31 @@ def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:
     a separate token for that (gpt-oss: the model ends with `<|return|>`, its history has
     `<|end|>`). Empty where one of `ends` is before the next message's text: the first token may
     only close the text (Kimi K3)."""
-    users = [Message("user", [Text(text)]) for text in ("Hi.", _QUESTION)]
-    messages = [users[0], Message("assistant", [Text(_ANSWER)]), users[1]]
-    after = render_messages(messages, setup.traits, setup.template).partition(_ANSWER)[2]
-    if any(end in after.partition(_QUESTION)[0] for end in ends):
+    messages = [
+        Message("user", [Text("Hi.")]),
+        Message("assistant", [Text(_ANSWER)]),
+        Message("user", [Text(_QUESTION)]),
+    ]
+    text = render_messages(messages, setup.traits, setup.template)
+    after_answer = text.partition(_ANSWER)[2]
+    between = after_answer.partition(_QUESTION)[0]
+    if any(end in between for end in ends):
         return []
-    found = setup.encoder.cuts.find(after)
-    if not found or after[: found[0]].strip():
+
+    cuts = setup.encoder.cuts.find(after_answer)
+    if not cuts or after_answer[: cuts[0]].strip():
         return []
-    rest = after[found[0] :]
-    return [max((token for token in setup.encoder.cuts.tokens if rest.startswith(token)), key=len)]
+    rest = after_answer[cuts[0] :]
+    tokens = [token for token in setup.encoder.cuts.tokens if rest.startswith(token)]
+    return [max(tokens, key=len)]
 
 
 def _header(setup: ModelSetup, reader: TurnReader) -> str:
-    """The template's text before the model's output, without the markers that open its reasoning."""
+    """The template's text before the model's output, without markers that open its reasoning."""
     messages = [Message("user", [Text("Hi.")])]
     whole = render_messages(messages, setup.traits, setup.template)
     without = render_messages(messages, setup.traits, setup.template, generation=False)
-    header = whole.removeprefix(without) if without and whole.startswith(without) else ""
+    header = ""
+    if without and whole.startswith(without):
+        header = whole.removeprefix(without)
     return header[: reader.head_end(header, "")].strip()

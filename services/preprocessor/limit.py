@@ -37,26 +37,40 @@ def limit_output(
     Raises ContextOverflow where less is left than was requested, and less than a useful answer
     needs.
     """
-    if cap is not None:
-        requested = cap if requested is None else min(requested, cap)
-    useful = min(USEFUL_ANSWER, window // 16)
-    needed = useful if requested is None else min(requested, useful)
+    requested = _least(requested, cap)
+    needed = min(USEFUL_ANSWER, window // 16)
+    if requested is not None:
+        needed = min(requested, needed)
     left = window - prompt_tokens
     if left < needed:
-        raise ContextOverflow(
-            f"prompt is too long: {prompt_tokens} tokens > {window - needed} maximum",
-            param="messages",
-            code="context_length_exceeded",
-            details={
-                "prompt_tokens": prompt_tokens,
-                "max_prompt_tokens": window - needed,
-                "context_window": window,
-                **({} if requested is None else {"max_tokens": requested}),
-            },
-        )
+        raise _overflow(prompt_tokens, requested, window, window - needed)
     if requested is None or requested > left:
         return left, True
     return requested, False
+
+
+def _least(requested: int | None, cap: int | None) -> int | None:
+    """The lesser of two limits; None: there is none."""
+    limits = [limit for limit in (requested, cap) if limit is not None]
+    return min(limits, default=None)
+
+
+def _overflow(
+    prompt_tokens: int, requested: int | None, window: int, max_prompt_tokens: int
+) -> ContextOverflow:
+    details = {
+        "prompt_tokens": prompt_tokens,
+        "max_prompt_tokens": max_prompt_tokens,
+        "context_window": window,
+    }
+    if requested is not None:
+        details["max_tokens"] = requested
+    return ContextOverflow(
+        f"prompt is too long: {prompt_tokens} tokens > {max_prompt_tokens} maximum",
+        param="messages",
+        code="context_length_exceeded",
+        details=details,
+    )
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
@@ -73,17 +87,20 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
         )
     _check_ids("stop_token_ids", sampling.stop_token_ids, MAX_STOPS, vocab_size)
     _check_ids("logit_bias", sampling.logit_bias, MAX_BIASES, vocab_size)
-    if bad := [bias for bias in sampling.logit_bias.values() if not -MAX_BIAS <= bias <= MAX_BIAS]:
-        raise Invalid(
-            f"a bias must be between -{MAX_BIAS} and {MAX_BIAS}, not {bad[0]}", param="logit_bias"
-        )
+    for bias in sampling.logit_bias.values():
+        if not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise Invalid(
+                f"a bias must be between -{MAX_BIAS} and {MAX_BIAS}, not {bias}",
+                param="logit_bias",
+            )
 
 
 def _check_ids(name: str, ids: Collection[int], most: int, vocab_size: int) -> None:
     if len(ids) > most:
         raise Invalid(f"{name} may have {most} tokens, not {len(ids)}", param=name)
-    if bad := [token for token in ids if not 0 <= token < vocab_size]:
-        raise Invalid(
-            f"{name}: token id {bad[0]} is not in the vocabulary (0 to {vocab_size - 1})",
-            param=name,
-        )
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise Invalid(
+                f"{name}: token id {token} is not in the vocabulary (0 to {vocab_size - 1})",
+                param=name,
+            )

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.conversation import EFFORTS, Sampling, ToolSpec
 from schemas.frames import ThoughtBudget
-from services.families import Family, family, reasoning_family
+from services.families import Family, reasoning_family
+from services.families import family as find_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
 from services.preprocessor.thoughts import unlimited_thoughts
@@ -22,6 +24,7 @@ from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import image_frame, own_tags, probe
 from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
+from services.tokenization.data_marks import DataMarks
 from services.tokenization.encoder import Encoder
 from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import (
@@ -35,6 +38,9 @@ from services.tokenization.tokenizer_files import load_tokenizer
 
 OBJECT_FACTOR = 8
 """Memory of tools in bytes per byte of their JSON."""
+_NO_CALLS = (
+    "no evidence: the chat template writes no calls; tool_call_parser names the model's format"
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -87,47 +93,49 @@ class ModelSetup:
         are invalid (no template, an unknown family, no context window).
         """
         facts = read_facts(config.model)
+        window = config.max_model_len or facts.window
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
         template = ChatTemplate.of(loaded, override=config.chat_template, model=config.model_name)
         traits = probe(template)
-        tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
+
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
-        found = detection.family
-        marks = (
-            None if config.control_tokens_in_data else data_marks(loaded, template, traits, found)
-        )
-        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20, marks)
-        traits = replace(traits, own_tags=own_tags(template, traits, found))
-        window = config.max_model_len or facts.window
+        family = detection.family
+        marks: DataMarks | None = None
+        if not config.control_tokens_in_data:
+            marks = data_marks(loaded, template, traits, family)
+        tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
+        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb * MIB, marks)
         if window is None:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
-        images, blindness = _images(config)
-        if images is not None and (frame := image_frame(template, images.placeholder)) is not None:
-            traits = replace(traits, image=frame)
-        elif images is not None:
-            images, blindness = None, "its chat template renders no images"
-        thoughts = unlimited_thoughts(tokenizer, found, traits.separators[1])
-        features = [
-            *([THINKING_BUDGET] if thoughts else []),
-            *([VISION] if images is not None else []),
-        ]
+
+        vision = _vision(config, template)
+        traits = replace(traits, own_tags=own_tags(template, traits, family))
+        if vision.frame is not None:
+            traits = replace(traits, image=vision.frame)
+        thoughts = unlimited_thoughts(tokenizer, family, traits.separators[1])
+
+        features: list[str] = []
+        if thoughts is not None:
+            features.append(THINKING_BUDGET)
+        if vision.processor is not None:
+            features.append(VISION)
         return cls(
             template=template,
             traits=traits,
             tokenizer=tokenizer,
             encoder=encoder,
-            family=found,
+            family=family,
             evidence=detection.statement,
             max_model_len=window,
             window_cap=config.max_model_len,
-            stop_ids=_stop_ids(tokenizer, traits, found),
+            stop_ids=_stop_ids(tokenizer, traits, family),
             sampling=facts.sampling,
             template_kwargs=config.template_kwargs,
             strip_preamble=config.strip_anthropic_preamble,
             cache_bytes=config.prompt_cache_mb * MIB // OBJECT_FACTOR,
-            card=_card(config, traits, found, window, features),
-            images=images,
-            blindness=blindness,
+            card=_card(config, traits, family, window, features),
+            images=vision.processor,
+            blindness=vision.blindness,
             thoughts=thoughts,
         )
 
@@ -143,16 +151,32 @@ class ModelSetup:
         one in the files."""
         if worker is None:
             return self.max_model_len
-        return worker if self.window_cap is None else min(worker, self.window_cap)
+        if self.window_cap is None:
+            return worker
+        return min(worker, self.window_cap)
 
 
-def _images(config: PreprocessorConfig) -> tuple[ImageProcessor | None, str]:
-    """The processor of a model that sees images, else why there is none."""
+class _Vision(NamedTuple):
+    """How the model sees images."""
+
+    processor: ImageProcessor | None = None
+    frame: tuple[str, str] | None = None
+    """`TemplateTraits.image`."""
+    blindness: str = ""
+    """Why it sees none."""
+
+
+def _vision(config: PreprocessorConfig, template: ChatTemplate) -> _Vision:
     try:
-        found = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+        processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
-        return None, f"its image processor cannot be loaded: {error}"
-    return found, "" if found is not None else "it is a text model"
+        return _Vision(blindness=f"its image processor cannot be loaded: {error}")
+    if processor is None:
+        return _Vision(blindness="it is a text model")
+    frame = image_frame(template, processor.placeholder)
+    if frame is None:
+        return _Vision(blindness="its chat template renders no images")
+    return _Vision(processor, frame)
 
 
 def choose_family(
@@ -170,76 +194,92 @@ def choose_family(
     InvalidResponseTemplate for a description that cannot be followed, and OSError if its file
     cannot be read.
     """
-    named = config.tool_call_parser or (config.family if config.family != "auto" else None)
-    reasoning = (
-        reasoning_family(config.reasoning_parser) if config.reasoning_parser is not None else None
-    )
+    reasoning: Family | None = None
+    if config.reasoning_parser is not None:
+        reasoning = reasoning_family(config.reasoning_parser)
     if config.response_template is not None:
-        description = read_response_template(config.model, config.response_template) or ""
-        return Detection(
-            family(template_name(description)),
-            (f"{config.response_template}: the operator's choice",),
-        )
-    if named is not None:
-        found: Detection | None = Detection(family(named), ("the operator's choice",))
+        return _described_family(config.model, config.response_template)
+
+    name = config.tool_call_parser or None
+    if name is None and config.family != "auto":
+        name = config.family
+    if name is not None:
+        detection = Detection(find_family(name), ("the operator's choice",))
     else:
-        described = read_response_template(config.model) if reasoning is None else None
-        found = detect_family(
-            template, traits, read_json(config.model, "config.json") or {}, tokens, described
-        )
-    if found is None and traits.arguments is not None:
-        raise ValueError(
-            f"no parser reads the tool calls of {config.model}: {unread_calls(template, traits)}"
-        )
-    if found is None:
-        own = family(config.reasoning_parser or "hermes")
-        found = Detection(
-            own if own.style.call else family("hermes"),
-            (
-                "no evidence: the chat template writes no calls; tool_call_parser names the model's format",
-            ),
-        )
+        detection = _detected_family(config, template, traits, tokens)
     if reasoning is None:
-        return found
-    evidence = (*found.evidence, f"reasoning of {reasoning.name}: the operator's choice")
-    return Detection(family(f"{found.family.name}+{reasoning.name}"), evidence, found.also)
+        return detection
+    evidence = f"reasoning of {reasoning.name}: the operator's choice"
+    pair = find_family(f"{detection.family.name}+{reasoning.name}")
+    return Detection(pair, (*detection.evidence, evidence), detection.also)
 
 
-def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family) -> tuple[int, ...]:
+def _described_family(model: str, file: str) -> Detection:
+    """The family that a file of the operator describes."""
+    description = read_response_template(model, file) or ""
+    evidence = f"{file}: the operator's choice"
+    return Detection(find_family(template_name(description)), (evidence,))
+
+
+def _detected_family(
+    config: PreprocessorConfig,
+    template: ChatTemplate,
+    traits: TemplateTraits,
+    tokens: Iterable[str],
+) -> Detection:
+    description: str | None = None
+    if config.reasoning_parser is None:
+        description = read_response_template(config.model)
+    facts = read_json(config.model, "config.json") or {}
+    detection = detect_family(template, traits, facts, tokens, description)
+    if detection is not None:
+        return detection
+    if traits.arguments is not None:
+        unread = unread_calls(template, traits)
+        raise ValueError(f"no parser reads the tool calls of {config.model}: {unread}")
+
+    family = find_family(config.reasoning_parser or "hermes")
+    if not family.style.call:
+        family = find_family("hermes")
+    return Detection(family, (_NO_CALLS,))
+
+
+def _stop_ids(
+    tokenizer: PromptTokenizer, traits: TemplateTraits, family: Family
+) -> tuple[int, ...]:
     """The model's end-of-sequence ids, the family's stop tokens, and the token with which the
     template ends a turn."""
+    ids = [*tokenizer.eos_ids, *(tokenizer.id_of(token) for token in family.stops)]
     last = tokenizer.terminator(traits.closing)
-    if last in [tokenizer.id_of(marker) for marker in found.think or ()]:
-        # a template that always opens the next turn, and closes its reasoning (Command R7B)
-        last = None
-    ids = [*tokenizer.eos_ids, *(tokenizer.id_of(token) for token in found.stops), last]
+    reasoning_markers = [tokenizer.id_of(marker) for marker in family.think or ()]
+    # Not of a template that always opens the next turn, and closes its reasoning (Command R7B).
+    if last not in reasoning_markers:
+        ids.append(last)
     return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 
 def _card(
     config: PreprocessorConfig,
     traits: TemplateTraits,
-    found: Family,
+    family: Family,
     window: int,
     features: list[str],
 ) -> ModelCard:
+    """The model's entry in the list of models."""
     file = find_file(config.model, "config.json")
-    levels = {
-        *config.effort_budgets,
-        *(level for levels in traits.efforts.values() for level in levels),
-    }
+    template_efforts = set(chain.from_iterable(traits.efforts.values()))
+    efforts = template_efforts.union(config.effort_budgets)
     return ModelCard(
         name=config.model_name,
         aliases=[*config.other_names, *config.aliases],
         max_model_len=window,
-        created=int(file.stat().st_mtime) if file is not None else 0,
-        family=found.name,
+        created=0 if file is None else int(file.stat().st_mtime),
+        family=family.name,
         max_output_tokens=config.max_output_tokens or 0,
         reasoning=traits.reasoning is not None,
-        efforts=[level for level in EFFORTS if level in levels],
+        efforts=[level for level in EFFORTS if level in efforts],
         effort_budgets=config.effort_budgets,
-        switchable=bool(traits.switches)
-        or any("none" in levels for levels in traits.efforts.values()),
+        switchable=bool(traits.switches) or "none" in template_efforts,
         tools=traits.tools,
         features=features,
         weight=config.alias_weight,

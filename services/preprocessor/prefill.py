@@ -37,9 +37,10 @@ LEAST_TOKENS = 64
 """The least number of tokens that are worth a request."""
 TAKE_TIMEOUT_S = 2.0
 
-_ANSWERS = ("Next", "7 steps")
-"""Two answers without a common beginning: the common beginning of both prompts does not depend on
-the answer."""
+_REPLY = "Next"
+_OTHER_REPLY = "7 steps"
+"""Two replies without a common beginning: what both prompts begin with does not depend on the
+reply."""
 
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 
@@ -110,17 +111,37 @@ class Prefills(NoPrefills):
         self._done.labels(outcome).inc()
 
     async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:
-        found = await self._preparation.threads.run(self._prefix, turn, entry)
-        if found is None:
+        prefix = await self._preparation.threads.run(self._prefix, turn, entry)
+        if prefix is None:
             return "unreadable"
-        prefix, images = found
-        packed = pack_ids(prefix)
-        held = self._placement.held_by(turn.worker, with_images(packed, images), turn.conversation)
+        ids, images = prefix
+        packed = pack_ids(ids)
+        keyed = with_images(packed, images)
+        held = self._placement.held_by(turn.worker, keyed, turn.conversation)
         if held is None:
             return "gone"
-        if len(prefix) - held < LEAST_TOKENS:
+        if len(ids) - held < LEAST_TOKENS:
             return "known"
-        request = GenerateRequest(
+
+        data = self._placement.encode(self._request(turn, packed, images), turn.worker)
+        subject = subjects.generate(self._model, turn.worker)
+        reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
+        return "done" if reply.error is None else "busy"
+
+    def _prefix(
+        self, turn: PendingTurn, entry: LedgerEntry
+    ) -> "tuple[TokenIds, list[PromptImage]] | None":
+        """The beginning of the next prompt; None: the turn's tokens cannot be read."""
+        ended = self._ledger.read(entry, turn.tools)
+        if ended is None or not ended.parts:
+            return None
+        return certain_prefix(turn.conversation, ended.parts, self._preparation.ids)
+
+    def _request(
+        self, turn: PendingTurn, packed: bytes, images: list[PromptImage]
+    ) -> GenerateRequest:
+        conversation = turn.conversation
+        return GenerateRequest(
             turn=f"{turn.turn}n",
             attempt=1,
             model=self._model,
@@ -131,22 +152,10 @@ class Prefills(NoPrefills):
             stop_ids=[],
             context=msgspec.Raw(b"null"),
             priority=-MAX_PRIORITY,
-            cache_salt=self._placement.salt(turn.conversation),
-            session=tenant_key(turn.conversation, turn.conversation.client.session),
+            cache_salt=self._placement.salt(conversation),
+            session=tenant_key(conversation, conversation.client.session),
             images=images,
         )
-        subject = subjects.generate(self._model, turn.worker)
-        data = self._placement.encode(request, turn.worker)
-        reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
-        return "done" if reply.error is None else "busy"
-
-    def _prefix(
-        self, turn: PendingTurn, entry: LedgerEntry
-    ) -> "tuple[TokenIds, list[PromptImage]] | None":
-        ended = self._ledger.read(entry, turn.tools)
-        if ended is None or not ended.parts:
-            return None
-        return certain_prefix(turn.conversation, ended.parts, self._preparation.ids)
 
 
 def _key(context: LedgerContext) -> bytes:
@@ -163,23 +172,22 @@ def certain_prefix(
 
     `make` makes the ids and images of a conversation's prompt; its exceptions propagate.
     """
-    (one, images), (other, _) = (
-        make(_with_reply(conversation, answer, reply)) for reply in _ANSWERS
-    )
-    ids = common_prefix(array("I", one), array("I", other))
-    return ids, [image for image in images if image.at + image.tokens <= len(ids)]
+    ids, images = make(_with_reply(conversation, answer, _REPLY))
+    other_ids, _ = make(_with_reply(conversation, answer, _OTHER_REPLY))
+    certain = common_prefix(array("I", ids), array("I", other_ids))
+    return certain, [image for image in images if image.at + image.tokens <= len(certain)]
 
 
 def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
     """The conversation with the model's turn and a reply to it: results if it called tools, else a
     user message."""
-    calls = [part for part in answer if isinstance(part, Call)]
-    next_message = (
-        Message("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
-        if calls
-        else Message("user", [Text(reply)])
-    )
-    return replace(
-        conversation,
-        messages=[*conversation.messages, Message("assistant", list(answer)), next_message],
-    )
+    results: list[Part] = [
+        Result(part.call_id, [Text(reply)], name=part.name)
+        for part in answer
+        if isinstance(part, Call)
+    ]
+    next_message = Message("user", [Text(reply)])
+    if results:
+        next_message = Message("tool", results)
+    answered = [*conversation.messages, Message("assistant", list(answer)), next_message]
+    return replace(conversation, messages=answered)

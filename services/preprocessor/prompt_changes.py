@@ -9,12 +9,13 @@ history: a request continues the one with the answers that its own history begin
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from cachetools import LRUCache
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 
-from schemas.conversation import Call, Conversation, Text
+from schemas.conversation import Call, Conversation, Message, Part, Text
 from schemas.session import SessionKey, session_key
 from services.ledger.difference import ComparedPrompt, Difference, difference
 from services.preprocessor.prompt import Prompt
@@ -49,7 +50,7 @@ class PromptChangeReporter:
     ) -> None:
         self._log = log
         self._last: BranchCache[SeenPrompt] = BranchCache(
-            max_bytes, lambda one: one.size, MAX_ALIKE
+            max_bytes, lambda prompt: prompt.size, MAX_ALIKE
         )
         """For each key: the last prompt of every session."""
         self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
@@ -61,40 +62,39 @@ class PromptChangeReporter:
     def report(self, conversation: Conversation, prompt: Prompt) -> None:
         """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a
         difference."""
-        if conversation.prompt is not None or prompt.found is None or prompt.found.context is None:
+        recalled = prompt.found
+        if recalled is None or recalled.context is None:
             return
-        session, end = (
-            session_key(conversation),
-            len(prompt.text) - len(prompt.found.context.opening),
-        )
+        end = len(prompt.text) - len(recalled.context.opening)
         now = SeenPrompt(
             text=prompt.text[:end],
             head=head_of(conversation, prompt.text, end),
-            ids=prompt.found.ids,
-            tools=tuple(
-                tool_name(tool.name, tool.namespace)
-                for tool in conversation.tools
-                if not tool.deferred
-            ),
+            ids=recalled.ids,
+            tools=_names_of_tools(conversation),
             answers=answers_of(conversation),
         )
-        found = self.compare(session, now, prompt.text)
-        if found is None:
-            return
-        change = found.changes[0]
+        session = session_key(conversation)
+        change = self.compare(session, now, prompt.text)
+        if change is not None:
+            self._count(session, change)
+
+    def _count(self, session: SessionKey, difference: Difference) -> None:
+        """Counts a difference, and logs the first of each cause in a session."""
+        change = difference.changes[0]
         cause = change.varies or change.kind
         self._times.labels(cause).inc()
-        self._tokens.labels(cause).inc(found.again)
-        if (session, cause) not in self._reported:
-            self._reported[session, cause] = True
-            write = self._log.debug if cause == "history" else self._log.warning
-            write(
-                "preprocessor.prompt_varies",
-                cause=cause,
-                tokens=found.again,
-                was=change.was,
-                now=change.now,
-            )
+        self._tokens.labels(cause).inc(difference.again)
+        if (session, cause) in self._reported:
+            return
+        self._reported[session, cause] = True
+        log = self._log.debug if cause == "history" else self._log.warning
+        log(
+            "preprocessor.prompt_varies",
+            cause=cause,
+            tokens=difference.again,
+            was=change.was,
+            now=change.now,
+        )
 
     def compare(self, key: SessionKey, now: SeenPrompt, text: str) -> Difference | None:
         """Returns the difference to the last prompt of the same session; None where there is none,
@@ -113,20 +113,30 @@ class PromptChangeReporter:
 
 
 def answers_of(conversation: Conversation) -> tuple[int, ...]:
-    """Hashes each message of the model by text and call ids, which a client sends back each time."""
+    """Hashes each message of the model by what a client sends back each time."""
     return tuple(
-        hash(
-            (
-                *(
-                    part.text
-                    for part in message.parts
-                    if isinstance(part, Text) and not part.text.isspace()
-                ),
-                *(part.call_id for part in message.parts if isinstance(part, Call)),
-            )
-        )
+        hash(_texts_and_call_ids(message))
         for message in conversation.messages
         if message.role == "assistant"
+    )
+
+
+def _texts_and_call_ids(message: Message) -> tuple[str, ...]:
+    texts: list[str] = []
+    call_ids: list[str] = []
+    for part in message.parts:
+        if isinstance(part, Text):
+            if not part.text.isspace():
+                texts.append(part.text)
+        elif isinstance(part, Call):
+            call_ids.append(part.call_id)
+    return (*texts, *call_ids)
+
+
+def _names_of_tools(conversation: Conversation) -> tuple[str, ...]:
+    """The tools in the prompt, under the names that the model sees."""
+    return tuple(
+        tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred
     )
 
 
@@ -137,25 +147,24 @@ def head_of(conversation: Conversation, text: str, end: int) -> int:
     In a session that is first seen later than at its first request, this is where the last text
     before the first answer ends. That text is searched after those that come before it.
     """
-    first = next(
-        (at for at, message in enumerate(conversation.messages) if message.role == "assistant"),
-        None,
-    )
-    if first is None:
+    before_answer = list(takewhile(_is_not_an_answer, conversation.messages))
+    if len(before_answer) == len(conversation.messages):
         return end
+
+    parts: list[Part] = [*conversation.system]
+    for message in before_answer:
+        parts += message.parts
     head = 0
-    parts = [
-        *conversation.system,
-        *(part for message in conversation.messages[:first] for part in message.parts),
-    ]
     for part in parts:
-        if (
-            isinstance(part, Text)
-            and (wanted := part.text.strip())
-            and (at := text.find(wanted, head, end)) >= 0
-        ):
-            head = at + len(wanted)
+        content = part.text.strip() if isinstance(part, Text) else ""
+        start = text.find(content, head, end)
+        if content and start >= 0:
+            head = start + len(content)
     return head
+
+
+def _is_not_an_answer(message: Message) -> bool:
+    return message.role != "assistant"
 
 
 def _continued(
@@ -166,14 +175,23 @@ def _continued(
     Among several it is one that this prompt begins with, or else one with which it shares most.
     Without a session id, a history that has not grown continues none: it may be another's.
     """
-    found = [one for one in alike if one.answers == now.answers[: len(one.answers)]]
-    if not one_session:
-        found = [
-            one for one in found if len(one.answers) < len(now.answers) or text.startswith(one.text)
-        ]
-    if not found:
+    candidates = [
+        earlier for earlier in alike if _may_continue(earlier, now, text, one_session=one_session)
+    ]
+    if not candidates:
         return alike[0] if alike and one_session else None
-    longest = max(len(one.answers) for one in found)
-    found = [one for one in found if len(one.answers) == longest]
-    extended = next((one for one in found if text.startswith(one.text)), None)
-    return extended or max(found, key=lambda one: len(common_prefix(one.text, text)))
+
+    longest = max(len(earlier.answers) for earlier in candidates)
+    candidates = [earlier for earlier in candidates if len(earlier.answers) == longest]
+    for earlier in candidates:
+        if text.startswith(earlier.text):
+            return earlier
+    return max(candidates, key=lambda earlier: len(common_prefix(earlier.text, text)))
+
+
+def _may_continue(earlier: SeenPrompt, now: SeenPrompt, text: str, *, one_session: bool) -> bool:
+    """Whether the prompt's history begins with that of an earlier prompt."""
+    if earlier.answers != now.answers[: len(earlier.answers)]:
+        return False
+    has_grown = len(earlier.answers) < len(now.answers)
+    return one_session or has_grown or text.startswith(earlier.text)

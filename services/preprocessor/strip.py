@@ -9,12 +9,12 @@ instructions may follow on the same line.
 """
 
 import re
-from operator import attrgetter
+from operator import is_
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Part, Text
+from schemas.conversation import Conversation, Message, Part, Text
 
 _NAME = r"x-anthropic-billing-header:"
 _LINE_END = r"[ \t]*+(?:\r\n?|\n|\Z)"
@@ -23,7 +23,6 @@ _FIELD = rf"cc[a-z_]*+=[^\s;]*+(?:;|(?={_LINE_END}))"
 _FIELDS = rf"(?:\s*+{_FIELD})++(?:{_LINE_END})?"
 _HEADERS = re.compile(rf"(?:\s*+{_NAME}(?:{_FIELDS}|{_LINE_END}))+", re.IGNORECASE)
 _INSTRUCTIONS = frozenset(("system", "developer"))
-_role = attrgetter("role")
 P = TypeVar("P", bound=Part)
 
 
@@ -37,30 +36,50 @@ def strip_preamble(conversation: Conversation) -> Conversation:
     byte, on the same line too; a block or message with only white space left is dropped. Texts of
     users, the model and tools stay as they are, and so does a system text that quotes the header
     further down."""
-    system, messages = _strip_parts(conversation.system), conversation.messages
-    instructions = [at for at, role in enumerate(map(_role, messages)) if role in _INSTRUCTIONS]
-    stripped = {at: _strip_parts(messages[at].parts) for at in instructions}
-    if changed := {at: parts for at, parts in stripped.items() if parts is not messages[at].parts}:
-        messages = [
-            replace(message, parts=changed[at]) if at in changed else message
-            for at, message in enumerate(messages)
-            if changed.get(at, True)
-        ]
-    if system is conversation.system and not changed:
+    system = _strip_parts(conversation.system)
+    messages = _strip_messages(conversation.messages)
+    if system is conversation.system and messages is conversation.messages:
         return conversation
     return replace(conversation, system=system, messages=messages)
 
 
+def _strip_messages(messages: list[Message]) -> list[Message]:
+    """The messages without headers; the same list if there are none."""
+    stripped: dict[int, list[Part]] = {}
+    for place, message in enumerate(messages):
+        if message.role in _INSTRUCTIONS:
+            parts = _strip_parts(message.parts)
+            if parts is not message.parts:
+                stripped[place] = parts
+    if not stripped:
+        return messages
+
+    kept: list[Message] = []
+    for place, message in enumerate(messages):
+        if place not in stripped:
+            kept.append(message)
+        elif stripped[place]:
+            kept.append(replace(message, parts=stripped[place]))
+    return kept
+
+
 def _strip_parts(parts: list[P]) -> list[P]:
     """The parts without headers; the same list if there are none."""
-    kept: list[P] = []
-    found = False
+    stripped: list[P] = []
     for part in parts:
-        headers = _HEADERS.match(part.text) if isinstance(part, Text) else None
-        if headers is None:
-            kept.append(part)
-            continue
-        found = True
-        if (rest := headers.string[headers.end() :]).strip():
-            kept.append(replace(part, text=rest))
-    return kept if found else parts
+        text = _text_after_headers(part)
+        if text is None:
+            stripped.append(part)
+        elif text.strip():
+            stripped.append(replace(part, text=text))
+    if len(stripped) == len(parts) and all(map(is_, stripped, parts)):
+        return parts
+    return stripped
+
+
+def _text_after_headers(part: Part) -> str | None:
+    """The text after the headers with which a part begins; None: it begins with none."""
+    if not isinstance(part, Text):
+        return None
+    headers = _HEADERS.match(part.text)
+    return None if headers is None else part.text[headers.end() :]

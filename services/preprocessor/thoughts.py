@@ -1,4 +1,5 @@
-"""Makes a model's `ThoughtBudget`, with which a worker limits reasoning tokens. Pure and CPU-bound."""
+"""Makes a model's `ThoughtBudget`, with which a worker limits reasoning tokens. Pure and
+CPU-bound."""
 
 import sys
 
@@ -22,7 +23,9 @@ def unlimited_thoughts(
         return None
     vocabulary = Vocabulary(tokenizer.backend)
     texts = [vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.vocab_size)]
-    openers, closers, edges = (list(map(_as_bytes, found)) for found in markers[:3])
+    openers = list(map(_as_bytes, markers.openers))
+    closers = list(map(_as_bytes, markers.closers))
+    edges = list(map(_as_bytes, markers.edges))
     added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
     tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added)
     return ThoughtBudget(
@@ -38,8 +41,11 @@ def unlimited_thoughts(
 
 def _ids_after_text(tokenizer: PromptTokenizer, text: str) -> list[int]:
     """The ids of a text that follows another: some tokenizers begin a text with a blank."""
-    before, both = tokenizer.encode(_WORD), tokenizer.encode(_WORD + text)
-    return both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
+    before = tokenizer.encode(_WORD)
+    both = tokenizer.encode(_WORD + text)
+    if both[: len(before)] != before:
+        return tokenizer.encode(text)
+    return both[len(before) :]
 
 
 def _as_bytes(text: str) -> str:

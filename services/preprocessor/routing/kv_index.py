@@ -9,6 +9,8 @@ from collections.abc import Iterable
 MAX_KEYS = 1_000_000
 """Limit of one worker's keys: 32 million tokens in blocks of 32. The oldest are dropped first."""
 
+_NOBODY: frozenset[str] = frozenset()
+
 
 class KvIndex:
     """The blocks of all workers of a model."""
@@ -26,11 +28,12 @@ class KvIndex:
     def stored(self, worker: str, keys: Iterable[int]) -> None:
         """Adds blocks of a worker."""
         held = self._held.setdefault(worker, {})
-        own = frozenset((worker,))
+        this_worker = frozenset((worker,))
         for key in keys:
             if key not in held:
                 held[key] = None
-                self._holders[key] = self._shared(self._holders.get(key, frozenset()) | own)
+                holders = self._holders.get(key, frozenset())
+                self._holders[key] = self._shared(holders | this_worker)
         while len(held) > self._max_keys:
             self._drop(worker, next(iter(held)))
 
@@ -51,21 +54,20 @@ class KvIndex:
         """The number of leading blocks of a prompt that each worker holds; without workers that
         hold none."""
         depths: dict[str, int] = {}
-        active: frozenset[str] | None = None
         depth = 0
+        previous = active = _NOBODY
         for key in keys:
-            holders = self._holders.get(key)
-            if holders is None:
-                break
-            if holders is not active:
-                still = holders if active is None else active & holders
-                for lost in (active or holders) - still:
-                    depths[lost] = depth
-                if not still:
-                    return depths
-                active = still
+            holders = self._holders.get(key, _NOBODY)
+            if holders is not previous:  # rarely: there are few sets of workers
+                still_active = holders if depth == 0 else active & holders
+                for worker in active - still_active:
+                    depths[worker] = depth
+                active = still_active
+                previous = holders
+            if not active:
+                return depths
             depth += 1
-        for worker in active or ():
+        for worker in active:
             depths[worker] = depth
         return depths
 

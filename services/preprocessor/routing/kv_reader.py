@@ -5,6 +5,8 @@ and for a worker that started earlier, the reader requests a snapshot. Until tha
 keeps what it has of the worker, since it only decides the order in which workers are tried."""
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -45,9 +47,9 @@ class KvEventReader:
 
     def publishes_blocks(self, heartbeat: Heartbeat) -> bool:
         """Whether the heartbeat is from a worker that publishes which blocks it holds."""
-        return heartbeat.stage == "worker" and any(
-            card.name == self._model and card.block_tokens for card in heartbeat.models
-        )
+        if heartbeat.stage != "worker":
+            return False
+        return any(card.name == self._model and card.block_tokens for card in heartbeat.models)
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
         # Repeated with each heartbeat until the worker has answered: before the request, it
@@ -69,18 +71,23 @@ class KvEventReader:
             self._apply([update])
 
     def _apply(self, updates: list[KvUpdate]) -> None:
+        """Applies updates of one worker, in order. At a gap, the rest waits for a snapshot."""
         for place, update in enumerate(updates):
-            worker, following = update.worker, self._seqs[update.worker] + 1
-            if update.seq == following:
-                self._seqs[worker] = update.seq
-                if update.cleared:
-                    self._index.forget(worker)
-                self._index.removed(worker, unpack(update.removed))
-                self._index.stored(worker, unpack(update.stored))
-            elif update.seq > following:
-                self._request(worker)
-                self._pending[worker] += updates[place:]
+            expected = self._seqs[update.worker] + 1
+            if update.seq > expected:
+                self._request(update.worker)
+                self._pending[update.worker] += updates[place:]
                 return
+            if update.seq == expected:
+                self._apply_next(update)
+
+    def _apply_next(self, update: KvUpdate) -> None:
+        worker = update.worker
+        self._seqs[worker] = update.seq
+        if update.cleared:
+            self._index.forget(worker)
+        self._index.removed(worker, unpack(update.removed))
+        self._index.stored(worker, unpack(update.stored))
 
     def _request(self, worker: str) -> None:
         if worker not in self._pending:
@@ -88,24 +95,33 @@ class KvEventReader:
             self._process.spawn(self._read_snapshot(worker), f"kv snapshot {worker}")
 
     async def _read_snapshot(self, worker: str) -> None:
-        subject = subjects.kv_snapshot(self._model, worker)
-        try:
-            snapshot = _decode_snapshot(
-                await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S)
-            )
-            keys = unpack(snapshot.keys)
-        except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
-            self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))
-            snapshot, keys = None, []
+        snapshot = await self._snapshot(worker)
         missed = self._pending.pop(worker, [])
         if self._process.registry.get("worker", worker) is None:
             return
         if snapshot is not None:
             self._index.forget(worker)
-            self._index.stored(worker, keys)
+            self._index.stored(worker, snapshot.keys)
             self._seqs[worker] = snapshot.seq
         elif missed:
-            self._seqs[worker] = (
-                missed[0].seq - 1
-            )  # earlier updates stay unknown; the next gap requests again
+            # Earlier updates stay unknown; the next gap requests again.
+            self._seqs[worker] = missed[0].seq - 1
         self._apply(missed)
+
+    async def _snapshot(self, worker: str) -> "_Snapshot | None":
+        """Requests the blocks of a worker; None: it sends none that can be read."""
+        subject = subjects.kv_snapshot(self._model, worker)
+        try:
+            answer = await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S)
+            snapshot = _decode_snapshot(answer)
+            return _Snapshot(snapshot.seq, unpack(snapshot.keys))
+        except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
+            self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))
+            return None
+
+
+class _Snapshot(NamedTuple):
+    """A worker's blocks after the update `seq`."""
+
+    seq: int
+    keys: Sequence[int]

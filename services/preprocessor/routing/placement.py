@@ -16,7 +16,7 @@ from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
-from services.tokenization.block_keys import KeyMemo, PromptKeys
+from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys
 
 _encode = msgspec.json.Encoder().encode
 
@@ -69,7 +69,8 @@ class Placement:
             self._process.spawn(self._kv_events.start(), "kv events")
 
     def _joined(self, _: Heartbeat | None) -> None:
-        if sum(map(self._kv_events.publishes_blocks, self._process.registry.living("worker"))) > 1:
+        workers = self._process.registry.living("worker")
+        if sum(map(self._kv_events.publishes_blocks, workers)) > 1:
             self.follow()
 
     def workers(
@@ -85,40 +86,38 @@ class Placement:
         call. Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
         conversation = request.conversation
-        profile = TurnProfile(output_tokens=conversation.hints.osl)
-        if len(able) > 1:
-            held = self._held(able, prompt, self.salt(conversation))
-            held |= {
-                worker: max(tokens, held.get(worker, 0)) for worker, tokens in computing.items()
-            }
-            profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
+        output_tokens = conversation.hints.osl
+        if len(able) <= 1:  # the KV caches decide nothing
+            profile = TurnProfile(output_tokens=output_tokens)
+            return self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
+
+        held = self._held(able, prompt, self.salt(conversation))
+        for worker, tokens in computing.items():
+            held[worker] = max(tokens, held.get(worker, 0))
+        profile = TurnProfile(len(prompt) // TOKEN_ID_BYTES, held, output_tokens)
         best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
-        if len(able) > 1:
-            if not again:
-                self._prompt_tokens.inc(profile.prompt_tokens)
-                self._held_tokens.inc(profile.held.get(best[0], 0))
-            self._process.log.debug(
-                "preprocessor.placed",
-                turn=request.turn,
-                prompt_tokens=profile.prompt_tokens,
-                held=profile.held,
-                cost={worker.id: round(self.router.cost(worker, profile)) for worker in able},
-                first=best[0],
-            )
+        if not again:
+            self._prompt_tokens.inc(profile.prompt_tokens)
+            self._held_tokens.inc(held.get(best[0], 0))
+        self._process.log.debug(
+            "preprocessor.placed",
+            turn=request.turn,
+            prompt_tokens=profile.prompt_tokens,
+            held=held,
+            cost={worker.id: round(self.router.cost(worker, profile)) for worker in able},
+            first=best[0],
+        )
         return best
 
     def shares_queued(self, worker: str) -> bool:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
-        heartbeat = self._process.registry.get("worker", worker)
-        return heartbeat is not None and any(
-            card.shares_queued for card in self._cards([heartbeat])
-        )
+        return any(card.shares_queued for card in self._cards(self._present(worker)))
 
     def encode(self, request: GenerateRequest, worker: str) -> bytes:
         """The request in the encoding that this worker reads."""
-        heartbeat = self._process.registry.get("worker", worker)
-        raw = heartbeat is not None and any(card.raw_prompts for card in self._cards([heartbeat]))
-        return encode_generate(request) if raw else _encode(request)
+        if any(card.raw_prompts for card in self._cards(self._present(worker))):
+            return encode_generate(request)
+        return _encode(request)
 
     def assign(self, worker: str, conversation: Conversation) -> Assignment:
         """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
@@ -135,10 +134,9 @@ class Placement:
     def taken(self, assignment: Assignment, prompt: bytes) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
         turn may arrive before the worker's own update, and a sibling before its first token."""
-        heartbeat = self._process.registry.get("worker", assignment.worker)
-        if not self._following or heartbeat is None:
+        if not self._following:
             return
-        for size in self._block_sizes([heartbeat]):
+        for size in self._block_sizes(self._present(assignment.worker)):
             blocks = self._blocks(prompt, size, assignment.salt)
             self._index.stored(assignment.worker, blocks)
 
@@ -148,27 +146,32 @@ class Placement:
 
         The worker refuses a client's salt that its engine does not support.
         """
-        own, tenant = conversation.hints.cache_salt, conversation.client.tenant
-        if tenant is not None and any(
-            "salt" not in card.features for card in self._cards(self._able("worker")[0])
-        ):
+        tenant = conversation.client.tenant
+        if tenant is not None and not self._engines_salt():
             tenant = None
-        if own is None:
+        of_client = conversation.hints.cache_salt
+        if of_client is None:
             return tenant
-        return f"{tenant or ''}\n{own}"
+        return f"{tenant or ''}\n{of_client}"
 
     def held_by(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
         """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes
         no new turns."""
-        able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
-        return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
+        able, _ = self._able("worker")
+        this_worker = [heartbeat for heartbeat in able if heartbeat.id == worker]
+        if not this_worker:
+            return None
+        return self._held(this_worker, prompt, self.salt(conversation)).get(worker, 0)
 
     def keys(self, prompt: bytes, conversation: Conversation) -> tuple[Sequence[int], int]:
         """The keys of a prompt's blocks (`pack_ids`), made on demand, and the most tokens in a
         block of any worker; without a worker that has a prefix cache there are none."""
-        size = max(self._block_sizes(self._able("worker")[0]), default=0)
-        memo = self._keys.setdefault(size, KeyMemo(size))
-        return (PromptKeys(memo, prompt, self.salt(conversation)) if size else ()), size
+        able, _ = self._able("worker")
+        sizes = self._block_sizes(able)
+        if not sizes:
+            return (), 0
+        largest = max(sizes)
+        return PromptKeys(self._memo(largest), prompt, self.salt(conversation)), largest
 
     def _held(
         self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None
@@ -176,22 +179,42 @@ class Placement:
         """Leading tokens of the prompt that each worker has."""
         held: dict[str, int] = {}
         for size in self._block_sizes(workers):
-            for worker, blocks in self._index.overlaps(self._blocks(prompt, size, salt)).items():
+            overlaps = self._index.overlaps(self._blocks(prompt, size, salt))
+            for worker, blocks in overlaps.items():
                 held[worker] = max(held.get(worker, 0), blocks * size)
         return held
 
     def _blocks(self, prompt: bytes, size: int, salt: str | None) -> Sequence[int]:
-        return self._keys.setdefault(size, KeyMemo(size)).keys(prompt, salt=salt)
+        """The keys of a prompt's blocks of this number of tokens."""
+        return self._memo(size).keys(prompt, salt=salt)
+
+    def _memo(self, size: int) -> KeyMemo:
+        return self._keys.setdefault(size, KeyMemo(size))
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
-        return {card.block_tokens for card in self._cards(workers)} - {0}
+        return {card.block_tokens for card in self._cards(workers) if card.block_tokens}
+
+    def _engines_salt(self) -> bool:
+        """Whether all engines support salts."""
+        able, _ = self._able("worker")
+        return all("salt" in card.features for card in self._cards(able))
 
     def _cards(self, workers: Sequence[Heartbeat]) -> list[ModelCard]:
+        """What the workers report of the model."""
         return [card for worker in workers for card in worker.models if card.name == self._model]
+
+    def _present(self, worker: str) -> list[Heartbeat]:
+        """The last heartbeat of a worker; empty: it has left."""
+        heartbeat = self._process.registry.get("worker", worker)
+        return [] if heartbeat is None else [heartbeat]
 
     def _able(self, stage: Stage) -> tuple[list[Heartbeat], set[str]]:
         """The processes of a stage that take work, and which of them are late."""
-        registry, now = self._process.registry, asyncio.get_running_loop().time()
+        registry = self._process.registry
+        now = asyncio.get_running_loop().time()
+        limit_s = LATE_HEARTBEATS * self._process.config.bus.beat_interval_s
         able = registry.able(stage, self._model)
-        limit = LATE_HEARTBEATS * self._process.config.bus.beat_interval_s
-        return able, {one.id for one in able if registry.age(stage, one.id, now) > limit}
+        late = {
+            heartbeat.id for heartbeat in able if registry.age(stage, heartbeat.id, now) > limit_s
+        }
+        return able, late

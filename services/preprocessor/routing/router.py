@@ -37,6 +37,9 @@ class TurnProfile(Struct, frozen=True):
     """The number that the client expects (`nvext.agent_hints.osl`)."""
 
 
+UNKNOWN_TURN = TurnProfile()
+
+
 class Router:
     """Chooses among processes by their heartbeats."""
 
@@ -62,7 +65,7 @@ class Router:
         *,
         avoid: Collection[str],
         late: Collection[str],
-        profile: TurnProfile | None = None,
+        profile: TurnProfile = UNKNOWN_TURN,
     ) -> list[str]:
         """The workers to try, best first. Those to avoid, and those with a late heartbeat, come
         last.
@@ -71,31 +74,31 @@ class Router:
             Unavailable: there is none.
             Overloaded: all are at their limit.
         """
-        turn = profile or TurnProfile()
         if not heartbeats:
             raise Unavailable(
                 "no worker serves this model at the moment", retry_after_s=RETRY_AFTER_S
             )
-        free = [one for one in heartbeats if not self._saturated(one)]
+        free = [worker for worker in heartbeats if not self._saturated(worker)]
         if not free:
             raise Overloaded(
                 "every worker of this model is at its limit", retry_after_s=RETRY_AFTER_S
             )
         free.sort(
-            key=lambda one: (
-                one.id in avoid,
-                one.id in late,
-                self.cost(one, turn),
-                self._busy(one),
-                one.id,
+            key=lambda worker: (
+                worker.id in avoid,
+                worker.id in late,
+                self.cost(worker, profile),
+                self._busy(worker),
+                worker.id,
             )
         )
-        return [one.id for one in free]
+        return [worker.id for worker in free]
 
     def cost(self, worker: Heartbeat, turn: TurnProfile) -> float:
         """What the turn costs on this worker, in prompt tokens."""
-        missing = turn.prompt_tokens - min(turn.held.get(worker.id, 0), turn.prompt_tokens)
-        factor = min(1.0 + (turn.output_tokens or 0) / LONG_OUTPUT_TOKENS, MAX_OUTPUT_FACTOR)
+        missing = max(turn.prompt_tokens - turn.held.get(worker.id, 0), 0)
+        output_tokens = turn.output_tokens or 0
+        factor = min(1.0 + output_tokens / LONG_OUTPUT_TOKENS, MAX_OUTPUT_FACTOR)
         return self._overlap_weight * missing + self._load_tokens * factor * self._busy(worker)
 
     def parser(self, heartbeats: list[Heartbeat], *, late: Collection[str]) -> str:
@@ -105,9 +108,14 @@ class Router:
             raise Unavailable(
                 "no parser serves this model at the moment", retry_after_s=RETRY_AFTER_S
             )
-        return min(
-            heartbeats, key=lambda one: (one.id in late, one.load.running + self._in_flight[one.id])
-        ).id
+        best = min(
+            heartbeats,
+            key=lambda parser: (
+                parser.id in late,
+                parser.load.running + self._in_flight[parser.id],
+            ),
+        )
+        return best.id
 
     def assigned(self, *processes: str) -> None:
         """Counts a turn that is being sent to these processes. Counted before they answer: turns
@@ -134,7 +142,11 @@ class Router:
 def priority(conversation: Conversation) -> float:
     """The turn's priority in an engine's queue; a greater one goes first."""
     hints = conversation.hints
-    value = hints.priority if hints.priority is not None else hints.latency_sensitivity
-    if value is None:
-        value = BACKGROUND_PRIORITY if conversation.client.kind == "background" else 0.0
+    value = 0.0
+    if hints.priority is not None:
+        value = hints.priority
+    elif hints.latency_sensitivity is not None:
+        value = hints.latency_sensitivity
+    elif conversation.client.kind == "background":
+        value = BACKGROUND_PRIORITY
     return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))
