@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from schemas.control import Heartbeat, Load
 from services.preprocessor.routing.kv_index import KvIndex
-from services.preprocessor.routing.leads import GoOn, HoldAction, LeadLimit, Leads, LongPrompt
+from services.preprocessor.routing.leads import GoOn, HoldAction, LeadLimit, Leads, PlacedPrompt
 from services.preprocessor.routing.router import Router, TurnProfile
 
 Kind: TypeAlias = Literal["queue", "together", "late"]
@@ -63,7 +63,7 @@ class Turn:
     priority: float
     fails: bool
     loses_notice: bool
-    prompt: LongPrompt | None = None
+    prompt: PlacedPrompt | None = None
     first_at: float = -1.0
     """When it had its first token, or failed."""
     worker: str = ""
@@ -131,7 +131,7 @@ class Deployment:
         self._engines = {
             name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))
         }
-        self._turns: dict[LongPrompt, Turn] = {}
+        self._turns: dict[PlacedPrompt, Turn] = {}
         self._heartbeats: list[Heartbeat] = []
         self._result = Result(turns)
         self._beat_at = 0.0
@@ -172,7 +172,7 @@ class Deployment:
 
     def _arrive(self, turn: Turn) -> None:
         if 0 < self._shape.hold_tokens <= turn.tokens:
-            turn.prompt = LongPrompt(
+            turn.prompt = PlacedPrompt(
                 turn=turn.name,
                 tokens=turn.tokens,
                 keys=turn.keys,
@@ -205,7 +205,7 @@ class Deployment:
 
         self._at(prompt.hold_until(self.now), stop_waiting)
 
-    def _go_on(self, prompt: LongPrompt) -> None:
+    def _go_on(self, prompt: PlacedPrompt) -> None:
         turn = self._turns[prompt]
         turn.held_s += self.now - turn.held_since
         self._at(self.now, lambda: self._place(turn))

@@ -32,10 +32,6 @@ class PromptChecks:
     def sent(self, conversation: Conversation, prompt: Prompt) -> None:
         """Checks the prompt of a turn that a worker has."""
         self._changes.report(conversation, prompt)
-        self.count(prompt)
-
-    def count(self, prompt: Prompt) -> None:
-        """Counts a prompt, and starts a comparison of the tokenizers on it if one is due."""
         self._prompts += 1
         if self._prompts % CHECK_EVERY == 0:
             end = prompt.text[-CHECK_CHARS:]

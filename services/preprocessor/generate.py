@@ -1,6 +1,7 @@
 """Makes the prepared turn: the `GenerateRequest` for its worker, with the parse context for the
 parser. Pure."""
 
+import math
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from schemas.session import tenant_key
 from services.families.verbatim import VERBATIM
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prepared_turn import NO_DEADLINE, Deadline, PreparedTurn
+from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.routing.router import priority
 from services.tokenization.block_keys import with_images
@@ -28,41 +29,17 @@ def prepare_turn(
     guide: TurnGuide,
     *,
     comparison: PromptComparison | None = None,
-    deadline: Deadline = NO_DEADLINE,
+    deadline: float = math.inf,
 ) -> PreparedTurn:
-    """The turn of a request with its prompt. `comparison`: as in `Prepared`."""
-    packed = pack_ids(prompt.ids)
-    ledger = _ledger_context(prompt, request.conversation)
-    context = _parse_context(
-        request, prompt, setup, packed=packed, ledger=ledger, comparison=comparison
-    )
-    return PreparedTurn(
-        request=request,
-        prompt=prompt,
-        generate=_generate_request(
-            request, prompt, setup, packed=packed, guide=guide, context=context
-        ),
-        keyed=with_images(packed, prompt.images),
-        ledger=ledger,
-        deadline=deadline,
-    )
-
-
-def _generate_request(
-    request: TurnRequest,
-    prompt: Prompt,
-    setup: ModelSetup,
-    *,
-    packed: bytes,
-    guide: TurnGuide,
-    context: msgspec.Raw,
-) -> GenerateRequest:
-    """What every worker gets: without `parser`, `cache_salt`, `timeout_s`, and the fields of held
-    turns."""
+    """The turn of a request with its prompt. `comparison`: as in `Prepared`; `deadline`: as in
+    `PreparedTurn`."""
     conversation = request.conversation
     client = conversation.client
     hints = conversation.hints
-    return GenerateRequest(
+    packed = pack_ids(prompt.ids)
+    ledger = _ledger_context(prompt, conversation)
+    context = _parse_context(request, prompt, setup, ledger, comparison)
+    generate = GenerateRequest(
         turn=request.turn,
         attempt=request.attempt,
         model=setup.card.name,
@@ -71,7 +48,7 @@ def _generate_request(
         frontend=request.frontend,
         sampling=prompt.sampling,
         stop_ids=prompt.stop_ids,
-        context=context,
+        context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
         resume=request.resume,
         priority=priority(conversation),
         retain_s=hints.retain_s,
@@ -85,23 +62,31 @@ def _generate_request(
         recall=prompt.found.outcome if prompt.found is not None else "",
         images=prompt.images,
     )
+    return PreparedTurn(
+        request=request,
+        prompt=prompt,
+        generate=generate,
+        keyed=with_images(packed, prompt.images),
+        ledger=ledger,
+        deadline=deadline,
+    )
 
 
 def _parse_context(
     request: TurnRequest,
     prompt: Prompt,
     setup: ModelSetup,
-    *,
-    packed: bytes,
     ledger: LedgerContext | None,
     comparison: PromptComparison | None,
-) -> msgspec.Raw:
-    """What the parser shard gets, encoded."""
+) -> ParseContext:
+    """What the parser shard gets, without the tools."""
     conversation = request.conversation
     sampling = conversation.sampling
-    context = ParseContext(
+    # The output after a prompt of `/v1/completions` is text.
+    family = VERBATIM if conversation.prompt is not None else setup.family
+    return ParseContext(
         model=setup.card.name,
-        family=_family(conversation, setup),
+        family=family.name,
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
         max_tokens=prompt.max_tokens,
@@ -112,7 +97,7 @@ def _parse_context(
         calls=_calls(conversation, prompt),
         allowed=prompt.allowed_tools,
         logprobs=sampling.logprobs,
-        prompt_ids=packed if sampling.return_token_ids else b"",
+        prompt_ids=pack_ids(prompt.ids) if sampling.return_token_ids else b"",
         count_thoughts=conversation.thinking.count_tokens,
         window_limited=prompt.window_limited,
         tenant=conversation.client.tenant,
@@ -120,7 +105,6 @@ def _parse_context(
         comparison=comparison,
         trace=request.trace,
     )
-    return msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools))
 
 
 def _with_tools(context: bytes, tools: bytes) -> bytes:
@@ -128,11 +112,6 @@ def _with_tools(context: bytes, tools: bytes) -> bytes:
     if tools == b"[]":
         return context
     return b'%b,"tools":%b}' % (context[:-1], tools)
-
-
-def _family(conversation: Conversation, setup: ModelSetup) -> str:
-    """The family that reads the output; that of a prompt of `/v1/completions` is text."""
-    return VERBATIM.name if conversation.prompt is not None else setup.family.name
 
 
 def _calls(conversation: Conversation, prompt: Prompt) -> Literal["parallel", "single", "none"]:

@@ -21,19 +21,18 @@ class TurnGuide(Struct, frozen=True):
     """As in `GenerateRequest`."""
 
 
-def free_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> TurnGuide:
-    """The guide of a turn without a grammar: nothing is promised, or no engine can enforce it."""
-    return TurnGuide(thoughts=thought_budget(conversation, prompt, setup))
-
-
-def grammar_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> TurnGuide:
-    """The guide of a turn with promises; takes some milliseconds of CPU."""
-    grammar = promised_grammar(conversation, prompt, setup)
+def turn_guide(
+    conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, promised: bool
+) -> TurnGuide:
+    """The guide of a turn. `promised`: with a grammar, which takes some milliseconds of CPU; False:
+    nothing is promised, or no engine can enforce it."""
     thoughts = thought_budget(conversation, prompt, setup)
+    if not promised:
+        return TurnGuide(thoughts=thoughts)
     if thoughts is not None:
         rest = promised_grammar(conversation, prompt, setup, after_thought=True)
         thoughts = replace(thoughts, grammar=rest)
-    return TurnGuide(grammar, thoughts)
+    return TurnGuide(promised_grammar(conversation, prompt, setup), thoughts)
 
 
 def promised_grammar(
@@ -73,14 +72,11 @@ def thought_budget(
     tokens = thinking.budget_tokens
     if tokens is None:
         tokens = setup.card.effort_budgets.get(thinking.effort or "")
-    if tokens is None or setup.thoughts is None:
+    if tokens is None or setup.thoughts is None or thinking.mode == "disabled":
         return None
-    if thinking.mode == "disabled" or not _may_think(conversation, prompt):
+
+    is_turn = conversation.prompt is None
+    has_form = prompt.enforced_format is not None
+    if not is_turn or has_form or not prompt.max_tokens:
         return None
     return replace(setup.thoughts, tokens=tokens, in_reasoning=prompt.in_reasoning)
-
-
-def _may_think(conversation: Conversation, prompt: Prompt) -> bool:
-    """Whether the output can hold thoughts: it is the model's own turn, and has no other form."""
-    is_turn = conversation.prompt is None
-    return is_turn and prompt.enforced_format is None and prompt.max_tokens > 0

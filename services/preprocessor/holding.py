@@ -12,13 +12,12 @@ from functools import partial
 from typing import NamedTuple, Self
 
 import msgspec
-from typing_extensions import override
 
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, PrefillNotice
 from services.preprocessor.observer import AttemptObserver
-from services.preprocessor.prepared_turn import PreparedTurn
+from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.leads import (
     MAX_HOLD_S,
     GoOn,
@@ -26,7 +25,7 @@ from services.preprocessor.routing.leads import (
     LeadEnded,
     LeadLimit,
     Leads,
-    LongPrompt,
+    PlacedPrompt,
 )
 from services.preprocessor.routing.placement import Placement
 from services.runtime.process import Process
@@ -45,18 +44,22 @@ class HoldNotice(NamedTuple):
 
 
 class Hold:
-    """The hold of one turn, from its prompt until it has a worker or has failed. This one is of a
-    prompt that is too short to wait or to be waited for."""
+    """The hold of one turn, from its prompt until it has a worker or has failed."""
 
-    def __init__(self, placement: Placement, turn: PreparedTurn) -> None:
-        self.placement = placement
-        self.turn = turn
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.left()
+    def __init__(
+        self,
+        holding: "Holding",
+        turn: PreparedTurn,
+        prompt: PlacedPrompt,
+        observer: AttemptObserver,
+    ) -> None:
+        self._holding = holding
+        self._leads = holding.leads
+        self._placement = holding.placement
+        self._turn = turn
+        self._prompt = prompt
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
 
     async def workers(self) -> list[str]:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
@@ -65,44 +68,16 @@ class Hold:
         The caller sends the turn in the same step of the event loop, so that the others find it as
         their lead. Raises as `Placement.workers`, and TimedOut.
         """
-        return self.placement.workers(self.turn.request, self.turn.keyed, {})
-
-    def sent_to(self, worker: str) -> HoldNotice:
-        """Notes that the turn is being sent to a worker; returns what the worker is told."""
-        return HoldNotice()
-
-    def answered(self, reply: GenerateReply | None) -> None:
-        """Handles the worker's reply; None: there was none."""
-
-    def left(self) -> None:
-        """Ends the turn's part in this: a worker has it, or it has failed."""
-
-
-class LongHold(Hold):
-    """The hold of a turn that may wait for others, or be waited for."""
-
-    def __init__(
-        self,
-        holding: "Holding",
-        placement: Placement,
-        turn: PreparedTurn,
-        prompt: LongPrompt,
-        observer: AttemptObserver,
-    ) -> None:
-        super().__init__(placement, turn)
-        self._holding = holding
-        self._leads = holding.leads
-        self._prompt = prompt
-        self._observer = observer
-        self._loop = asyncio.get_running_loop()
-
-    @override
-    async def workers(self) -> list[str]:
         prompt = self._prompt
         while True:
-            workers = self._best_workers()
+            workers = self._placement.workers(
+                self._turn.request,
+                self._turn.keyed,
+                self._leads.computing(prompt),
+                again=prompt.held_at is not None,
+            )
             lead = self._leads.find(prompt, workers[0], self._loop.time())
-            if lead is None or self.placement.shares_queued(workers[0]):
+            if lead is None or self._placement.shares_queued(workers[0]):
                 break
             await self._wait_for(lead)
 
@@ -111,19 +86,18 @@ class LongHold(Hold):
             self._observer.held(prompt.held_for, prompt.held_s)
         return workers
 
-    @override
     def sent_to(self, worker: str) -> HoldNotice:
-        """Makes the turn a lead, unless the worker is known to hold nearly all of its prompt."""
+        """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
+        nearly all of its prompt. Returns what the worker is told."""
         prompt = self._prompt
-        tokens = self._leads.hold_tokens
-        if prompt.missing(worker) < tokens:
+        if not self._leads.is_worth_waiting_for(prompt, worker):
             return HoldNotice(held_s=prompt.held_s, held_for=prompt.held_for)
         subject = self._holding.begin_lead(prompt, worker)
-        return HoldNotice(subject, tokens, prompt.held_s, prompt.held_for)
+        return HoldNotice(subject, self._leads.hold_tokens, prompt.held_s, prompt.held_for)
 
-    @override
     def answered(self, reply: GenerateReply | None) -> None:
-        if not self._holding.is_open(self._prompt):
+        """Handles the worker's reply; None: there was none."""
+        if not self._holding.is_lead(self._prompt):
             return
         if reply is None or reply.error is not None:
             self._holding.end(self._prompt, computed=False)
@@ -131,31 +105,26 @@ class LongHold(Hold):
             now = self._loop.time()
             self._holding.act(self._leads.taken(self._prompt, reply.held, now))
 
-    @override
-    def left(self) -> None:
-        """Turns that wait for this one, though it is not a lead, go on."""
-        if not self._holding.is_open(self._prompt):
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the turn's part in this: a worker has it, or it has failed. Turns that wait for it,
+        though it is not a lead, go on."""
+        if not self._holding.is_lead(self._prompt):
             self._holding.act(self._leads.pass_on(self._prompt))
 
-    def _best_workers(self) -> list[str]:
-        return self.placement.workers(
-            self.turn.request,
-            self.turn.keyed,
-            self._leads.computing(self._prompt),
-            again=self._prompt.held_at is not None,
-        )
-
-    async def _wait_for(self, lead: LongPrompt) -> None:
-        deadline = self.turn.deadline
+    async def _wait_for(self, lead: PlacedPrompt) -> None:
+        deadline = self._turn.deadline
         now = self._loop.time()
         goes_on = self._holding.follow(self._prompt, lead, now)
-        until = min(self._prompt.hold_until(now), deadline.at)
+        until = min(self._prompt.hold_until(now), deadline)
         try:
             await asyncio.wait((goes_on,), timeout=until - now)
         finally:
             self._holding.leave(self._prompt)
         await self._holding.resumed()
-        deadline.seconds_left(self._loop.time())
+        seconds_left(deadline, self._loop.time())
 
 
 class Holding:
@@ -164,11 +133,11 @@ class Holding:
     def __init__(self, process: Process, placement: Placement, hold_tokens: int) -> None:
         self.leads = Leads(hold_tokens, placement.router.waiting)
         self._process = process
-        self._placement = placement
+        self.placement = placement
         self._loop = asyncio.get_running_loop()
-        self._open: dict[LongPrompt, ExitStack] = {}
+        self._open: dict[PlacedPrompt, ExitStack] = {}
         """The leads, and what ends with each: its notice and its limit."""
-        self._waiting: dict[LongPrompt, asyncio.Future[None]] = {}
+        self._waiting: dict[PlacedPrompt, asyncio.Future[None]] = {}
         """The followers, and what is done when they go on."""
         self._resuming = asyncio.Lock()
         process.registry.on_leave(self._worker_left)
@@ -178,29 +147,24 @@ class Holding:
 
     def begin(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
         """Begins the hold of a turn."""
-        least = self.leads.hold_tokens
-        tokens = len(turn.keyed) // TOKEN_ID_BYTES
-        if not 0 < least <= tokens:
-            return Hold(self._placement, turn)
-        keys, block_tokens = self._placement.keys(turn.keyed, turn.request.conversation)
-        if len(keys) * block_tokens < least:
-            return Hold(self._placement, turn)
-
-        prompt = LongPrompt(
+        prompt = PlacedPrompt(
             turn=turn.request.turn,
-            tokens=tokens,
-            keys=keys,
-            block_tokens=block_tokens,
+            tokens=len(turn.keyed) // TOKEN_ID_BYTES,
             priority=turn.generate.priority,
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
-        return LongHold(self, self._placement, turn, prompt, observer)
+        if 0 < self.leads.hold_tokens <= prompt.tokens:
+            keys, block_tokens = self.placement.keys(turn.keyed, turn.request.conversation)
+            if len(keys) * block_tokens >= self.leads.hold_tokens:
+                prompt.keys = keys
+                prompt.block_tokens = block_tokens
+        return Hold(self, turn, prompt, observer)
 
-    def is_open(self, prompt: LongPrompt) -> bool:
+    def is_lead(self, prompt: PlacedPrompt) -> bool:
         """Whether the turn is a lead."""
         return prompt in self._open
 
-    def begin_lead(self, prompt: LongPrompt, worker: str) -> str:
+    def begin_lead(self, prompt: PlacedPrompt, worker: str) -> str:
         """Makes a turn a lead. Returns the subject for the notice of its worker."""
         self.leads.begin(prompt, worker, self._loop.time())
         subject, forget = self._process.bus.expect(partial(self._noticed, prompt))
@@ -208,18 +172,18 @@ class Holding:
         self._open[prompt].callback(forget)
         return subject
 
-    def end(self, prompt: LongPrompt, *, computed: bool) -> None:
+    def end(self, prompt: PlacedPrompt, *, computed: bool) -> None:
         """Ends a lead. `computed`: it has its first token."""
         self.act(self.leads.end(prompt, computed=computed, now=self._loop.time()))
 
-    def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float) -> asyncio.Future[None]:
+    def follow(self, prompt: PlacedPrompt, lead: PlacedPrompt, now: float) -> asyncio.Future[None]:
         """Makes a turn wait for a lead. The result is done when the turn goes on."""
         goes_on: asyncio.Future[None] = self._loop.create_future()
         self._waiting[prompt] = goes_on
         self.act(self.leads.follow(prompt, lead, now))
         return goes_on
 
-    def leave(self, prompt: LongPrompt) -> None:
+    def leave(self, prompt: PlacedPrompt) -> None:
         """Ends the wait of a turn."""
         self.leads.leave(prompt)
         del self._waiting[prompt]
@@ -243,7 +207,7 @@ class Holding:
                 case LeadEnded(prompt):
                     self._open.pop(prompt).close()
 
-    def _noticed(self, prompt: LongPrompt, notice: bytes | TurnwireError) -> None:
+    def _noticed(self, prompt: PlacedPrompt, notice: bytes | TurnwireError) -> None:
         computed = isinstance(notice, bytes) and _decode_notice(notice).computed
         self.end(prompt, computed=computed)
 

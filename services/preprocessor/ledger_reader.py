@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter, Gauge
 from typing_extensions import override
 
 from schemas import subjects
@@ -54,16 +54,22 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
     """The model's ledger, empty."""
     backend = setup.tokenizer.backend
     vocabulary = Vocabulary(backend)
+    hasher = hashlib.blake2b(FORM, digest_size=16)
+    for text in (setup.template.source, backend.to_str(), setup.family.name):
+        hasher.update(hashlib.blake2b(text.encode()).digest())
+
+    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
+    ends.update(_end_in_history(setup, ends))
     placeholder: int | None = None
     if setup.images is not None:
         placeholder = backend.token_to_id(setup.images.placeholder)
     model = LedgerModel(
         name=setup.card.name,
-        digest=_digest(setup),
+        digest=hasher.digest(),
         family=setup.family,
         encoder=setup.encoder,
         vocabulary=vocabulary,
-        ends=_ends(setup),
+        ends=tuple(sorted(ends)),
         write_calls=_call_writer(setup),
         header=_header(setup, TurnReader(setup.family, vocabulary)),
         placeholder=placeholder,
@@ -82,15 +88,19 @@ class Fetched(NamedTuple):
 _NEVER = Fetched(0.0, False)
 
 
+class UnfetchedTurns(Exception):
+    """Turns must be fetched from the ledger's bucket first."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        super().__init__()
+        self.keys = keys
+
+
 class NoLedger:
     """The ledger of a preprocessor that keeps none."""
 
     async def start(self) -> None:
         """Subscribes to the entries of turns that end."""
-
-    def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys for which the bucket may have more entries than memory; for any thread."""
-        return []
 
     async def fetch(self, keys: Sequence[bytes]) -> bool:
         """Copies turns from the bucket into memory, those that arrive in time. Returns whether
@@ -127,7 +137,17 @@ class LedgerReader(NoLedger):
         self._loop = asyncio.get_running_loop()
         self._fetched: dict[bytes, Fetched] = {}
         self._silent_until = 0.0
-        self._metrics = LedgerMetrics(process.metrics, ledger)
+        metrics = process.metrics
+        text = "Prompts by the outcome for their newest turn."
+        self._outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=metrics)
+        text = "Prompt tokens by origin."
+        self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=metrics)
+        text = "Entries that arrived."
+        self._messages = Counter("turnwire_ledger_messages", text, ["kind"], registry=metrics)
+        entries = Gauge("turnwire_ledger_entries", "Turns in memory.", registry=metrics)
+        entries.set_function(lambda: len(ledger.entries))
+        size = Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=metrics)
+        size.set_function(lambda: ledger.entries.size)
         process.on_reconnect.append(self._doubt)
 
     @override
@@ -140,8 +160,17 @@ class LedgerReader(NoLedger):
             conversation, tools, self._sealer.of(conversation.client.tenant).open
         )
 
-    @override
+    def look_up_fetched(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+        """Looks up a conversation's turns in memory, if memory has all that is known of them; for
+        any thread. Raises UnfetchedTurns."""
+        recall = self.look_up(conversation, tools)
+        keys = self.unfetched(recall.missing)
+        if keys:
+            raise UnfetchedTurns(keys)
+        return recall
+
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The keys for which the bucket may have more entries than memory; for any thread."""
         if self._bucket is None:
             return []
         now = self._loop.time()
@@ -165,9 +194,9 @@ class LedgerReader(NoLedger):
     def count(self, prompt: LedgerPrompt | None) -> None:
         if prompt is None:
             return
-        self._metrics.outcomes.labels(prompt.outcome).inc()
-        self._metrics.tokens.labels("ledger").inc(prompt.reused)
-        self._metrics.tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
+        self._outcomes.labels(prompt.outcome).inc()
+        self._tokens.labels("ledger").inc(prompt.reused)
+        self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
 
     async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
         """Fetches the turns of these keys. Returns whether there may be any."""
@@ -230,45 +259,13 @@ class LedgerReader(NoLedger):
         """Adds an entry to the ledger. Returns it if it is authentic and new."""
         entry = self._signer.read(data)
         if entry is None:
-            self._metrics.messages.labels("foreign").inc()
+            self._messages.labels("foreign").inc()
             return None
         if not self.ledger.add(entry):
-            self._metrics.messages.labels("repeated").inc()
+            self._messages.labels("repeated").inc()
             return None
-        self._metrics.messages.labels(origin).inc()
+        self._messages.labels(origin).inc()
         return entry
-
-
-class LedgerMetrics:
-    """The metrics of one preprocessor's ledger."""
-
-    def __init__(self, registry: CollectorRegistry, ledger: Ledger) -> None:
-        text = "Prompts by the outcome for their newest turn."
-        self.outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=registry)
-        text = "Prompt tokens by origin."
-        self.tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=registry)
-        text = "Entries that arrived."
-        self.messages = Counter("turnwire_ledger_messages", text, ["kind"], registry=registry)
-        turns = Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry)
-        turns.set_function(lambda: len(ledger.entries))
-        size = Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry)
-        size.set_function(lambda: ledger.entries.size)
-
-
-def _digest(setup: ModelSetup) -> bytes:
-    """What makes prompts of one model different from those of another: `LedgerModel.digest`."""
-    hasher = hashlib.blake2b(FORM, digest_size=16)
-    for text in (setup.template.source, setup.tokenizer.backend.to_str(), setup.family.name):
-        hasher.update(hashlib.blake2b(text.encode()).digest())
-    return hasher.digest()
-
-
-def _ends(setup: ModelSetup) -> tuple[str, ...]:
-    """The texts that end a turn."""
-    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops}
-    ends.discard("")
-    ends.update(_end_in_history(setup, ends))
-    return tuple(sorted(ends))
 
 
 def _call_writer(setup: ModelSetup) -> WriteCalls:

@@ -37,40 +37,29 @@ def limit_output(
     Raises ContextOverflow where less is left than was requested, and less than a useful answer
     needs.
     """
-    requested = _least(requested, cap)
+    if cap is not None:
+        requested = cap if requested is None else min(requested, cap)
     needed = min(USEFUL_ANSWER, window // 16)
     if requested is not None:
         needed = min(requested, needed)
     left = window - prompt_tokens
     if left < needed:
-        raise _overflow(prompt_tokens, requested, window, window - needed)
+        details = {
+            "prompt_tokens": prompt_tokens,
+            "max_prompt_tokens": window - needed,
+            "context_window": window,
+        }
+        if requested is not None:
+            details["max_tokens"] = requested
+        raise ContextOverflow(
+            f"prompt is too long: {prompt_tokens} tokens > {window - needed} maximum",
+            param="messages",
+            code="context_length_exceeded",
+            details=details,
+        )
     if requested is None or requested > left:
         return left, True
     return requested, False
-
-
-def _least(requested: int | None, cap: int | None) -> int | None:
-    """The lesser of two limits; None: there is none."""
-    limits = [limit for limit in (requested, cap) if limit is not None]
-    return min(limits, default=None)
-
-
-def _overflow(
-    prompt_tokens: int, requested: int | None, window: int, max_prompt_tokens: int
-) -> ContextOverflow:
-    details = {
-        "prompt_tokens": prompt_tokens,
-        "max_prompt_tokens": max_prompt_tokens,
-        "context_window": window,
-    }
-    if requested is not None:
-        details["max_tokens"] = requested
-    return ContextOverflow(
-        f"prompt is too long: {prompt_tokens} tokens > {max_prompt_tokens} maximum",
-        param="messages",
-        code="context_length_exceeded",
-        details=details,
-    )
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:

@@ -19,7 +19,7 @@ class OpenAttempt(NamedTuple):
 
 
 class OpenWork:
-    """The tasks that a drain waits for, and which of them is whose turn."""
+    """The tasks that a drain waits for, those of turns among them."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -43,7 +43,7 @@ class OpenWork:
         return task
 
     def supersedes(self, request: TurnRequest) -> bool:
-        """Whether this attempt is newer than the present one, and than those that were cancelled."""
+        """Whether this attempt is newer than the present one, and than the cancelled ones."""
         attempt = self._cancelled.attempt(request.turn)
         present = self._turns.get(request.turn)
         if present is not None:

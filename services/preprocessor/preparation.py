@@ -10,18 +10,11 @@ from schemas.frames import PromptImage, TurnRequest
 from services.guides.promises import GRAMMAR, promises
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.generate import prepare_turn
-from services.preprocessor.guide import TurnGuide, free_guide, grammar_guide
-from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger
+from services.preprocessor.guide import TurnGuide, turn_guide
+from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger, UnfetchedTurns
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prepared_turn import Deadline, PreparedTurn
-from services.preprocessor.prompt import (
-    OnStep,
-    Prompt,
-    assemble,
-    draft_prompt,
-    finish_prompt,
-    no_step,
-)
+from services.preprocessor.prepared_turn import PreparedTurn
+from services.preprocessor.prompt import LookUp, OnStep, Prompt, assemble, no_step
 from services.preprocessor.threads import PromptThreads, expected_s
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
@@ -44,7 +37,11 @@ class Preparation:
         self._process = process
         self._sealer = sealer
         self._ledger = ledger
-        self._look_up = ledger.look_up if isinstance(ledger, LedgerReader) else None
+        self._look_up: LookUp | None = None
+        self._look_up_fetched: LookUp | None = None
+        if isinstance(ledger, LedgerReader):
+            self._look_up = ledger.look_up
+            self._look_up_fetched = ledger.look_up_fetched
         self._fingerprints = Fingerprints(
             config.prompt_cache_mb * MIB,
             asyncio.get_running_loop().time,
@@ -62,32 +59,22 @@ class Preparation:
         takes too long.
         """
         seconds = expected_s(self.setup, conversation, size)
-        draft_step = partial(
-            draft_prompt,
+        make = partial(
+            assemble,
             conversation,
-            self.setup,
-            limit=limit,
-            look_up=self._look_up,
-            on_step=on_step,
-        )
-        draft = await self.threads.make(draft_step, seconds)
-        missing = self._ledger.unfetched(draft.missing)
-        if missing:
-            await self._ledger.fetch(missing)
-            draft = await self.threads.make(draft_step, seconds)
-
-        finish_step = partial(
-            finish_prompt,
-            draft,
             self.setup,
             window=self._window(),
             limit=limit,
             unseal=self._sealer.of(conversation.client.tenant).open,
             on_step=on_step,
         )
-        return await self.threads.make(finish_step, seconds)
+        try:
+            return await self.threads.make(partial(make, look_up=self._look_up_fetched), seconds)
+        except UnfetchedTurns as unfetched:
+            await self._ledger.fetch(unfetched.keys)
+        return await self.threads.make(partial(make, look_up=self._look_up), seconds)
 
-    async def turn(self, request: TurnRequest, prompt: Prompt, deadline: Deadline) -> PreparedTurn:
+    async def turn(self, request: TurnRequest, prompt: Prompt, deadline: float) -> PreparedTurn:
         """The turn of a request with this prompt."""
         conversation = request.conversation
         guide = await self._guide(conversation, prompt)
@@ -100,22 +87,16 @@ class Preparation:
         """Ids and images of a conversation's prompt, without fetching turns from the bucket. For
         the threads of `threads`."""
         unseal = self._sealer.of(conversation.client.tenant).open
-        prompt = self.threads.make_here(
-            partial(
-                assemble,
-                conversation,
-                self.setup,
-                limit=False,
-                unseal=unseal,
-                look_up=self._look_up,
-            )
+        make = partial(
+            assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=self._look_up
         )
+        prompt = self.threads.make_here(make)
         return prompt.ids, prompt.images
 
     async def _guide(self, conversation: Conversation, prompt: Prompt) -> TurnGuide:
-        if self._can_guide() and promises(conversation):
-            return await self.threads.run(grammar_guide, conversation, prompt, self.setup)
-        return free_guide(conversation, prompt, self.setup)
+        promised = self._can_guide() and bool(promises(conversation))
+        guide = partial(turn_guide, conversation, prompt, self.setup, promised=promised)
+        return await self.threads.run(guide) if promised else guide()
 
     def _can_guide(self) -> bool:
         """Whether a worker's engine can enforce a grammar."""

@@ -10,34 +10,6 @@ from schemas.ledger import LedgerContext
 from services.preprocessor.prompt import Prompt
 
 
-class Deadline(Struct, frozen=True):
-    """When the answer to a request becomes useless, by the loop's time."""
-
-    at: float = math.inf
-
-    @classmethod
-    def after(cls, timeout_s: float | None, now: float) -> "Deadline":
-        """The deadline of a request that arrives now. `timeout_s`: as in `TurnRequest`."""
-        if timeout_s is None:
-            return cls()
-        return cls(now + timeout_s)
-
-    def seconds_left(self, now: float) -> float | None:
-        """Returns the time until the deadline, None if there is none.
-
-        Raises:
-            TimedOut: the deadline has passed. The client no longer waits for the turn.
-        """
-        if self.at <= now:
-            raise TimedOut("The request took longer than this server allows.", code=DEADLINE_PASSED)
-        if self.at == math.inf:
-            return None
-        return self.at - now
-
-
-NO_DEADLINE = Deadline()
-
-
 class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn with its prompt. Made once, and never changed."""
 
@@ -50,9 +22,21 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     `generate`, but images with different content have different ids."""
     ledger: LedgerContext | None
     """The prompt's part of the turn's ledger entry; None: the turn gets none."""
-    deadline: Deadline
+    deadline: float
+    """When the answer becomes useless, by the loop's time; infinite: never."""
 
     def __repr__(self) -> str:
         request = self.request
         tokens = len(self.prompt.ids)
         return f"<turn {request.turn}, attempt {request.attempt}, {tokens} prompt tokens>"
+
+
+def seconds_left(deadline: float, now: float) -> float | None:
+    """Returns the time until the deadline of a request, None if it has none.
+
+    Raises:
+        TimedOut: the deadline has passed. The client no longer waits for the turn.
+    """
+    if deadline <= now:
+        raise TimedOut("The request took longer than this server allows.", code=DEADLINE_PASSED)
+    return None if deadline == math.inf else deadline - now

@@ -1,13 +1,14 @@
 """Makes the prompt of a conversation in five steps: strip, restore, render, encode, limit. Pure and
 CPU-bound.
 
-| step    | file                                       | result                                                    |
-|---------|--------------------------------------------|-----------------------------------------------------------|
-| strip   | `strip.py`, `render.py`, `pairs.py`        | the conversation that the model is to see                 |
-| restore | `services/ledger/restore.py`               | its earlier turns as the model wrote them                 |
-| render  | `render.py`                                | the text, by the chat template, whole                     |
-| encode  | `encode.py`, `services/ledger/encode.py`   | the token ids: original ones of turns, others of the text |
-| limit   | `limit.py`                                 | how many tokens may be decoded, or a refusal              |
+| step    | file                                | result                                    |
+|---------|-------------------------------------|-------------------------------------------|
+| strip   | `strip.py`, `render.py`, `pairs.py` | the conversation that the model is to see |
+| restore | `services/ledger/restore.py`        | its earlier turns as the model wrote them |
+| render  | `render.py`                         | the text, by the chat template, whole     |
+| encode  | `encode.py` here and in the ledger  | ids: original ones of turns, others of    |
+|         |                                     | the text                                  |
+| limit   | `limit.py`                          | how many tokens may be decoded            |
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +28,7 @@ from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.render import (
-    RenderedPrompt,
-    allowed_tools,
-    enforced_format,
+    as_rendered,
     render,
     with_format_instruction,
 )
@@ -58,7 +57,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     prefix: str
     """The end of the prompt, if it opens a forced call: it belongs to the model's turn."""
     tools: list[ToolSpec]
-    """The tools under the names and with the schemas that the model sees, deferred ones included."""
+    """The tools, deferred ones included, under the names and with the schemas that the model
+    sees."""
     parser_tools: bytes = b"[]"
     """The tools as JSON, reduced to the fields that parsers need."""
     allowed_tools: list[str] = []
@@ -74,22 +74,6 @@ class Prompt(Struct, frozen=True, kw_only=True):
     found: LedgerPrompt | None = None
     """The ledger's part, if there is a ledger."""
     images: list[PromptImage] = []
-
-
-class PromptDraft(Struct, frozen=True):
-    """A conversation on the way to its prompt: stripped, and its earlier turns looked up."""
-
-    conversation: Conversation
-    """As the client sent it."""
-    stripped: Conversation
-    tools: PromptTools
-    recall: Recall | None
-    """The earlier turns; None: there is no ledger, or the client sent a whole prompt."""
-
-    @property
-    def missing(self) -> Sequence[bytes]:
-        """The ledger's keys of turns that memory may lack."""
-        return () if self.recall is None else self.recall.missing
 
 
 def no_step(name: str) -> None:
@@ -115,67 +99,43 @@ def assemble(
     Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template
     variable cannot be served, ContextOverflow where prompt and answer do not fit.
     """
-    draft = draft_prompt(conversation, setup, limit=limit, look_up=look_up, on_step=on_step)
-    return finish_prompt(draft, setup, window=window, limit=limit, unseal=unseal, on_step=on_step)
-
-
-def draft_prompt(
-    conversation: Conversation,
-    setup: ModelSetup,
-    *,
-    limit: bool = True,
-    look_up: LookUp | None = None,
-    on_step: OnStep = no_step,
-) -> PromptDraft:
-    """The first steps of `assemble`: strips the conversation, and looks up its turns."""
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    if conversation.prompt is not None:
-        return PromptDraft(conversation, conversation, PromptTools(), None)
-
+    tools = PromptTools()
+    recall: Recall | None = None
+    recalled: LedgerPrompt | None = None
+    ids: Sequence[int]
     try:
-        on_step("strip")
-        tools = setup.tools_of(conversation.tools)
-        stripped = _strip(conversation, setup)
+        if conversation.prompt is not None:
+            on_step("encode")
+            rendered = as_rendered(conversation, conversation.prompt)
+            ids = encode_raw(conversation.prompt, setup.tokenizer)
+        else:
+            on_step("strip")
+            tools = setup.tools_of(conversation.tools)
+            stripped = _strip(conversation, setup)
 
-        if look_up is None:
-            return PromptDraft(conversation, stripped, tools, None)
-        on_step("ledger")
-        return PromptDraft(conversation, stripped, tools, look_up(stripped, tools.rendered))
+            if look_up is not None:
+                on_step("ledger")
+                recall = look_up(stripped, tools.rendered)
+                stripped = recall.restore()
+
+            on_step("render")
+            rendered = render(stripped, setup, tools, unseal)
+
+            on_step("encode")
+            ids, recalled = encode(rendered, setup.encoder, recall)
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
 
-
-def finish_prompt(
-    draft: PromptDraft,
-    setup: ModelSetup,
-    *,
-    window: int | None = None,
-    limit: bool = True,
-    unseal: Unseal | None = None,
-    on_step: OnStep = no_step,
-) -> Prompt:
-    """The last steps of `assemble`: restores, renders, encodes, and limits the output."""
-    conversation = draft.conversation
-    tools = draft.tools
-    try:
-        rendered = _render(draft, setup, unseal, on_step)
-        on_step("encode")
-        ids, found = _encode(draft, setup, rendered)
-    except RecursionError:
-        raise Invalid(_TOO_DEEP) from None
-
-    max_tokens = conversation.sampling.max_tokens or 0
+    requested = conversation.sampling.max_tokens
+    max_tokens = requested or 0
     window_limited = False
     if limit:
-        max_tokens, window_limited = limit_output(
-            len(ids),
-            conversation.sampling.max_tokens,
-            setup.window(window),
-            setup.card.max_output_tokens or None,
-        )
-        if draft.recall is not None and found is not None:
-            draft.recall.keep(found)
+        cap = setup.card.max_output_tokens or None
+        max_tokens, window_limited = limit_output(len(ids), requested, setup.window(window), cap)
+        if recall is not None and recalled is not None:
+            recall.keep(recalled)
 
     sampling = with_defaults(conversation.sampling, setup.sampling)
     return Prompt(
@@ -191,7 +151,7 @@ def finish_prompt(
         window_limited=window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(sampling, max_tokens=max_tokens),
-        found=found,
+        found=recalled,
         images=place_images(ids, rendered.images),
     )
 
@@ -202,30 +162,6 @@ def _strip(conversation: Conversation, setup: ModelSetup) -> Conversation:
         conversation = strip_preamble(conversation)
     conversation = with_format_instruction(conversation)
     return replace(conversation, messages=join_pairs(conversation.messages))
-
-
-def _render(
-    draft: PromptDraft, setup: ModelSetup, unseal: Unseal | None, on_step: OnStep
-) -> RenderedPrompt:
-    raw = draft.conversation.prompt
-    if raw is not None:
-        return RenderedPrompt(
-            text=raw.text or "",
-            allowed_tools=allowed_tools(draft.conversation),
-            enforced_format=enforced_format(draft.conversation),
-        )
-    stripped = draft.stripped if draft.recall is None else draft.recall.restore()
-    on_step("render")
-    return render(stripped, setup, draft.tools, unseal)
-
-
-def _encode(
-    draft: PromptDraft, setup: ModelSetup, rendered: RenderedPrompt
-) -> tuple[Sequence[int], LedgerPrompt | None]:
-    raw = draft.conversation.prompt
-    if raw is not None:
-        return encode_raw(raw, setup.tokenizer), None
-    return encode(rendered, setup.encoder, draft.recall)
 
 
 def _stop_ids(sampling: Sampling, setup: ModelSetup) -> list[int]:

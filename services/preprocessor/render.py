@@ -16,7 +16,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Text, ToolSpec, Unseal
+from schemas.conversation import (
+    Conversation,
+    OutputFormat,
+    RawPrompt,
+    Text,
+    ToolSpec,
+    Unseal,
+)
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
@@ -98,6 +105,15 @@ def render(
         images=images,
         allowed_tools=allowed,
         enforced_format=output_format,
+    )
+
+
+def as_rendered(conversation: Conversation, prompt: RawPrompt) -> RenderedPrompt:
+    """A prompt that the client sent whole."""
+    return RenderedPrompt(
+        text=prompt.text or "",
+        allowed_tools=allowed_tools(conversation),
+        enforced_format=enforced_format(conversation),
     )
 
 

@@ -11,9 +11,9 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, TurnwireError, Unavailable
 from schemas.events import Failed
-from schemas.frames import EventEntry, EventFrame, GenerateReply, GenerateRequest, TurnRequest
+from schemas.frames import EventEntry, EventFrame, GenerateReply, TurnRequest
 from services.preprocessor.holding import Hold, HoldNotice
-from services.preprocessor.prepared_turn import PreparedTurn
+from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.placement import Assignment, Placement
 from services.runtime.process import Process
 
@@ -79,12 +79,21 @@ class WorkerSender:
     async def _request(
         self, turn: PreparedTurn, assignment: Assignment, notice: HoldNotice
     ) -> bytes:
-        """Sends the request, and waits for the worker's answer. Raises as `Bus.request`."""
+        """Completes the request for its worker, and waits for the worker's answer. Raises as
+        `Bus.request`."""
         worker = assignment.worker
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
-        now = asyncio.get_running_loop().time()
-        generate = _completed(turn, assignment, notice, turn.deadline.seconds_left(now))
+        generate = replace(
+            turn.generate,
+            parser=assignment.parser,
+            cache_salt=assignment.salt,
+            timeout_s=seconds_left(turn.deadline, asyncio.get_running_loop().time()),
+            notice=notice.subject,
+            notice_tokens=notice.tokens,
+            held_s=notice.held_s,
+            held_for=notice.held_for,
+        )
         timeout_s = IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S
         return await self._process.bus.request(
             subjects.generate(self._model, worker),
@@ -114,31 +123,11 @@ class RefusalSender:
                 await self._process.bus.request(subject, frame, REFUSE_TIMEOUT_S)
                 return
             except Unavailable:
-                if self._is_gone(request.frontend):
+                frontend = self._process.registry.get("frontend", request.frontend)
+                if frontend is None and not self._process.cut_off:
                     return
                 await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
                 self._process.log.warning(
                     "preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure)
                 )
-
-    def _is_gone(self, frontend: str) -> bool:
-        if self._process.cut_off:
-            return False
-        return self._process.registry.get("frontend", frontend) is None
-
-
-def _completed(
-    turn: PreparedTurn, assignment: Assignment, notice: HoldNotice, timeout_s: float | None
-) -> GenerateRequest:
-    """The request for the worker that gets the turn."""
-    return replace(
-        turn.generate,
-        parser=assignment.parser,
-        cache_salt=assignment.salt,
-        timeout_s=timeout_s,
-        notice=notice.subject,
-        notice_tokens=notice.tokens,
-        held_s=notice.held_s,
-        held_for=notice.held_for,
-    )

@@ -9,6 +9,7 @@ worker has the turn.
 """
 
 import asyncio
+import math
 import os
 from functools import partial
 
@@ -35,7 +36,7 @@ from services.preprocessor.observer import AttemptObserver, PreprocessorObserver
 from services.preprocessor.open_work import OpenWork
 from services.preprocessor.prefill import NO_PREFILLS, NoPrefills, Prefills
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prepared_turn import Deadline, PreparedTurn
+from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
 from services.preprocessor.sending import RefusalSender, WorkerSender
@@ -90,7 +91,9 @@ class Preprocessor(Service):
             self._prefills = Prefills(process, self._placement, self._preparation, ledger)
         self._subscriptions: list[Subscription] = []
         """The subscriptions to new work."""
-        _register_refused_texts(process, setup)
+        text = "Texts that fastokens refused."
+        refusals = {"turnwire_tokenizer_refusals_total": (text, lambda: setup.encoder.failures)}
+        register(process.metrics, CountCollector(refusals))
 
     def _turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)
@@ -101,7 +104,7 @@ class Preprocessor(Service):
     async def _take_turn(self, request: TurnRequest, size: int) -> None:
         """One turn: from its conversation to the worker that decodes it, or to a refusal."""
         observer = self._observer.attempt(request)
-        deadline = Deadline.after(request.timeout_s, asyncio.get_running_loop().time())
+        deadline = _deadline(request)
         try:
             await self._still_wanted(deadline)
             prompt = await self._preparation.prompt(
@@ -140,11 +143,11 @@ class Preprocessor(Service):
         assert refusal is not None  # `workers` returns at least one
         raise raised(refusal)
 
-    async def _still_wanted(self, deadline: Deadline) -> None:
+    async def _still_wanted(self, deadline: float) -> None:
         """Waits while the process is cut off, since the cancellation of a request may follow it.
         Raises TimedOut where the client no longer waits."""
         await self._process.attached()
-        deadline.seconds_left(asyncio.get_running_loop().time())
+        seconds_left(deadline, asyncio.get_running_loop().time())
 
     def _cancel(self, delivery: Delivery) -> None:
         self._open.cancel(_decode_cancel(delivery.data))
@@ -180,10 +183,11 @@ def _another_may_take_it(refusal: ErrorInfo) -> bool:
     return isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow)
 
 
-def _register_refused_texts(process: Process, setup: ModelSetup) -> None:
-    text = "Texts that fastokens refused."
-    readings = {"turnwire_tokenizer_refusals_total": (text, lambda: setup.encoder.failures)}
-    register(process.metrics, CountCollector(readings))
+def _deadline(request: TurnRequest) -> float:
+    """The deadline of a request that arrives now: `PreparedTurn.deadline`."""
+    if request.timeout_s is None:
+        return math.inf
+    return asyncio.get_running_loop().time() + request.timeout_s
 
 
 async def _open_ledger(

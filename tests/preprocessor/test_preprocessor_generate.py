@@ -24,10 +24,9 @@ from schemas.frames import GenerateRequest, TurnRequest, unpack_ids
 from services.guides.promises import promises
 from services.preprocessor.generate import prepare_turn
 from services.preprocessor.guide import (
-    free_guide,
-    grammar_guide,
     promised_grammar,
     thought_budget,
+    turn_guide,
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
@@ -98,9 +97,8 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         )
         prompt = assemble(conversation, setup)
         request = TurnRequest("t", "f", conversation)
-        return prepare_turn(
-            request, prompt, setup, free_guide(conversation, prompt, setup)
-        ).generate
+        guide = turn_guide(conversation, prompt, setup, promised=False)
+        return prepare_turn(request, prompt, setup, guide).generate
 
     turns = [
         made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")
@@ -118,13 +116,14 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
         asked(TOOLS, ToolChoice("none")),
     ):
         assert not promises(conversation)
-        assert free_guide(conversation, assemble(conversation, setup), setup).grammar == ""
+        prompt = assemble(conversation, setup)
+        assert turn_guide(conversation, prompt, setup, promised=False).grammar == ""
 
 
 def test_budget_of_a_guided_turn_has_the_grammar_of_the_rest(setup: ModelSetup) -> None:
     conversation = asked(TOOLS, thinking=Thinking("enabled", 64))
     prompt = assemble(conversation, setup)
-    guide = grammar_guide(conversation, prompt, setup)
+    guide = turn_guide(conversation, prompt, setup, promised=True)
     assert guide.grammar == promised_grammar(conversation, prompt, setup)
     assert guide.thoughts is not None
     rest = promised_grammar(conversation, prompt, setup, after_thought=True)

@@ -17,19 +17,19 @@ from services.preprocessor.routing.leads import (
     HoldAction,
     LeadEnded,
     Leads,
-    LongPrompt,
+    PlacedPrompt,
 )
 
 BLOCK = 16
 HOLD = 64
 
 
-def prompt(turn: str, *parts: tuple[str, int], priority: float = 0.0) -> LongPrompt:
+def prompt(turn: str, *parts: tuple[str, int], priority: float = 0.0) -> PlacedPrompt:
     """`parts`: a name, and the number of its blocks."""
     keys: list[int] = []
     for name, blocks in parts:
         keys += [hash((*keys[-1:], name, block)) for block in range(blocks)]
-    return LongPrompt(
+    return PlacedPrompt(
         turn=turn, tokens=len(keys) * BLOCK + 3, keys=keys, block_tokens=BLOCK, priority=priority
     )
 
@@ -44,8 +44,8 @@ class Trial:
         self.gone_on: list[str] = []
 
     def lead(
-        self, one: LongPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
-    ) -> LongPrompt:
+        self, one: PlacedPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
+    ) -> PlacedPrompt:
         self.leads.begin(one, worker, self.now)
         self.now += late_s
         self.act(self.leads.taken(one, held, self.now))
@@ -54,14 +54,14 @@ class Trial:
     def act(self, actions: list[HoldAction]) -> None:
         self.gone_on += [action.prompt.turn for action in actions if isinstance(action, GoOn)]
 
-    def waits_for(self, one: LongPrompt, worker: str = "w") -> str | None:
+    def waits_for(self, one: PlacedPrompt, worker: str = "w") -> str | None:
         found = self.leads.find(one, worker, self.now)
         if found is None:
             return None
         self.act(self.leads.follow(one, found, self.now))
         return found.turn
 
-    def end(self, one: LongPrompt, *, computed: bool) -> list[str]:
+    def end(self, one: PlacedPrompt, *, computed: bool) -> list[str]:
         self.gone_on.clear()
         self.act(self.leads.end(one, computed=computed, now=self.now))
         return self.gone_on
@@ -334,7 +334,7 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
             CountedKeys.reads += 1
             return super().__getitem__(at)
 
-    def counted(number: int) -> LongPrompt:
+    def counted(number: int) -> PlacedPrompt:
         made = prompt(
             f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2)
         )

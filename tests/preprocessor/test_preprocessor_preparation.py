@@ -1,5 +1,6 @@
 """Deadlines, and the prompt core as a library."""
 
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from schemas.frames import (
 from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prepared_turn import NO_DEADLINE, Deadline
+from services.preprocessor.prepared_turn import seconds_left
 from services.preprocessor.prompt import assemble
 from services.preprocessor.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
 from services.preprocessor.service import Preprocessor
@@ -39,16 +40,14 @@ CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
 
 @pytest.mark.parametrize(
-    ("timeout_s", "over"), [(None, False), (-1.0, True), (0.0, True), (0.5, False)]
+    ("deadline", "over"), [(math.inf, False), (99.0, True), (100.0, True), (100.5, False)]
 )
-def test_request_expires_at_its_deadline(timeout_s: float | None, over: bool) -> None:
-    deadline = Deadline.after(timeout_s, 100.0)
-    assert (deadline == NO_DEADLINE) == (timeout_s is None)
+def test_request_expires_at_its_deadline(deadline: float, over: bool) -> None:
     if not over:
-        assert deadline.seconds_left(100.0) == timeout_s
+        assert seconds_left(deadline, 100.0) == (None if deadline == math.inf else 0.5)
         return
     with pytest.raises(TimedOut) as caught:
-        deadline.seconds_left(100.0)
+        seconds_left(deadline, 100.0)
     assert caught.value.info.kind is ErrorKind.TIMED_OUT
 
 

@@ -6,7 +6,6 @@ keeps what it has of the worker, since it only decides the order in which worker
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -101,27 +100,21 @@ class KvEventReader:
             return
         if snapshot is not None:
             self._index.forget(worker)
-            self._index.stored(worker, snapshot.keys)
-            self._seqs[worker] = snapshot.seq
+            self._seqs[worker], keys = snapshot
+            self._index.stored(worker, keys)
         elif missed:
             # Earlier updates stay unknown; the next gap requests again.
             self._seqs[worker] = missed[0].seq - 1
         self._apply(missed)
 
-    async def _snapshot(self, worker: str) -> "_Snapshot | None":
-        """Requests the blocks of a worker; None: it sends none that can be read."""
+    async def _snapshot(self, worker: str) -> tuple[int, Sequence[int]] | None:
+        """Requests the keys of a worker's blocks after its update with a number, which comes first;
+        None: it sends none that can be read."""
         subject = subjects.kv_snapshot(self._model, worker)
         try:
             answer = await self._process.bus.request(subject, b"{}", SNAPSHOT_TIMEOUT_S)
             snapshot = _decode_snapshot(answer)
-            return _Snapshot(snapshot.seq, unpack(snapshot.keys))
+            return snapshot.seq, unpack(snapshot.keys)
         except (TurnwireError, msgspec.MsgspecError, ValueError) as error:
             self._process.log.info("preprocessor.kv_unknown", worker=worker, error=str(error))
             return None
-
-
-class _Snapshot(NamedTuple):
-    """A worker's blocks after the update `seq`."""
-
-    seq: int
-    keys: Sequence[int]

@@ -147,8 +147,10 @@ class Placement:
         The worker refuses a client's salt that its engine does not support.
         """
         tenant = conversation.client.tenant
-        if tenant is not None and not self._engines_salt():
-            tenant = None
+        if tenant is not None:
+            able, _ = self._able("worker")
+            if any("salt" not in card.features for card in self._cards(able)):
+                tenant = None
         of_client = conversation.hints.cache_salt
         if of_client is None:
             return tenant
@@ -193,11 +195,6 @@ class Placement:
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
         return {card.block_tokens for card in self._cards(workers) if card.block_tokens}
-
-    def _engines_salt(self) -> bool:
-        """Whether all engines support salts."""
-        able, _ = self._able("worker")
-        return all("salt" in card.features for card in self._cards(able))
 
     def _cards(self, workers: Sequence[Heartbeat]) -> list[ModelCard]:
         """What the workers report of the model."""

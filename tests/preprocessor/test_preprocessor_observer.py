@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from services.preprocessor.turn_spans import TurnSpans
+from schemas.conversation import Conversation
+from schemas.frames import TurnRequest
+from services.preprocessor.ledger_reader import NO_LEDGER
+from services.preprocessor.observer import PreprocessorObserver, TracedAttempt
+from tests.conftest import MakeProcess
 
 
 class FakeScope:
@@ -25,11 +29,15 @@ class FakeScope:
         self.spans[name] = details
 
 
-def test_placement_of_a_held_turn_names_the_turn_that_it_waited_for() -> None:
+async def test_placement_of_a_held_turn_names_the_turn_that_it_waited_for(
+    make_process: MakeProcess,
+) -> None:
+    process = await make_process("preprocessor", "observed")
     scope: Any = FakeScope()
-    spans = TurnSpans(scope, 2)
-    spans.held("other", 0.25)
-    spans.placed("w", "p")
+    request = TurnRequest("t", "f", Conversation("m", []), attempt=2)
+    attempt = TracedAttempt(PreprocessorObserver(process, NO_LEDGER), request, scope)
+    attempt.held("other", 0.25)
+    attempt.placed("w", "p")
     assert scope.spans["place"] == {
         "turnwire.attempt": 2,
         "turnwire.held_for": "other",
