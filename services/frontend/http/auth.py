@@ -47,10 +47,13 @@ class Caller:
         self.limiter = limiter
         self.spend = limiter.spend
         self._key = key
-        self.tenant = key.name if key else None
+        self.tenant: str | None = None
         """The holder of the key; None where the frontend has no keys."""
-        self.priority = key.priority if key else None
+        self.priority: int | None = None
         """The priority of all its turns, if the key has one."""
+        if key is not None:
+            self.tenant = key.name
+            self.priority = key.priority
 
     def sees(self, card: ModelCard) -> bool:
         """Returns whether the caller may use a model. Only such models are listed."""
@@ -86,9 +89,12 @@ class Callers:
         self._clock = clock
         self._now = now
         self._limiters: dict[str, RateLimiter] = {}
-        self._keys = load_keys(path, defaults) if path else None
-        if self._keys == []:
-            raise ValueError(f"{path} holds no keys")
+        self._keys: list[Key] | None = None
+        """None: everyone may send requests."""
+        if path:
+            self._keys = load_keys(path, defaults)
+            if not self._keys:
+                raise ValueError(f"{path} holds no keys")
 
     @property
     def open_to_all(self) -> bool:
@@ -124,10 +130,11 @@ class Callers:
             return Caller(RateLimiter(Limits(), self._clock))
         if self._keys is None:
             return self._caller("", self._defaults, None)
-        texts = [key for key in (request.headers.get("x-api-key"), _bearer(request)) if key]
+        texts = _key_texts(request)
         if not texts:
             raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
-        key = next((match for text in texts if (match := find_key(self._keys, text))), None)
+        matches = [find_key(self._keys, text) for text in texts]
+        key = next(filter(None, matches), None)
         if key is None:
             raise Unauthorized("Incorrect API key provided." if openai else "invalid x-api-key")
         if key.expires is not None and self._now() >= key.expires:
@@ -135,16 +142,23 @@ class Callers:
         return self._caller(key.name, key.limits, key)
 
     def _caller(self, name: str, limits: Limits, key: Key | None) -> Caller:
-        limiter = self._limiters.get(name)
-        if limiter is None:
-            limiter = self._limiters[name] = RateLimiter(limits, self._clock)
+        if name not in self._limiters:
+            self._limiters[name] = RateLimiter(limits, self._clock)
+        limiter = self._limiters[name]
         limiter.change(limits)
         return Caller(limiter, key)
 
 
-_NO_KEY = "You didn't provide an API key. Send it in an Authorization header: `Authorization: Bearer YOUR_KEY`."
+_NO_KEY = (
+    "You didn't provide an API key. Send it in an Authorization header: "
+    "`Authorization: Bearer YOUR_KEY`."
+)
 
 
-def _bearer(request: web.Request) -> str | None:
+def _key_texts(request: web.Request) -> list[str]:
+    """Returns the keys that a request has, in either header."""
+    texts = [request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
+    if scheme.lower() == "bearer":
+        texts.append(token.strip())
+    return [text for text in texts if text]

@@ -44,23 +44,17 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     Raises TooLarge, Invalid for an unknown or broken encoding, HTTPRequestTimeout for a body that
     arrives too slowly.
     """
-    if request.content_length is not None and request.content_length > limit:
-        raise TooLarge(f"The request body is {request.content_length} bytes; the limit is {limit}.")
+    length = request.content_length
+    if length is not None and length > limit:
+        raise TooLarge(f"The request body is {length} bytes; the limit is {limit}.")
     context = request.get(REQUEST_CONTEXT)
+    timeout_s = None if context is None else context.body_timeout_s
     try:
-        # `request.read` would copy the body twice more and keep it until the answer ends: minutes,
-        # for a stream.
-        async with asyncio.timeout(context.body_timeout_s if context else None):
-            pieces: list[bytes] = []
-            size = 0
-            while size <= limit and (piece := await request.content.readany()):
-                pieces.append(piece)
-                size += len(piece)
+        async with asyncio.timeout(timeout_s):
+            body = await _receive(request, limit)
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason="The request body did not arrive in time") from None
-    if size > limit:
-        raise TooLarge(f"The request body exceeds the limit of {limit} bytes.")
-    body = b"".join(pieces)
+
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -68,6 +62,19 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         with suppress(TooLarge):
             return decode(body, encoding, min(limit, DECODED_ON_LOOP_BYTES))
     return await asyncio.to_thread(decode, body, encoding, limit)
+
+
+async def _receive(request: web.Request, limit: int) -> bytes:
+    """Returns the body as it was sent. `request.read` would copy it twice more and keep it until
+    the answer ends: minutes, for a stream."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await request.content.readany():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise TooLarge(f"The request body exceeds the limit of {limit} bytes.")
+    return b"".join(pieces)
 
 
 def is_large(*pieces: bytes | Raw) -> bool:
@@ -111,47 +118,59 @@ def decode(body: bytes, encoding: str, limit: int) -> bytes:
 
 def _gzip(body: bytes, limit: int) -> bytes:
     # A body may consist of several members (RFC 1952, 2.2).
-    plain, at = bytearray(), 0
+    plain = bytearray()
+    start = 0
     for _ in range(_MAX_MEMBERS):
-        member, at = _inflate(body, at, limit - len(plain), 16 + zlib.MAX_WBITS)
+        member, start = _inflate(body, start, limit - len(plain), 16 + zlib.MAX_WBITS)
         plain += member
-        if at == len(body) or len(plain) == limit:
+        if start == len(body) or len(plain) == limit:
             return bytes(plain)
     raise EOFError(f"more than {_MAX_MEMBERS} members")
 
 
 def _deflate(body: bytes, limit: int) -> bytes:
     # The standard is zlib (RFC 9110, 8.4.1.2); some senders leave out its header.
-    zlib_header = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    plain, end = _inflate(body, 0, limit, zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS)
+    window_bits = zlib.MAX_WBITS if _has_zlib_header(body) else -zlib.MAX_WBITS
+    plain, end = _inflate(body, 0, limit, window_bits)
     if end < len(body) and len(plain) < limit:
         raise EOFError("data after the end")
     return plain
 
 
-def _inflate(body: bytes, at: int, limit: int, window_bits: int) -> tuple[bytes, int]:
-    """Decompresses from `at`, at most `limit` bytes. Returns them and the end of the compressed
+def _has_zlib_header(body: bytes) -> bool:
+    """Returns whether a body begins with the header of RFC 1950, 2.2."""
+    if len(body) < 2:
+        return False
+    is_deflate = body[0] & 0x0F == 8
+    return is_deflate and int.from_bytes(body[:2]) % 31 == 0
+
+
+def _inflate(body: bytes, start: int, limit: int, window_bits: int) -> tuple[bytes, int]:
+    """Decompresses from `start`, at most `limit` bytes. Returns them and the end of the compressed
     data."""
     inflater = zlib.decompressobj(window_bits)
-    plain, source, piece = bytearray(), memoryview(body), b""
+    plain = bytearray()
+    source = memoryview(body)
+    read = start
+    piece = b""
     while len(plain) < limit and not inflater.eof:
         if not piece:
-            if at == len(body):
+            if read == len(body):
                 raise EOFError("unexpected end of data")
             # In pieces, because zlib copies all input after the end of a member: with many small
             # members, the whole rest each time.
-            piece = bytes(source[at : at + THREAD_FROM_BYTES])
-            at += len(piece)
+            piece = bytes(source[read : read + THREAD_FROM_BYTES])
+            read += len(piece)
         plain += inflater.decompress(piece, limit - len(plain))
         piece = inflater.unconsumed_tail
-    return bytes(plain), at - len(inflater.unused_data)
+    return bytes(plain), read - len(inflater.unused_data)
 
 
 def _zstd(body: bytes, limit: int) -> bytes:
     content_size = zstandard.frame_content_size(body)
     plain = bytearray()
     with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-        while len(plain) < limit and (piece := reader.read(min(_PIECE_BYTES, limit - len(plain)))):
+        while piece := reader.read(min(_PIECE_BYTES, limit - len(plain))):
             plain += piece
     if len(plain) < min(limit, content_size):
         raise EOFError("unexpected end of data")

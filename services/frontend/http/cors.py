@@ -11,23 +11,22 @@ import re
 from collections.abc import Mapping, Sequence
 
 from schemas.errors import Forbidden
-from services.frontend.http.rate_limits import HEADER_NAMES
+from services.frontend.http.rate_limits import rate_header_names
 
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 MAX_AGE_S = 600
 """Time for which a browser may cache the answer to a preflight."""
-_RATE_HEADERS = [
-    name.format(rate=rate, field=field)
-    for name in HEADER_NAMES.values()
-    for rate in ("requests", "tokens")
-    for field in ("limit", "remaining", "reset")
-]
 EXPOSED = ", ".join(
-    [
-        *("request-id", "x-request-id", "x-trace-id", "retry-after", "x-should-retry"),
-        *("x-turnwire-dropped-tools", "x-turnwire-not-enforced"),
-        *_RATE_HEADERS,
-    ]
+    (
+        "request-id",
+        "x-request-id",
+        "x-trace-id",
+        "retry-after",
+        "x-should-retry",
+        "x-turnwire-dropped-tools",
+        "x-turnwire-not-enforced",
+        *rate_header_names(),
+    )
 )
 """Response headers that a page may read, besides those that every page may read."""
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
@@ -54,7 +53,8 @@ class Cors:
         if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
             return
         raise Forbidden(
-            f"Pages of {origin[:200]} may not use this server; it can be allowed with --cors-origins."
+            f"Pages of {origin[:200]} may not use this server; it can be allowed with "
+            "--cors-origins."
         )
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
@@ -75,14 +75,14 @@ class Cors:
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Returns the CORS headers for the answer to a request, also for an error."""
+        answer: dict[str, str] = {}
         origin = headers.get("origin")
-        if origin is None or not self._allows(origin):
-            return {"vary": "origin"} if self._origins and not self._all else {}
-        answer = {
-            "access-control-allow-origin": "*" if self._all else origin,
-            "access-control-expose-headers": EXPOSED,
-        }
-        return answer if self._all else {**answer, "vary": "origin"}
+        if origin is not None and self._allows(origin):
+            answer["access-control-allow-origin"] = "*" if self._all else origin
+            answer["access-control-expose-headers"] = EXPOSED
+        if self._origins and not self._all:
+            answer["vary"] = "origin"
+        return answer
 
     def _allows(self, origin: str) -> bool:
         return self._all or origin.lower() in self._origins

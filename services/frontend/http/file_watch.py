@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -29,13 +29,16 @@ class FileWatch:
         self._reload = reload
         self._log = log
         self._interval_s = interval_s
-        self._loaded = self._seen = [_stat(path) for path in paths]
+        self._seen = self._stats()
+        self._loaded = self._seen
 
     def check(self) -> None:
         """Polls once."""
-        before, self._seen = self._seen, [_stat(path) for path in self._paths]
-        gone = any(state is None or not state[0] for state in self._seen)
-        if self._seen == self._loaded or (gone and self._seen != before):
+        before = self._seen
+        self._seen = self._stats()
+        if self._seen == self._loaded:
+            return
+        if not all(map(_has_content, self._seen)) and self._seen != before:
             return
         self._loaded = self._seen
         try:
@@ -44,6 +47,9 @@ class FileWatch:
             self._log.error("file.not_reloaded", files=self._paths, error=str(error))
         else:
             self._log.info("file.reloaded", files=self._paths)
+
+    def _stats(self) -> "list[_Stat | None]":
+        return [_stat(path) for path in self._paths]
 
     async def run(self) -> None:
         """Polls until it is cancelled."""
@@ -59,11 +65,23 @@ class FileWatch:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _stat(path: str) -> tuple[int, int, int] | None:
-    """Returns size, inode and time of change of a file, None if there is none. A Kubernetes secret
-    is a symbolic link that is replaced; `stat` follows it."""
+class _Stat(NamedTuple):
+    """What differs when a file has changed."""
+
+    size: int
+    inode: int
+    changed_ns: int
+
+
+def _stat(path: str) -> _Stat | None:
+    """Returns the state of a file, None if there is none. A Kubernetes secret is a symbolic link
+    that is replaced; `stat` follows it."""
     try:
         stat = Path(path).stat()
     except OSError:
         return None
-    return stat.st_size, stat.st_ino, stat.st_mtime_ns
+    return _Stat(stat.st_size, stat.st_ino, stat.st_mtime_ns)
+
+
+def _has_content(stat: _Stat | None) -> bool:
+    return stat is not None and stat.size > 0

@@ -9,8 +9,10 @@ One key a line: its name and the SHA-256 of its text, then its options:
     concurrency=N   concurrent requests
     rpm=N           requests per minute
     tpm=N           tokens per minute: of prompts without their cached part, and of answers
-    models=A,B*     the models that the key may use, by any of their names; `*` and `?` as in file names
-    expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day) or 2027-01-31T18:00Z, UTC
+    models=A,B*     the models that the key may use, by any of their names; `*` and `?` as in file
+                    names
+    expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day, UTC) or
+                    2027-01-31T18:00Z
     priority=N      priority of all turns of the key, whatever their requests set
 
 `none` in place of a number lifts a limit that is set for all keys. The name may be left out. Empty
@@ -22,6 +24,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 from msgspec import Struct
@@ -56,10 +59,10 @@ class Key(Struct, frozen=True):
 
     def allows(self, card: ModelCard) -> bool:
         """Returns whether the key may use a model. One matching name is enough."""
+        if not self.models:
+            return True
         names = (card.name, *card.aliases)
-        return not self.models or any(
-            fnmatchcase(name, pattern) for pattern in self.models for name in names
-        )
+        return any(fnmatchcase(*pair) for pair in product(names, self.models))
 
 
 def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
@@ -69,29 +72,32 @@ def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
     different limits.
     """
     keys: list[Key] = []
-    limits: dict[str, Limits] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
-        match = _LINE.fullmatch(stripped)
-        if match is None:
-            raise ValueError(
-                f"{source}:{number}: not a key; write `name:` and the key's SHA-256 in hex"
-            )
-        name = match["name"] or match["digest"][:8].lower()
         try:
-            keys.append(
-                _key(name, bytes.fromhex(match["digest"]), match["options"].split(), defaults)
-            )
+            keys.append(_parse_line(stripped, defaults))
         except ValueError as error:
             raise ValueError(f"{source}:{number}: {error}") from None
+
+    limits: dict[str, Limits] = {}
     for key in keys:
         if limits.setdefault(key.name, key.limits) != key.limits:
             raise ValueError(
-                f"{source}: the lines of {key.name} have different limits; its keys share one allowance"
+                f"{source}: the lines of {key.name} have different limits; "
+                "its keys share one allowance"
             )
     return keys
+
+
+def _parse_line(line: str, defaults: Limits) -> Key:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError("not a key; write `name:` and the key's SHA-256 in hex")
+    digest = match["digest"]
+    name = match["name"] or digest[:8].lower()
+    return _key(name, bytes.fromhex(digest), match["options"].split(), defaults)
 
 
 def _key(name: str, digest: bytes, options: list[str], defaults: Limits) -> Key:
@@ -126,7 +132,9 @@ def _time(value: str) -> float:
         raise ValueError(
             f"expires={value}: a date as 2027-01-31, or a time as 2027-01-31T18:00Z"
         ) from None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return time.timestamp()
 
 
 def _integer(value: str) -> int:

@@ -8,6 +8,8 @@ _MASKED = 0x80
 _LENGTH = 0x7F
 _EXTRA = {126: 2, 127: 8}
 """Bytes of the extended length field, by the value of the short one."""
+_SHORT_HEAD = 2
+"""Bytes of a head without an extended length."""
 _MASK_BYTES = 4
 
 
@@ -35,25 +37,35 @@ class MaskedFrames:
         self._reader.feed_eof()
 
     def _is_masked(self, data: bytes) -> bool:
-        at = 0
-        while at < len(data):
+        """Follows the frames. Returns whether all heads that end in `data` have a mask."""
+        position = 0
+        while position < len(data):
             if self._left:
-                step = min(self._left, len(data) - at)
+                step = min(self._left, len(data) - position)
                 self._left -= step
-                at += step
+                position += step
                 continue
-            size = 2 if len(self._head) < 2 else 2 + _EXTRA[self._head[1] & _LENGTH]
-            piece = data[at : at + size - len(self._head)]
-            self._head += piece
-            at += len(piece)
-            if len(self._head) < 2:
+            missing = data[position : position + self._head_bytes() - len(self._head)]
+            self._head += missing
+            position += len(missing)
+            if len(self._head) < _SHORT_HEAD:
                 continue
             if not self._head[1] & _MASKED:
                 return False
-            length = self._head[1] & _LENGTH
-            if len(self._head) == 2 + _EXTRA.get(length, 0):
-                self._left = _MASK_BYTES + (
-                    int.from_bytes(self._head[2:]) if length in _EXTRA else length
-                )
+            if len(self._head) == self._head_bytes():
+                self._left = _MASK_BYTES + self._payload_bytes()
                 self._head = b""
         return True
+
+    def _head_bytes(self) -> int:
+        """Returns the size of the current head without its mask, as far as it is known."""
+        if len(self._head) < _SHORT_HEAD:
+            return _SHORT_HEAD
+        return _SHORT_HEAD + _EXTRA.get(self._head[1] & _LENGTH, 0)
+
+    def _payload_bytes(self) -> int:
+        """Returns the length that a complete head has."""
+        length = self._head[1] & _LENGTH
+        if length in _EXTRA:
+            return int.from_bytes(self._head[_SHORT_HEAD:])
+        return length

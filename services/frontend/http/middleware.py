@@ -66,12 +66,14 @@ class RequestContext:
     @property
     def tenant(self) -> str | None:
         """The holder of the key; None where there are no keys."""
-        return self.caller.tenant if self.caller else None
+        return None if self.caller is None else self.caller.tenant
 
     def open_request(self) -> AbstractContextManager[None]:
         """Counts a request that decodes tokens as open while entered. Raises RateLimited on
         entering."""
-        return nullcontext() if self.caller is None else self.caller.limiter.request()
+        if self.caller is None:
+            return nullcontext()
+        return self.caller.limiter.request()
 
     def report(self, header: str, field: str, values: Sequence[str]) -> None:
         """Reports something about the request in a header of the response and in the log line.
@@ -126,94 +128,104 @@ class RequestMiddleware:
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Handles one request."""
-        loop = asyncio.get_running_loop()
-        client_id = request.headers.get("x-request-id", "")
-        context = RequestContext(
-            secrets.token_hex(12), client_id if _SAFE_ID.fullmatch(client_id) else None, loop.time()
-        )
-        context.trace_id = request.get(TRACE_ID)
-        request[REQUEST_CONTEXT] = context
         format = self._format_of(request.path)
-        context.api, shape = format.name, format.reply
+        context = self._context(request, format.name)
+        request[REQUEST_CONTEXT] = context
+        status: int | None = None
+        try:
+            response = await self._answer(request, handler, context, format.reply)
+            status = response.status
+            return response
+        finally:
+            now = asyncio.get_running_loop().time()
+            _log_access(self._log, request, context, status, now)
+
+    def _context(self, request: web.Request, api: Api) -> RequestContext:
+        now = asyncio.get_running_loop().time()
+        context = RequestContext(secrets.token_hex(12), _client_id(request), now)
+        context.api = api
+        context.trace_id = request.get(TRACE_ID)
         context.cors = self._cors.headers(request.headers)
         context.body_timeout_s = self._config.body_timeout_s
-        response: web.StreamResponse | None = None
+        return context
+
+    async def _answer(
+        self, request: web.Request, handler: Handler, context: RequestContext, shape: ErrorShape
+    ) -> web.StreamResponse:
+        """Returns the handler's response, or a response for its error."""
         try:
             preflight = self._cors.preflight(request.method, request.headers)
             if preflight is not None:
-                response = web.Response(status=204, headers=preflight)
-            else:
-                self._admit(request, context)
-                response = await handler(request)
-        except (TurnwireError, web.HTTPException) as error:
-            response = _response(_error_reply(error, context, shape))
+                return web.Response(status=204, headers=preflight)
+            self._admit(request, context)
+            return await handler(request)
+        except TurnwireError as error:
+            return _response(_refusal(error, context, shape))
+        except web.HTTPException as error:
+            return _response(_http_refusal(error, context, shape))
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
-        except (
-            Exception
-        ) as error:  # a bug in a handler, or out of memory: the client gets an error of its API
+        except Exception as error:
+            # A bug in a handler, or out of memory: the client gets an error of its API.
             self._log.exception("request.failed", request=context.request_id, path=request.path)
             context.outcome = "internal"
             if request.writer.output_size:
                 raise  # the response has started: aiohttp closes the connection
-            response = _response(shape(unexpected(error), context.request_id, None))
-        finally:
-            status = response.status if response is not None else None
-            _log_access(self._log, request, context, status, loop.time())
-        return response
+            return _response(shape(unexpected(error), context.request_id, None))
 
     def _format_of(self, path: str) -> ErrorFormat:
         """Returns the error format of a path, by the longest matching prefix."""
-        prefixes = [
-            prefix for prefix in self._formats if path == prefix or path.startswith(prefix + "/")
-        ]
-        return self._formats[max(prefixes, key=len)] if prefixes else self._shared
+        prefixes = [prefix for prefix in self._formats if f"{path}/".startswith(f"{prefix}/")]
+        if not prefixes:
+            return self._shared
+        return self._formats[max(prefixes, key=len)]
 
     def _admit(self, request: web.Request, context: RequestContext) -> None:
         """Identifies the caller. Raises RateLimited, Forbidden and Unauthorized."""
         if request.path not in OPEN_PATHS:
-            if request.get(OVER_LIMIT):
-                raise RateLimited(
-                    "Your address has too many connections to this server.",
-                    retry_after_s=RETRY_AFTER_S,
-                )
-            if (
-                host := request.headers.get("host")
-            ) is not None:  # clients of HTTP/1.0 may omit it, browsers never do
-                self._hosts.check(host)
-            if self._config.tls_client_ca_file is not None and not request.get_extra_info(
-                "peercert"
-            ):
-                raise Unauthorized("This server asks for a client certificate.")
+            self._check_connection(request)
         self._cors.check(request.method, request.headers, request.scheme)
         context.caller = self._callers.identify(request, openai=context.api == "openai")
+
+    def _check_connection(self, request: web.Request) -> None:
+        if request.get(OVER_LIMIT):
+            raise RateLimited(
+                "Your address has too many connections to this server.",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        host = request.headers.get("host")
+        if host is not None:  # clients of HTTP/1.0 may omit it, browsers never do
+            self._hosts.check(host)
+        needs_certificate = self._config.tls_client_ca_file is not None
+        if needs_certificate and not request.get_extra_info("peercert"):
+            raise Unauthorized("This server asks for a client certificate.")
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Adds the common headers to every response, also to streams. For `on_response_prepare`."""
+    headers = response.headers
     if request.get(OVER_LIMIT):
         response.force_close()
-        response.headers["connection"] = "close"
+        headers["connection"] = "close"
     context = request.get(REQUEST_CONTEXT)
-    if context is not None:
-        for name, value in _SECURITY_HEADERS.items():
-            response.headers.setdefault(name, value)
-        vary = response.headers.get("vary")
-        response.headers.update(context.headers())
-        if vary and context.cors.get("vary"):
-            response.headers["vary"] = f"{vary}, {context.cors['vary']}"
+    if context is None:
+        return
+    for name, value in _SECURITY_HEADERS.items():
+        headers.setdefault(name, value)
+    vary = headers.get("vary")
+    headers.update(context.headers())
+    if vary and "vary" in context.cors:
+        headers["vary"] = f"{vary}, {context.cors['vary']}"
 
 
 def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.Response:
     """Answers bytes that are not an HTTP request, and so never reach a middleware. Then the
     connection is closed."""
-    id = secrets.token_hex(12)
-    reply = shape(Invalid(message).info, f"req_{id}", status)
+    context = RequestContext(secrets.token_hex(12), None, 0.0)
+    reply = shape(Invalid(message).info, context.request_id, status)
     response = _response(reply)
-    response.headers.update(
-        {**_SECURITY_HEADERS, **reply.headers, **RequestContext(id, None, 0.0).headers()}
-    )
+    response.headers.update({**_SECURITY_HEADERS, **reply.headers, **context.headers()})
     response.force_close()
     return response
 
@@ -222,17 +234,25 @@ def _response(reply: ErrorReply) -> web.Response:
     return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
 
 
-def _error_reply(
-    error: TurnwireError | web.HTTPException, context: RequestContext, shape: ErrorShape
+def _client_id(request: web.Request) -> str | None:
+    """Returns the id that the client gave its request, if a header may repeat it."""
+    id = request.headers.get("x-request-id", "")
+    return id if _SAFE_ID.fullmatch(id) else None
+
+
+def _refusal(error: TurnwireError, context: RequestContext, shape: ErrorShape) -> ErrorReply:
+    context.outcome = context.outcome or str(error.info.kind)
+    reply = shape(error.info, context.request_id, None)
+    if reply.status == 401:
+        reply.headers["www-authenticate"] = "Bearer"
+        # Without it, Claude Code retries for three minutes before it reports the wrong key.
+        reply.headers["x-should-retry"] = "false"
+    return reply
+
+
+def _http_refusal(
+    error: web.HTTPException, context: RequestContext, shape: ErrorShape
 ) -> ErrorReply:
-    if isinstance(error, TurnwireError):
-        context.outcome = context.outcome or str(error.info.kind)
-        reply = shape(error.info, context.request_id, None)
-        if reply.status == 401:
-            reply.headers["www-authenticate"] = "Bearer"
-            # Without it, Claude Code retries for three minutes before it reports the wrong key.
-            reply.headers["x-should-retry"] = "false"
-        return reply
     context.outcome = str(error.status)
     reply = shape(_http_error(error), context.request_id, error.status)
     if isinstance(error, web.HTTPMethodNotAllowed):
@@ -259,18 +279,18 @@ def _log_access(
     status: int | None,
     now: float,
 ) -> None:
+    fields: dict[str, object] = {
+        "method": request.method,
+        "path": request.path,
+        "status": status,
+        "outcome": context.outcome or "ok",
+        "request": context.request_id,
+        "client_request": context.client_id,
+        "tenant": context.tenant,
+        "seconds": round(now - context.started, 4),
+        "user_agent": request.headers.get("user-agent"),
+    }
+    if context.trace_id is not None:
+        fields["trace_id"] = context.trace_id
     write = log.debug if request.path in _PROBES else log.info
-    write(
-        "request",
-        method=request.method,
-        path=request.path,
-        status=status,
-        outcome=context.outcome or "ok",
-        request=context.request_id,
-        client_request=context.client_id,
-        tenant=context.tenant,
-        seconds=round(now - context.started, 4),
-        user_agent=request.headers.get("user-agent"),
-        **({"trace_id": context.trace_id} if context.trace_id is not None else {}),
-        **context.fields,
-    )
+    write("request", **fields, **context.fields)

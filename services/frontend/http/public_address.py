@@ -8,7 +8,7 @@ _LOCAL_NAMES = ("localhost", "local", "internal", "home.arpa")
 
 
 def is_public(host: str) -> bool:
-    """Returns whether a host is neither a local name nor a private address. Names are not resolved."""
+    """Returns whether a host is neither a local name nor a private address. Resolves no names."""
     if any(host == name or host.endswith("." + name) for name in _LOCAL_NAMES):
         return False
     try:

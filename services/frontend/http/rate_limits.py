@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -19,9 +20,16 @@ from services.frontend.http.keys import Limits
 
 RateApi: TypeAlias = Literal["anthropic", "openai"]
 
+RATES = ("requests", "tokens")
+"""The rates that clients see in headers."""
+_HEADERS: Mapping[RateApi, str] = {
+    "anthropic": "anthropic-ratelimit-{rate}-{field}",
+    "openai": "x-ratelimit-{field}-{rate}",
+}
 _MINUTE_S = 60.0
 CONCURRENCY_RETRY_S = 1.0
-"""The `Retry-After` of a request over the concurrency limit: when another one will end is unknown."""
+"""The `Retry-After` of a request over the concurrency limit: it is unknown when another one will
+end."""
 
 
 class TokenBucket:
@@ -36,17 +44,19 @@ class TokenBucket:
 
     def resize(self, size: int) -> None:
         """Changes the size. Tokens that were used stay used."""
-        self._level, self._updated, self.size = self.level() + size - self.size, self._clock(), size
+        self._level = self.level() + size - self.size
+        self._updated = self._clock()
+        self.size = size
 
     def level(self) -> float:
         """Returns the remaining tokens."""
-        return min(
-            float(self.size), self._level + (self._clock() - self._updated) * self.size / _MINUTE_S
-        )
+        refilled = (self._clock() - self._updated) * self.size / _MINUTE_S
+        return min(float(self.size), self._level + refilled)
 
     def take(self, amount: float) -> None:
         """Takes tokens. The level may become negative."""
-        self._level, self._updated = self.level() - amount, self._clock()
+        self._level = self.level() - amount
+        self._updated = self._clock()
 
     def wait_s(self, amount: float) -> float:
         """Returns the seconds until the bucket holds `amount` tokens."""
@@ -124,52 +134,61 @@ class RateLimiter:
 
     def rates(self) -> dict[str, Rate]:
         """Returns the state of the limited rates among `requests` and `tokens`."""
+        buckets = {name: self._buckets[name] for name in RATES if name in self._buckets}
         return {
             name: Rate(bucket.size, max(0, int(bucket.level())), bucket.wait_s(bucket.size))
-            for name in ("requests", "tokens")
-            if (bucket := self._buckets.get(name)) is not None
+            for name, bucket in buckets.items()
         }
 
     def _require(self, name: str, *, take: int = 0) -> None:
         bucket = self._buckets.get(name)
         if bucket is None:
             return
-        if (wait := bucket.wait_s(1)) > 0:
-            raise _limit_error(f"{bucket.size} {name} per minute", wait)
+        wait_s = bucket.wait_s(1)
+        if wait_s > 0:
+            raise _limit_error(f"{bucket.size} {name} per minute", wait_s)
         bucket.take(take)
 
 
 def _limit_error(limit: str, wait_s: float) -> RateLimited:
     # Codex reads the time from the text if there is no header.
     return RateLimited(
-        f"This request would exceed the limit of {limit} of your API key. Please try again in {max(wait_s, 0.1):.1f}s.",
+        f"This request would exceed the limit of {limit} of your API key. "
+        f"Please try again in {max(wait_s, 0.1):.1f}s.",
         retry_after_s=wait_s,
     )
 
 
 def rate_headers(rates: Mapping[str, Rate], api: RateApi, now: float) -> dict[str, str]:
-    """Returns the limit, remainder and reset of each rate, as an API's headers. `now`: Unix time."""
+    """Returns the limit, remainder and reset of each rate, as an API's headers.
+
+    `now`: Unix time.
+    """
     headers: dict[str, str] = {}
     for name, rate in rates.items():
-        if api == "anthropic":
-            reset = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC).strftime(
-                "%Y-%m-%dT%H:%M:%SZ"
-            )
-        else:
-            reset = duration(rate.reset_s)
-        for field, value in (
-            ("limit", rate.limit),
-            ("remaining", rate.remaining),
-            ("reset", reset),
-        ):
-            headers[HEADER_NAMES[api].format(rate=name, field=field)] = str(value)
+        headers[_header_name(api, name, "limit")] = str(rate.limit)
+        headers[_header_name(api, name, "remaining")] = str(rate.remaining)
+        headers[_header_name(api, name, "reset")] = _reset(api, rate, now)
     return headers
 
 
-HEADER_NAMES: Mapping[RateApi, str] = {
-    "anthropic": "anthropic-ratelimit-{rate}-{field}",
-    "openai": "x-ratelimit-{field}-{rate}",
-}
+def rate_header_names() -> list[str]:
+    """Returns the names of all headers that `rate_headers` makes."""
+    return [
+        _header_name(api, name, field)
+        for api, name, field in product(_HEADERS, RATES, ("limit", "remaining", "reset"))
+    ]
+
+
+def _header_name(api: RateApi, rate: str, field: str) -> str:
+    return _HEADERS[api].format(rate=rate, field=field)
+
+
+def _reset(api: RateApi, rate: Rate, now: float) -> str:
+    if api == "openai":
+        return duration(rate.reset_s)
+    full_at = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC)
+    return full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:

@@ -9,10 +9,10 @@ from aiohttp.typedefs import Handler, Middleware
 
 from schemas.errors import ErrorKind
 from services.frontend.http.auth import OPEN_PATHS
-from services.frontend.http.middleware import REQUEST_CONTEXT, TRACE_ID
+from services.frontend.http.middleware import REQUEST_CONTEXT, TRACE_ID, RequestContext
 
 if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Attributes, Tracer
+    from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer
 
 _SERVER_ERROR = 500
 _FAILURES = {
@@ -44,25 +44,14 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
                 return await handler(request)
         span = scope.open(*_describe(request), server=True)
         request[TRACE_ID] = span.trace_id
-        response: web.StreamResponse | None = None
+        status: int | None = None
         try:
             with tracer.within(lambda: span):
                 response = await handler(request)
+            status = response.status
             return response
         finally:
-            context = request[REQUEST_CONTEXT]
-            outcome = context.outcome or "ok"
-            status = response.status if response is not None else None
-            stream = context.fields.get("stream")
-            span.set(
-                {
-                    "http.response.status_code": status,
-                    "gen_ai.request.stream": stream if isinstance(stream, bool) else None,
-                    "turnwire.request": context.request_id,
-                    "turnwire.outcome": outcome,
-                }
-            )
-            span.end(time_ns(), error=_error(outcome, status))
+            _end_span(span, request[REQUEST_CONTEXT], status)
 
     return middleware
 
@@ -70,18 +59,38 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
 def _describe(request: web.Request) -> tuple[str, int, "Attributes"]:
     """Returns the name, the start and the first attributes of a request's span."""
     method = request.method if request.method in hdrs.METH_ALL else "_OTHER"
-    resource = request.match_info.route.resource
-    route = resource.canonical if resource is not None else None
-    attributes = {
+    attributes: dict[str, str | None] = {
         "http.request.method": method,
-        "http.route": route,
-        "url.path": request.path if route is not None else None,
+        "http.route": None,
+        "url.path": None,
         "url.scheme": request.scheme,
     }
-    return f"{method} {route}" if route else method, time_ns(), attributes
+    name = method
+    resource = request.match_info.route.resource
+    if resource is not None:
+        name = f"{method} {resource.canonical}"
+        attributes["http.route"] = resource.canonical
+        attributes["url.path"] = request.path
+    return name, time_ns(), attributes
+
+
+def _end_span(span: "OpenSpan", context: RequestContext, status: int | None) -> None:
+    """Records the outcome of a request. `status`: None if the handler did not return."""
+    outcome = context.outcome or "ok"
+    stream = context.fields.get("stream")
+    span.set(
+        {
+            "http.response.status_code": status,
+            "gen_ai.request.stream": stream if isinstance(stream, bool) else None,
+            "turnwire.request": context.request_id,
+            "turnwire.outcome": outcome,
+        }
+    )
+    span.end(time_ns(), error=_error(outcome, status))
 
 
 def _error(outcome: str, status: int | None) -> str | None:
     """Returns the `error.type` if this server failed the request, even in mid-stream; None for a
     client's error."""
-    return outcome if outcome in _FAILURES or (status or 0) >= _SERVER_ERROR else None
+    is_failure = outcome in _FAILURES or (status is not None and status >= _SERVER_ERROR)
+    return outcome if is_failure else None

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any, cast
 
@@ -32,6 +33,8 @@ IPV6_CLIENT_BITS = 64
 """The network prefix of one client of IPv6, in bits."""
 REFUSED_TIMEOUT_S = 2.0
 """Time for the request of a connection over the limit."""
+_URL_TOO_LONG = 414
+_HEADERS_TOO_LARGE = 431
 _UNMASKED = b"\x88\x02" + WSCloseCode.PROTOCOL_ERROR.to_bytes(2)
 
 
@@ -63,16 +66,19 @@ class Connection(web.RequestHandler):
         """Counts the connection, and starts the timer."""
         super().connection_made(transport)
         keep_buffers_small(cast(asyncio.Transport, transport))
+        if self._config.max_connections_per_address is not None:
+            self._count(transport, self._config.max_connections_per_address)
         timeout_s = self._config.head_timeout_s
-        if (limit := self._config.max_connections_per_address) is not None:
-            address = client_of(transport.get_extra_info("peername"))
-            self.over_limit = self._open[address] >= limit
-            if self.over_limit:
-                timeout_s = min(timeout_s, REFUSED_TIMEOUT_S)
-            else:
-                self._address = address
-                self._open[address] += 1
+        if self.over_limit:
+            timeout_s = min(timeout_s, REFUSED_TIMEOUT_S)
         self._head_timer = asyncio.get_running_loop().call_later(timeout_s, self.force_close)
+
+    def _count(self, transport: asyncio.BaseTransport, limit: int) -> None:
+        address = client_of(transport.get_extra_info("peername"))
+        self.over_limit = self._open[address] >= limit
+        if not self.over_limit:
+            self._address = address
+            self._open[address] += 1
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stops the timer, and uncounts the connection."""
@@ -102,18 +108,18 @@ class Connection(web.RequestHandler):
         response = super().handle_error(request, status, exc, message)
         if status != 400:
             return response
+        text = f"Malformed HTTP request: {_reason(message)}"
         if isinstance(exc, LineTooLong):
-            long_url = exc.args[1] == MAX_URL_BYTES
-            name, limit, status = (
-                ("URL", MAX_URL_BYTES, 414) if long_url else ("header", MAX_HEADER_BYTES, 431)
-            )
-            return refuse_malformed(
-                f"A {name} may have at most {limit} bytes.", self._shape, status
-            )
-        reason = _reason(message)
-        if reason == "Too many headers received":
-            return refuse_malformed("The request has too many headers.", self._shape, 431)
-        return refuse_malformed(f"Malformed HTTP request: {reason}", self._shape)
+            if exc.args[1] == MAX_URL_BYTES:
+                text = f"A URL may have at most {MAX_URL_BYTES} bytes."
+                status = _URL_TOO_LONG
+            else:
+                text = f"A header may have at most {MAX_HEADER_BYTES} bytes."
+                status = _HEADERS_TOO_LARGE
+        elif _reason(message) == "Too many headers received":
+            text = "The request has too many headers."
+            status = _HEADERS_TOO_LARGE
+        return refuse_malformed(text, self._shape, status)
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """Starts a WebSocket with a check that frames are masked, which aiohttp lacks."""
@@ -176,7 +182,9 @@ class HttpRunner(web.AppRunner):
     def server(self) -> Any:
         """The factory that sites call for each new connection; None before `setup`."""
         server = super().server
-        return None if server is None else lambda: Connection(server, **self._connection)
+        if server is None:
+            return None
+        return partial(Connection, server, **self._connection)
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
@@ -189,12 +197,11 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
         """Logs an error; for malformed HTTP of a client, one line of level `info`. The access log
         has hang-ups."""
+        client = args[0] if args else "a client"
         if isinstance(exc_info, ConnectionError):
-            self.debug("%s hung up", args[0] if args else "a client")
+            self.debug("%s hung up", client)
         elif isinstance(exc_info, HttpProcessingError):
-            self.info(
-                "malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message)
-            )
+            self.info("malformed HTTP from %s: %s", client, _reason(exc_info.message))
         else:
             super().exception(msg, *args, exc_info=exc_info, **options)
 
@@ -216,5 +223,6 @@ def client_of(peername: object) -> str:
 
 def _reason(message: str | None) -> str:
     """Returns the parser's reason without the malformed bytes, which may contain a key."""
-    reason, _, _ = (message or "").strip().partition("\n")
-    return reason.partition(": b")[0].rstrip(":")[:200] or "cannot be read"
+    first_line = (message or "").strip().partition("\n")[0]
+    reason = first_line.partition(": b")[0].rstrip(":")
+    return reason[:200] or "cannot be read"

@@ -72,6 +72,65 @@ async def _unknown_length() -> AsyncIterator[bytes]:
     yield b""  # pragma: no cover - `SseWriter` writes the body
 
 
+class _ClientTransport:
+    """The connection of a client, and whether the client keeps up."""
+
+    def __init__(self, transport: asyncio.Transport | None) -> None:
+        self.stalled_since: float | None = None
+        """When the transport became full, or when the client last read since; None: it has room."""
+        self.wake = asyncio.Event()
+        """Wakes the handler's task: the transport is full, or the stream was closed."""
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._unread = 0
+
+    def write(self, framed: bytes) -> None:
+        """Writes bytes to the transport, and notes if it is full then."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return  # the handler is being cancelled
+        transport.write(framed)
+        unread = transport.get_write_buffer_size()
+        if unread > HIGH_WATER_BYTES:
+            self.stalled_since = self._loop.time()
+            self._unread = unread
+            self.wake.set()
+
+    def idle_s(self, now: float) -> float:
+        """Returns for how long the client has read nothing of what waits for it."""
+        if self.stalled_since is None:
+            return 0.0
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if unread < self._unread:
+            self.stalled_since = now
+        self._unread = unread
+        return now - self.stalled_since
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Backlog:
+    """Bytes that wait until the client reads."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes that are not sent."""
+        self._pieces: list[bytes] = []
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self.size += len(data)
+
+    def take(self) -> bytes:
+        """Returns all bytes. The caller reduces `size` when they are sent."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+
 class SseWriter:
     """Writes one stream."""
 
@@ -88,21 +147,17 @@ class SseWriter:
         """No more bytes are accepted."""
         self.response = response
         self._request = request
-        self._transport = request.transport
         self._chunked = response.chunked
         self._config = config
         self._keepalive = keepalive
         self._on_slow = on_slow
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._backlog: list[bytes] = []
-        self._backlog_bytes = 0
+        self._client = _ClientTransport(request.transport)
+        self._backlog = _Backlog()
         self._ended = False
         """The end of the body is written."""
         self._is_abandoned = False
         self._last = self._loop.time()
-        self._stalled_since: float | None = None
-        self._unread = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, data: bytes) -> None:
@@ -119,12 +174,12 @@ class SseWriter:
         if self.closed or not data:
             return
         self._last = self._loop.time() if now is None else now
-        if self._stalled_since is None and (size := len(data)) <= SLICE_BYTES:
-            self._send(
-                b"%x\r\n%b\r\n" % (size, data) if self._chunked else data
-            )  # `_chunk`, without the call
-        else:
+        if self._client.stalled_since is not None or len(data) > SLICE_BYTES:
             self._write_slices(data)
+        elif self._chunked:
+            self._client.write(b"%x\r\n%b\r\n" % (len(data), data))  # `_chunk`, without the call
+        else:
+            self._client.write(data)
 
     def close(self, last: bytes = b"") -> None:
         """Ends the stream with these bytes. `run` returns when all are sent."""
@@ -134,37 +189,37 @@ class SseWriter:
         if self.closed:
             return
         self.closed = True
-        if self._stalled_since is None:
+        if self._client.stalled_since is None:
             self._end(last)
         elif last:
             self._keep(last)
-        self._wake.set()
+        self._client.wake.set()
 
     def abort(self) -> None:
-        """Aborts the connection, so that the client does not take the partial answer for complete."""
-        self.closed = self._ended = True
-        self._stalled_since = None
-        self._wake.set()
-        if self._transport is not None:
-            self._transport.abort()
+        """Aborts the connection, so that the client does not take a part of the answer for all."""
+        self.closed = True
+        self._ended = True
+        self._client.stalled_since = None
+        self._client.wake.set()
+        self._client.abort()
 
     async def run(self) -> None:
         """Serves the stream until `close`, then ends the response. Raises ConnectionError if the
         client disconnects."""
+        client = self._client
         self._schedule_check()
         try:
-            while self._stalled_since is not None or not self.closed:
-                if self._stalled_since is not None:
+            while client.stalled_since is not None or not self.closed:
+                if client.stalled_since is not None:
                     await self._catch_up()
                 else:
-                    self._wake.clear()
-                    await self._wake.wait()
+                    client.wake.clear()
+                    await client.wake.wait()
             if not self._ended:
                 self._end(b"")
-            self._stalled_since = self._loop.time()
-            with suppress(
-                ConnectionError
-            ):  # Codex disconnects at the last event, without waiting for the end
+            client.stalled_since = self._loop.time()  # a limit for the last bytes, too
+            with suppress(ConnectionError):
+                # Codex disconnects at the last event, without waiting for the end.
                 await self._request.writer.drain()
             if self._is_abandoned:
                 raise ConnectionResetError("the client does not read")
@@ -175,66 +230,58 @@ class SseWriter:
 
     async def _catch_up(self) -> None:
         """Sends the backlog as fast as the client reads."""
+        client = self._client
         while True:
             await self._request.writer.drain()
-            self._stalled_since = None
-            if not self._backlog:
+            client.stalled_since = None
+            waiting = self._backlog.take()
+            if not waiting:
                 return
-            waiting = b"".join(self._backlog)
-            self._backlog.clear()
             self._last = self._loop.time()
-            for at in range(0, len(waiting), SLICE_BYTES):
-                piece = waiting[at : at + SLICE_BYTES]
-                self._send(_chunk(piece) if self._chunked else piece)
-                self._backlog_bytes -= len(piece)
-                if self._stalled_since is not None:
+            for start in range(0, len(waiting), SLICE_BYTES):
+                piece = waiting[start : start + SLICE_BYTES]
+                client.write(self._framed(piece))
+                self._backlog.size -= len(piece)
+                if client.stalled_since is not None:
                     await self._request.writer.drain()
+
+    def _write_slices(self, data: bytes) -> None:
+        """Sends pieces until the transport is full, and keeps the rest."""
+        for start in range(0, len(data), SLICE_BYTES):
+            if self._client.stalled_since is not None:
+                self._keep(data[start:])
+                return
+            self._client.write(self._framed(data[start : start + SLICE_BYTES]))
 
     def _end(self, last: bytes) -> None:
         self._ended = True
+        framed = self._framed(last) if last else b""
         if self._chunked:
-            last = _chunk(last) + _LAST_CHUNK if last else _LAST_CHUNK
-        if last:
-            self._send(last)
+            framed += _LAST_CHUNK
+        if framed:
+            self._client.write(framed)
 
-    def _send(self, framed: bytes) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return  # the handler is being cancelled
-        transport.write(framed)
-        unread = transport.get_write_buffer_size()
-        if unread > HIGH_WATER_BYTES:
-            self._stalled_since, self._unread = self._loop.time(), unread
-            self._wake.set()
-
-    def _write_slices(self, data: bytes) -> None:
-        for at in range(0, len(data), SLICE_BYTES):
-            if self._stalled_since is not None:
-                self._keep(data[at:])
-                return
-            piece = data[at : at + SLICE_BYTES]
-            self._send(_chunk(piece) if self._chunked else piece)
+    def _framed(self, data: bytes) -> bytes:
+        return _chunk(data) if self._chunked else data
 
     def _keep(self, data: bytes) -> None:
-        self._backlog.append(data)
-        self._backlog_bytes += len(data)
-        if self._backlog_bytes > self._config.max_buffered_bytes:
+        self._backlog.add(data)
+        if self._backlog.size > self._config.max_buffered_bytes:
             self._give_up()
 
     def _schedule_check(self) -> None:
+        config = self._config
         now = self._loop.time()
-        step = now + min(self._config.ping_interval_s, self._config.slow_reader_timeout_s / _CHECKS)
-        due = self._last + self._config.ping_interval_s
-        self._timer = self._loop.call_at(min(step, due) if due > now else step, self._check)
+        next_check = now + min(config.ping_interval_s, config.slow_reader_timeout_s / _CHECKS)
+        ping_at = self._last + config.ping_interval_s
+        if ping_at > now:
+            next_check = min(next_check, ping_at)
+        self._timer = self._loop.call_at(next_check, self._check)
 
     def _check(self) -> None:
         now = self._loop.time()
-        if self._stalled_since is not None:
-            unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-            if unread < self._unread:
-                self._stalled_since = now
-            self._unread = unread
-            if now - self._stalled_since >= self._config.slow_reader_timeout_s:
+        if self._client.stalled_since is not None:
+            if self._client.idle_s(now) >= self._config.slow_reader_timeout_s:
                 self._give_up()
                 return
         elif now - self._last >= self._config.ping_interval_s:
@@ -242,13 +289,13 @@ class SseWriter:
         self._schedule_check()
 
     def _give_up(self) -> None:
+        """Disconnects a client that does not read."""
         self._is_abandoned = True
-        self._backlog.clear()
+        self._backlog.take()
         self.closed = True
-        self._wake.set()
+        self._client.wake.set()
         self._on_slow()
-        if self._transport is not None:
-            self._transport.abort()
+        self._client.abort()
 
 
 def _chunk(data: bytes) -> bytes:

@@ -19,7 +19,8 @@ class Tls:
         self._cert_file = cert_file
         self._key_file = key_file
         self._client_ca_file = client_ca_file
-        self.context = self._current = self._make()
+        self.context = self._make()
+        self._current = self.context
         self.context.sni_callback = self._choose
 
     @classmethod
@@ -32,7 +33,8 @@ class Tls:
     @property
     def files(self) -> list[str]:
         """The files to watch."""
-        return [path for path in (self._cert_file, self._key_file, self._client_ca_file) if path]
+        paths = (self._cert_file, self._key_file, self._client_ca_file)
+        return [path for path in paths if path]
 
     def reload(self) -> None:
         """Reads the files again; open connections keep their certificates.
@@ -46,9 +48,7 @@ class Tls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
         for path in self.files:
-            Path(path).open(
-                "rb"
-            ).close()  # raises the error with the file's name, which OpenSSL's lacks
+            _check_readable(path)
         try:
             # Without this, OpenSSL would prompt for a password on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password=lambda: "")
@@ -58,9 +58,8 @@ class Tls:
                 # all other paths.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except ssl.SSLError as error:
-            raise ValueError(
-                tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)
-            ) from error
+            problem = tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)
+            raise ValueError(problem) from error
         return context
 
     def _choose(
@@ -68,3 +67,8 @@ class Tls:
     ) -> None:
         # OpenSSL calls this for every handshake, with or without a server name.
         connection.context = self._current
+
+
+def _check_readable(path: str) -> None:
+    """Raises OSError with the file's name, which OpenSSL's error lacks."""
+    Path(path).open("rb").close()
