@@ -44,12 +44,10 @@ class InlineImage(Media, frozen=True, kw_only=True, tag="media"):
 
 def without_images(conversation: Conversation) -> Conversation:
     """Returns the conversation for a model without vision."""
+    return replace_media(conversation, Media, _note)
 
-    def note(item: Media) -> Media:
-        return (
-            item.note()
-            if isinstance(item, InlineImage)
-            else replace(item, hash="", width=0, height=0)
-        )
 
-    return replace_media(conversation, Media, lambda item: [note(item)])
+def _note(item: Media) -> list[Media]:
+    if isinstance(item, InlineImage):
+        return [item.note()]
+    return [replace(item, hash="", width=0, height=0)]

@@ -38,10 +38,10 @@ class PublicResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        if not all(is_public(address["host"]) for address in found):
+        addresses = await self._resolver.resolve(host, port, family)
+        if not all(is_public(address["host"]) for address in addresses):
             raise OSError(f"{host} has a private address")
-        return found
+        return addresses
 
     @override
     async def close(self) -> None:
@@ -81,9 +81,7 @@ class ImageFetcher:
             return False
         if parts.scheme != "https" or len(url) > MAX_URL_CHARS or not is_public(host):
             return False
-        return any(
-            host == name or (name[:2] == "*." and host.endswith(name[1:])) for name in self._hosts
-        )
+        return any(_matches(host, name) for name in self._hosts)
 
     async def fetch(self, url: str) -> bytes | None:
         """Returns the data; None if it cannot be fetched within the limits."""
@@ -100,17 +98,8 @@ class ImageFetcher:
         return self._images.get(url)
 
     async def _get(self, url: str) -> bytes:
-        if self._client is None:
-            headers = {"accept": "image/*", "accept-encoding": "identity"}
-            self._client = aiohttp.ClientSession(
-                connector=self._connector(),
-                headers=headers,
-                auto_decompress=False,
-                # a cookie for one tenant's URL must not open another's
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
         data = bytearray()
-        async with self._client.get(url, allow_redirects=False) as response:
+        async with self._session().get(url, allow_redirects=False) as response:
             if response.status != _OK:
                 raise ValueError(f"status {response.status}")
             async for piece in response.content.iter_any():
@@ -119,8 +108,26 @@ class ImageFetcher:
                     raise ValueError(f"more than {MAX_BYTES} bytes")
         return bytes(data)
 
+    def _session(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=self._connector(),
+                headers={"accept": "image/*", "accept-encoding": "identity"},
+                auto_decompress=False,
+                # a cookie for one tenant's URL must not open another's
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._client
+
     async def context(self, _app: object) -> AsyncIterator[None]:
         """Closes the connections when the application ends. For `Application.cleanup_ctx`."""
         yield
         if self._client is not None:
             await self._client.close()
+
+
+def _matches(host: str, name: str) -> bool:
+    """Returns whether a host is one of those that a name of the list stands for."""
+    if name.startswith("*."):
+        return host.endswith(name[1:]) or host == name
+    return host == name

@@ -31,7 +31,9 @@ Put: TypeAlias = Callable[[str, bytes], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class _Known:
+class _Examined:
+    """An image that was decoded."""
+
     hash: str
     facts: ImageFacts
     fresh_until: float = 0.0
@@ -47,7 +49,7 @@ class ImageReader:
         self._max = config.max_images
         self._fresh_s = config.image_ttl_s / 2
         self._put = put
-        self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
+        self._examined: LRUCache[tuple[str | None, bytes], _Examined] = LRUCache(CACHED)
         self._decoder = ThreadPoolExecutor(1, "image")
         """Decodes one image at a time, also if clients hang up: it takes up to 550 MB and a second,
         and token streams need the CPUs."""
@@ -76,16 +78,12 @@ class ImageReader:
         """
         vision = vision and self._put is not None
         if vision:
-            linked = [item.url or "" for item in media if self._is_fetched(item)]
-            if (
-                count := len(linked) + sum(isinstance(item, InlineImage) for item in media)
-            ) > self._max:
-                raise Invalid(
-                    f"Too much media: 0 document pages + {count} images > {self._max}",
-                    param="messages",
-                )
-            if linked:
-                conversation = await self._fetch(conversation, linked)
+            urls = [item.url or "" for item in media if self._is_fetched(item)]
+            inline = [item for item in media if isinstance(item, InlineImage)]
+            self._check_number(len(urls) + len(inline))
+            if urls:
+                conversation = await self._fetch(conversation, urls)
+
         items = [item for item in media_of(conversation) if isinstance(item, InlineImage)]
         if not items:
             return conversation, None
@@ -93,73 +91,88 @@ class ImageReader:
         if not vision:
             images.release()
         for item in items:
-            if item.source.data:  # not yet read for an earlier turn of the same request
-                try:
-                    await self._read(item, tenant, store)
-                except Invalid:
-                    if item.url is None:  # another image at the URL must not end a session
-                        raise
-        return replace_media(
-            conversation, InlineImage, lambda item: [item.read()]
-        ), images if vision else None
+            await self._read(item, tenant, store)
+        conversation = replace_media(conversation, InlineImage, lambda item: [item.read()])
+        return conversation, images if vision else None
 
     async def store(self, source: ImageSource) -> None:
         """Stores an image that was read. Raises as `Bucket.put`."""
         if self._put is not None and source.image is not None and source.data:
             await self._put(source.image.hash, await asyncio.to_thread(_decode, source.data))
 
+    def _check_number(self, count: int) -> None:
+        if count > self._max:
+            raise Invalid(
+                f"Too much media: 0 document pages + {count} images > {self._max}",
+                param="messages",
+            )
+
     def _is_fetched(self, item: Media) -> bool:
-        return (
-            item.kind == "image"
-            and not item.hash
-            and item.url is not None
-            and self._fetcher.allows(item.url)
-        )
+        if item.kind != "image" or item.hash or item.url is None:
+            return False
+        return self._fetcher.allows(item.url)
 
     async def _fetch(self, conversation: Conversation, urls: Iterable[str]) -> Conversation:
         """Returns the conversation with the images that could be fetched."""
         unique = list(dict.fromkeys(urls))
-        found = zip(unique, await asyncio.gather(*map(self._fetcher.fetch, unique)), strict=True)
-        data = {url: base64.b64encode(image) for url, image in found if image is not None}
+        images = await asyncio.gather(*map(self._fetcher.fetch, unique))
+        data = {
+            url: base64.b64encode(image)
+            for url, image in zip(unique, images, strict=True)
+            if image is not None
+        }
 
-        def fetched(item: Media) -> Media:
+        def fetched(item: Media) -> list[Media]:
             if item.url not in data or not self._is_fetched(item):
-                return item
-            return InlineImage("image", url=item.url, source=ImageSource(data[item.url], Invalid))
+                return [item]
+            source = ImageSource(data[item.url], Invalid)
+            return [InlineImage("image", url=item.url, source=source)]
 
-        return replace_media(conversation, Media, lambda item: [fetched(item)])
+        return replace_media(conversation, Media, fetched)
 
     async def _read(self, item: InlineImage, tenant: str | None, store: bool) -> None:
-        source, loop = item.source, asyncio.get_running_loop()
-        known = await self._examine(source, tenant)
-        facts = known.facts
+        """Reads an image, unless it was read for an earlier turn of the same request. One at a URL
+        may be unreadable: another image there must not end a session."""
+        if not item.source.data:
+            return
+        try:
+            await self._read_source(item, tenant, store)
+        except Invalid:
+            if item.url is None:
+                raise
+
+    async def _read_source(self, item: InlineImage, tenant: str | None, store: bool) -> None:
+        source = item.source
+        examined = await self._examine(source, tenant)
+        facts = examined.facts
         if source.strict and facts.media_type != item.media_type:
-            specified = f"The image was specified using the {item.media_type} media type"
             raise source.refuse(
-                f"{specified}, but the image appears to be a {facts.media_type} image"
+                f"The image was specified using the {item.media_type} media type, "
+                f"but the image appears to be a {facts.media_type} image"
             )
         source.image = replace(
             item.note(),
             media_type=facts.media_type,
-            hash=known.hash,
+            hash=examined.hash,
             width=facts.width,
             height=facts.height,
         )
-        if store and known.fresh_until <= loop.time():
+        loop = asyncio.get_running_loop()
+        if store and examined.fresh_until <= loop.time():
             await self.store(source)
-            known.fresh_until = loop.time() + self._fresh_s
+            examined.fresh_until = loop.time() + self._fresh_s
 
-    async def _examine(self, source: ImageSource, tenant: str | None) -> _Known:
+    async def _examine(self, source: ImageSource, tenant: str | None) -> _Examined:
+        """Decodes an image, unless the same data was decoded for the same tenant."""
         key = tenant, await data_key(source.data)
-        known = self._known.get(key)
-        if known is None:
+        if key not in self._examined:
             async with self._turn:
-                if (known := self._known.get(key)) is None:
+                if key not in self._examined:
                     loop = asyncio.get_running_loop()
-                    known = self._known[key] = await loop.run_in_executor(
+                    self._examined[key] = await loop.run_in_executor(
                         self._decoder, _examine, source, tenant
                     )
-        return known
+        return self._examined[key]
 
 
 class RequestImages:
@@ -186,9 +199,9 @@ def _decode(data: str | bytes) -> bytes:
     return binascii.a2b_base64(data, strict_mode=True)
 
 
-def _examine(source: ImageSource, tenant: str | None) -> _Known:
+def _examine(source: ImageSource, tenant: str | None) -> _Examined:
     try:
         data = _decode(source.data)
-        return _Known(image_hash(data, tenant), read_facts(data))
+        return _Examined(image_hash(data, tenant), read_facts(data))
     except ValueError as error:  # UnreadableImage, or not base64
         raise source.refuse(str(error)) from None

@@ -56,12 +56,15 @@ def _read(data: bytes, max_pages: int, max_chars: int, max_images: int) -> dict[
     size = 0
     with pypdfium2.PdfDocument(data) as document:
         count = len(document)
-        for number in range(1, min(count, max_pages) + 1):
-            text = _page_text(document, number - 1)[: max_chars - size]
+        for index in range(min(count, max_pages)):
+            text = _page_text(document, index)[: max_chars - size]
             size += len(text)
-            pages.append(f"[page {number}]\n{text}" if text else f"[page {number}: no text]")
-            if number <= max_images:
-                images.append(_page_image(document, number - 1))
+            if text:
+                pages.append(f"[page {index + 1}]\n{text}")
+            else:
+                pages.append(f"[page {index + 1}: no text]")
+            if index < max_images:
+                images.append(_page_image(document, index))
             if size == max_chars:
                 break
     if not size and not any(images):
@@ -70,7 +73,11 @@ def _read(data: bytes, max_pages: int, max_chars: int, max_images: int) -> dict[
         pages.append(f"[cut here, on page {len(pages)} of {count}]")
     elif len(pages) < count:
         pages.append(f"[pages {len(pages) + 1} to {count} are left out]")
-    return {"pages": [*zip(pages, images, strict=False)], "text": "\n\n".join(pages[len(images) :])}
+    pages_without_image = pages[len(images) :]
+    return {
+        "pages": [*zip(pages, images, strict=False)],
+        "text": "\n\n".join(pages_without_image),
+    }
 
 
 def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:

@@ -69,26 +69,31 @@ class PdfReader:
 
         The first documents get the images, so that the prompt's prefix stays: up to `PAGE_IMAGES`.
         """
-        left = PAGE_IMAGES if vision else 0
+        images_left = PAGE_IMAGES if vision else 0
         for item in media_of(conversation):
             if isinstance(item, PdfDocument):
-                await self._read(item.source, min(self._page_images, left))
-                left -= len(item.source.content.pages) if item.source.content is not None else 0
+                content = await self._read(item.source, min(self._page_images, images_left))
+                images_left -= len(content.pages)
         return replace_media(conversation, PdfDocument, _parts)
 
-    async def _read(self, source: PdfSource, images: int) -> None:
+    async def _read(self, source: PdfSource, images: int) -> PdfContent:
         if source.content is None:
-            data = source.data
-            key = await data_key(data), images
-            content = self._contents.get(key)
-            if content is None:
-                async with self._slots:
-                    content = self._contents.get(key) or await self._run(data, images)
-                    if images and content.problem:
-                        content = await self._run(data, 0)
-                with suppress(ValueError):  # larger than everything that is kept
-                    self._contents[key] = content
-            source.content, source.data = content, ""
+            source.content = await self._content(source.data, images)
+            source.data = ""
+        return source.content
+
+    async def _content(self, data: str, images: int) -> PdfContent:
+        key = await data_key(data), images
+        content = self._contents.get(key)
+        if content is not None:
+            return content
+        async with self._slots:
+            content = self._contents.get(key) or await self._run(data, images)
+            if images and content.problem:
+                content = await self._run(data, 0)
+        with suppress(ValueError):  # larger than everything that is kept
+            self._contents[key] = content
+        return content
 
     async def _run(self, data: str, images: int) -> PdfContent:
         process = await asyncio.create_subprocess_exec(
@@ -123,9 +128,14 @@ class PdfReader:
 def _parts(document: PdfDocument) -> list[Text | Media]:
     content = document.source.content or _OVER_LIMIT
     if content.problem:
-        kind, size = document.kind, document.size_bytes
         return [
-            Media(kind, document.media_type, size, title=document.title, problem=content.problem)
+            Media(
+                document.kind,
+                document.media_type,
+                document.size_bytes,
+                title=document.title,
+                problem=content.problem,
+            )
         ]
     parts: list[Text | Media] = []
     before = document.source.head
@@ -149,9 +159,13 @@ def _size(content: PdfContent) -> int:
 
 async def data_key(data: str | bytes) -> bytes:
     """Returns a hash of a document's or an image's base64."""
-    return await asyncio.to_thread(_hash, data) if len(data) > THREAD_FROM_BYTES else _hash(data)
+    if len(data) > THREAD_FROM_BYTES:
+        return await asyncio.to_thread(_hash, data)
+    return _hash(data)
 
 
 def _hash(data: str | bytes) -> bytes:
     # A cryptographic hash: a collision would show one tenant's document to another.
-    return hashlib.sha256(data.encode() if isinstance(data, str) else data).digest()
+    if isinstance(data, str):
+        data = data.encode()
+    return hashlib.sha256(data).digest()
