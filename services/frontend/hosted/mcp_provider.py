@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import TextContent
+from mcp.types import CallToolResult, TextContent
 from typing_extensions import override
 
 from schemas.conversation import HostedTool
@@ -38,37 +38,49 @@ class McpProvider(Provider):
 
     @override
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
-        key = None if self._key_file is None else read_secret(self._key_file)
-        headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        arguments = {"query" if tool.kind == "web_search" else "url": argument}
-        try:
-            async with (
-                httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as http,
-                Client(streamable_http_client(self._url, http_client=http)) as client,
-            ):
-                result = await client.call_tool(self._tools[tool.kind], arguments)
-        except* (MCPError, httpx2.HTTPError) as group:
-            raise ProviderError("unavailable", "; ".join(map(str, leaves(group)))) from group
+        result = await self._call(tool, argument)
         texts = [part.text for part in result.content if isinstance(part, TextContent)]
         if result.is_error:
             code = "url_not_accessible" if tool.kind == "web_fetch" else "unavailable"
             raise ProviderError(code, "\n".join(texts)[:1000])
         if tool.kind == "web_fetch":
             return [WebSource(argument, title_of(texts), "\n".join(texts))]
-        sources = sources_in(result.structured_content) or [
-            source for text in texts for source in sources_in(decode_json(text))
-        ]
-        if sources or not texts:
-            return sources
-        if tool.allowed_domains or tool.blocked_domains:
-            raise ProviderError(
-                "unavailable", "its results are plain text, which cannot be limited to domains"
-            )
-        return sources_of_text("\n".join(texts))
+        return _search_results(tool, result.structured_content, texts)
+
+    async def _call(self, tool: HostedTool, argument: str) -> CallToolResult:
+        """Calls the server's tool in a session of its own. Raises ProviderError."""
+        headers = {}
+        if self._key_file is not None:
+            headers["authorization"] = f"Bearer {read_secret(self._key_file)}"
+        arguments = {"query" if tool.kind == "web_search" else "url": argument}
+        try:
+            async with (
+                httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as http,
+                Client(streamable_http_client(self._url, http_client=http)) as client,
+            ):
+                return await client.call_tool(self._tools[tool.kind], arguments)
+        except* (MCPError, httpx2.HTTPError) as group:
+            raise ProviderError("unavailable", "; ".join(map(str, leaves(group)))) from group
 
     @override
     async def close(self) -> None:
         """Does nothing: every call closes its own connection."""
+
+
+def _search_results(tool: HostedTool, structured: Any, texts: list[str]) -> list[WebSource]:
+    """Returns the results of a search: of its structured answer, or of JSON in its texts, or of
+    plain text."""
+    sources = sources_in(structured)
+    if not sources:
+        for text in texts:
+            sources += sources_in(decode_json(text))
+    if sources or not texts:
+        return sources
+    if tool.allowed_domains or tool.blocked_domains:
+        raise ProviderError(
+            "unavailable", "its results are plain text, which cannot be limited to domains"
+        )
+    return sources_of_text("\n".join(texts))
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -91,36 +103,41 @@ def decode_json(text: str) -> Any:
 def sources_in(value: Any) -> list[WebSource]:
     """Returns the results in a JSON value: a list of objects with URLs, an object with such a list
     as a member, or one object with a URL."""
+    if _has_url(value):
+        return [_source(value)]
     if isinstance(value, dict):
-        if isinstance(value.get("url"), str):
-            return [_source(value)]
         value = next((inner for inner in value.values() if isinstance(inner, list)), [])
     if not isinstance(value, list):
         return []
-    return [
-        _source(item)
-        for item in value
-        if isinstance(item, dict) and isinstance(item.get("url"), str)
-    ]
+    return [_source(item) for item in value if _has_url(item)]
+
+
+def _has_url(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("url"), str)
 
 
 def sources_of_text(text: str) -> list[WebSource]:
     """Returns plain text as the first result. Further results name the other links in it."""
     links = list(dict.fromkeys(_URL.findall(text)))[:_MAX_LINKS] or [""]
-    return [
-        WebSource(links[0], title_of([text]), text),
-        *(WebSource(link, link) for link in links[1:]),
-    ]
+    first = WebSource(links[0], title_of([text]), text)
+    return [first, *(WebSource(link, link) for link in links[1:])]
 
 
 def title_of(texts: list[str]) -> str:
     """Returns the first line that is not blank, shortened."""
-    lines = (line.strip(" #\t") for text in texts for line in text.splitlines())
+    lines = [line.strip(" #\t") for line in "\n".join(texts).splitlines()]
     return next((line[:_MAX_TITLE] for line in lines if line), "")
 
 
 def _source(item: dict[str, Any]) -> WebSource:
-    def first(names: tuple[str, ...]) -> str:
-        return next((item[name] for name in names if isinstance(item.get(name), str)), "")
+    return WebSource(
+        item["url"],
+        _first_text(item, ("title", "name")),
+        _first_text(item, _TEXTS),
+        _first_text(item, _AGES) or None,
+    )
 
-    return WebSource(item["url"], first(("title", "name")), first(_TEXTS), first(_AGES) or None)
+
+def _first_text(item: dict[str, Any], names: tuple[str, ...]) -> str:
+    """Returns the first of these members that is text; "" if none is."""
+    return next((item[name] for name in names if isinstance(item.get(name), str)), "")

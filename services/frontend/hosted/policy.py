@@ -51,41 +51,46 @@ def permitted_sources(
     """Returns the sources that the client's lists of domains allow, with at most `max_chars`
     characters in all."""
     kept: list[WebSource] = []
-    left = max_chars if tool.max_chars is None else min(max_chars, tool.max_chars)
+    chars_left = max_chars
+    if tool.max_chars is not None:
+        chars_left = min(max_chars, tool.max_chars)
     for page in sources:
         if not is_permitted(tool, page.url):
             continue
-        source = replace(page, url=page.url[:MAX_URL_CHARS], title=page.title[:MAX_QUERY_CHARS])
-        left -= len(source.url) + len(source.title)
-        if left < 0:
+        url = page.url[:MAX_URL_CHARS]
+        title = page.title[:MAX_QUERY_CHARS]
+        chars_left -= len(url) + len(title)
+        if chars_left < 0:
             break
-        kept.append(replace(source, text=source.text[:left]))
-        left -= len(kept[-1].text)
+        text = page.text[:chars_left]
+        chars_left -= len(text)
+        kept.append(replace(page, url=url, title=title, text=text))
     return kept
 
 
 def _is_in(url: str, domains: Sequence[str]) -> bool:
-    host, path = _host(url) or "", urlsplit(url).path or "/"
-    for entry in domains:
-        domain, slash, rest = (
-            entry.lower().removeprefix("https://").removeprefix("http://").partition("/")
-        )
-        inside = host == domain or host.endswith("." + domain)
-        if inside and (not slash or path.lower().startswith("/" + rest)):
-            return True
-    return False
+    host = _host(url) or ""
+    path = urlsplit(url).path.lower() or "/"
+    return any(_covers(entry.lower(), host, path) for entry in domains)
+
+
+def _covers(entry: str, host: str, path: str) -> bool:
+    place = entry.removeprefix("https://").removeprefix("http://")
+    domain, slash, rest = place.partition("/")
+    if host != domain and not host.endswith("." + domain):
+        return False
+    return not slash or path.startswith("/" + rest)
 
 
 def _host(url: str) -> str | None:
     try:
         parts = urlsplit(url)
-        return (
-            parts.hostname.rstrip(".")
-            if parts.scheme in ("http", "https") and parts.hostname
-            else None
-        )
+        host = parts.hostname
     except ValueError:
         return None
+    if parts.scheme not in ("http", "https") or not host:
+        return None
+    return host.rstrip(".")
 
 
 def _texts(conversation: Conversation) -> Iterator[str]:

@@ -39,6 +39,22 @@ class HttpProvider(Provider):
 
     @override
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
+        status, body = await self._post(tool, argument)
+        answer = _decode_answer(body, status)
+        if answer.error is None and status == _OK and answer.results is not None:
+            return answer.results
+        code = answer.error
+        if code not in ERRORS:
+            code = _error_code(tool, status)
+        raise ProviderError(code, f"status {status}")
+
+    @override
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _post(self, tool: HostedTool, argument: str) -> tuple[int, bytes]:
+        """Returns the status and the body of an answer. Raises ProviderError."""
         if self._client is None:
             self._client = aiohttp.ClientSession()
         headers = {"content-type": "application/json"}
@@ -49,28 +65,9 @@ class HttpProvider(Provider):
             async with self._client.post(
                 self._url, data=data, headers=headers, allow_redirects=False
             ) as response:
-                body = await self._read(response)
-                status = response.status
+                return response.status, await self._read(response)
         except aiohttp.ClientError as error:
             raise ProviderError("unavailable", f"{type(error).__name__}: {error}") from error
-        try:
-            answer = _answer.decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
-            if status == _OK:
-                raise ProviderError(
-                    "unavailable", f"not an answer of the contract: {error}"
-                ) from error
-            answer = _Answer()
-        if answer.error is None and status == _OK and answer.results is not None:
-            return answer.results
-        codes = _BY_STATUS if tool.kind == "web_fetch" else {}
-        code = "too_many_requests" if status == _TOO_MANY else codes.get(status, "unavailable")
-        raise ProviderError(answer.error if answer.error in ERRORS else code, f"status {status}")
-
-    @override
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()
@@ -81,9 +78,28 @@ class HttpProvider(Provider):
         return bytes(body)
 
 
+def _decode_answer(body: bytes, status: int) -> _Answer:
+    """Returns an answer of the contract; an empty one for an error in another form."""
+    try:
+        return _answer.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        if status == _OK:
+            raise ProviderError("unavailable", f"not an answer of the contract: {error}") from error
+        return _Answer()
+
+
+def _error_code(tool: HostedTool, status: int) -> str:
+    if status == _TOO_MANY:
+        return "too_many_requests"
+    if tool.kind == "web_fetch":
+        return _BY_STATUS.get(status, "unavailable")
+    return "unavailable"
+
+
 def provider_of(config: FrontendConfig) -> Provider:
     """Makes the configured provider. Raises ValueError if its package is missing."""
-    url, key_file = config.web_provider or "", config.web_provider_key_file
+    url = config.web_provider or ""
+    key_file = config.web_provider_key_file
     if config.web_provider_protocol == "http":
         return HttpProvider(url, key_file, MAX_ANSWER_BYTES)
     try:
@@ -92,17 +108,14 @@ def provider_of(config: FrontendConfig) -> Provider:
         raise ValueError(
             f"web_provider_protocol mcp needs the packages of turnwire[mcp]: {error}"
         ) from error
-    return McpProvider(
-        url, key_file, {"web_search": config.web_search_tool, "web_fetch": config.web_fetch_tool}
-    )
+    tools = {"web_search": config.web_search_tool, "web_fetch": config.web_fetch_tool}
+    return McpProvider(url, key_file, tools)
 
 
 def call_members(tool: HostedTool, argument: str) -> dict[str, Any]:
     """Returns a call in the contract's form."""
-    members: dict[str, Any] = {
-        "tool": tool.kind,
-        "query" if tool.kind == "web_search" else "url": argument,
-    }
+    argument_name = "query" if tool.kind == "web_search" else "url"
+    members: dict[str, Any] = {"tool": tool.kind, argument_name: argument}
     if tool.allowed_domains:
         members["allowed_domains"] = tool.allowed_domains
     if tool.blocked_domains:

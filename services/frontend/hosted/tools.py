@@ -8,15 +8,14 @@ their prefix.
 import base64
 import binascii
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from schemas.conversation import Call, HostedTool, Message, Result, Text, ToolSpec
-from schemas.events import HostedResult
+from schemas.conversation import Call, HostedTool, Message, Part, Result, Text, ToolSpec
+from schemas.events import HostedResult, WebSource
 
 _PACKED = "turnwire.1."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -46,8 +45,9 @@ def hosted_spec(hosted: HostedTool, name: str = "") -> ToolSpec:
 
 def hosted_argument(kind: str, arguments: str) -> str:
     """Returns the query or URL of a call; "" if the arguments are invalid."""
+    _, argument, _ = _FUNCTIONS[kind]
     try:
-        value = msgspec.json.decode(arguments, type=dict[str, Any]).get(_FUNCTIONS[kind][1])
+        value = msgspec.json.decode(arguments, type=dict[str, Any]).get(argument)
     except (msgspec.DecodeError, RecursionError):
         return ""
     return value.strip() if isinstance(value, str) else ""
@@ -56,70 +56,96 @@ def hosted_argument(kind: str, arguments: str) -> str:
 def result_part(result: HostedResult) -> Result:
     """Returns a result as the model reads it."""
     if result.error is not None:
-        return Result(
-            result.call_id, [Text(f"Error: {result.error}")], is_error=True, name=result.name
-        )
-    pages = []
-    for number, source in enumerate(result.sources, 1):
-        url = f"{source.url} ({source.age})" if source.age else source.url
-        pages.append(
-            "\n".join(line for line in (f"[{number}] {source.title}", url, source.text) if line)
-        )
-    return Result(result.call_id, [Text("\n\n".join(pages) or "No results.")], name=result.name)
+        text = f"Error: {result.error}"
+        return Result(result.call_id, [Text(text)], is_error=True, name=result.name)
+    pages = [_page(number, source) for number, source in enumerate(result.sources, 1)]
+    text = "\n\n".join(pages) or "No results."
+    return Result(result.call_id, [Text(text)], name=result.name)
 
 
-def add_results(
-    messages: Sequence[Message], results: Iterable[Result], ends: Iterable[int] | None = None
-) -> list[Message]:
+def _page(number: int, source: WebSource) -> str:
+    url = source.url
+    if source.age:
+        url += f" ({source.age})"
+    lines = (f"[{number}] {source.title}", url, source.text)
+    return "\n".join(line for line in lines if line)
+
+
+def add_results(messages: Sequence[Message], results: Iterable[Result]) -> list[Message]:
     """Returns the messages with further results: after the last message with their calls, in the
-    order of the calls.
+    order of the calls."""
+    return insert_results(messages, [(result, len(messages)) for result in results])
 
-    `ends`: for each result, the number of messages that came before it; None: all.
+
+def insert_results(
+    messages: Sequence[Message], arrivals: Iterable[tuple[Result, int]]
+) -> list[Message]:
+    """Returns the messages as if each result had been added when it came (`add_results`).
+
+    `arrivals`: each result with the number of messages that came before it.
     """
-    places: dict[str, list[int]] = {}
-    for at, message in enumerate(messages):
-        for part in message.parts:
-            if isinstance(part, Call):
-                places.setdefault(part.call_id, []).append(at)
-    added: dict[int, tuple[int, list[Result]]] = {}
-    for result, end in zip(results, repeat(len(messages)) if ends is None else ends, strict=False):
-        found = places.get(result.call_id, [])
-        if before := bisect_left(found, end):
-            added.setdefault(found[before - 1], (end, []))[1].append(result)
+    added = _by_message(messages, arrivals)
     out: list[Message] = []
-    answered: Message | None = None
-    for at, message in enumerate(messages):
-        if message is not answered:
-            out.append(message)
-        if at not in added:
+    merged: Message | None = None
+    for index, message in enumerate(messages):
+        if message is merged:
             continue
-        end, answers = added[at]
-        if at + 1 < end and messages[at + 1].role == "tool":
-            answered = messages[at + 1]
-            answers = [*(part for part in answered.parts if isinstance(part, Result)), *answers]
-        calls = [part.call_id for part in message.parts if isinstance(part, Call)]
-        order = {call_id: index for index, call_id in enumerate(calls)}
-        answers.sort(key=lambda answer: order.get(answer.call_id, len(order)))
-        out.append(Message("tool", [*answers]))
+        out.append(message)
+        if index not in added:
+            continue
+        results = [result for result, _ in added[index]]
+        first_end = added[index][0][1]
+        if index + 1 < first_end and messages[index + 1].role == "tool":
+            merged = messages[index + 1]
+            results = [part for part in merged.parts if isinstance(part, Result)] + results
+        out.append(Message("tool", _in_order_of_calls(results, message)))
     return out
+
+
+def _by_message(
+    messages: Sequence[Message], arrivals: Iterable[tuple[Result, int]]
+) -> dict[int, list[tuple[Result, int]]]:
+    """Returns the results by the index of the last message with their call that came before them.
+    One without a call is left out."""
+    places: dict[str, list[int]] = {}
+    for index, message in enumerate(messages):
+        for call in _calls_of(message):
+            places.setdefault(call.call_id, []).append(index)
+    added: dict[int, list[tuple[Result, int]]] = {}
+    for result, end in arrivals:
+        before = [index for index in places.get(result.call_id, []) if index < end]
+        if before:
+            added.setdefault(before[-1], []).append((result, end))
+    return added
+
+
+def _in_order_of_calls(results: list[Result], message: Message) -> list[Part]:
+    order = {call.call_id: index for index, call in enumerate(_calls_of(message))}
+    return [*sorted(results, key=lambda result: order.get(result.call_id, len(order)))]
+
+
+def _calls_of(message: Message) -> list[Call]:
+    return [part for part in message.parts if isinstance(part, Call)]
 
 
 def missing_tools(kinds: Iterable[str]) -> list[Text]:
     """Returns the instruction that makes the model report that it lacks these tools; empty if there
     are none."""
-    names = ", ".join(dict.fromkeys(_UNSAFE.sub("", kind)[:64] for kind in [*kinds][:_MAX_NAMED]))
+    first_kinds = islice(kinds, _MAX_NAMED)
+    names = ", ".join(dict.fromkeys(_UNSAFE.sub("", kind)[:64] for kind in first_kinds))
     if not names:
         return []
     return [
         Text(
-            f"Tools that were requested but are not available on this server: {names}. Where the user's request needs "
-            "one of them, answer that it is not available; do not make up its results."
+            f"Tools that were requested but are not available on this server: {names}. Where the "
+            "user's request needs one of them, answer that it is not available; do not make up its "
+            "results."
         )
     ]
 
 
 def pack(data: bytes) -> str:
-    """Returns data as opaque text, which clients send back. It is neither secret nor authenticated."""
+    """Returns data as opaque text, which clients send back: neither secret nor authenticated."""
     return _PACKED + base64.urlsafe_b64encode(data).decode()
 
 

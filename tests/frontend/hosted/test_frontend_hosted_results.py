@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Message, Result, Text
-from services.frontend.hosted.tools import add_results
+from services.frontend.hosted.tools import insert_results
 
 ids = st.sampled_from("abcd")
 messages = st.builds(
@@ -51,4 +51,4 @@ def test_results_are_placed_as_if_each_were_added_when_it_comes(
         else:
             expected = one_by_one(expected, arrival)
             added.append((arrival, len(read)))
-    assert add_results(read, [result for result, _ in added], [end for _, end in added]) == expected
+    assert insert_results(read, added) == expected

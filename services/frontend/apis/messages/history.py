@@ -16,7 +16,7 @@ from services.frontend.apis.messages.content import hosted_text, plain_parts, ra
 from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
-from services.frontend.hosted.tools import add_results, result_part
+from services.frontend.hosted.tools import insert_results, result_part
 
 _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
@@ -47,8 +47,7 @@ class MessageReader(CallHistory):
             else:
                 self._assistant(blocks, f"messages.{index}")
         if self._hosted:
-            results, ends = zip(*self._hosted, strict=True)
-            self.messages = add_results(self.messages, results, ends)
+            self.messages = insert_results(self.messages, self._hosted)
 
     def _system(self, message: wire.Message, path: str, *, cleared: bool) -> None:
         if message.output_config is not None and message.output_config.effort is not None:
