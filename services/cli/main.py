@@ -17,7 +17,7 @@ try:
     from services.cli.registry import Command, load_command, summaries
     from services.cli.signals import time_limit
     from services.runtime.config import STAGES
-    from services.runtime.config.command_line import INTERRUPTED, run_command
+    from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED, USAGE, run_command
     from services.runtime.config.masking import mask_passwords
     from services.runtime.config.names import nearest
 except KeyboardInterrupt:  # the imports take most of the time of a short command
@@ -26,38 +26,51 @@ except KeyboardInterrupt:  # the imports take most of the time of a short comman
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns its exit status."""
-    name, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
+    if argv is None:
+        argv = sys.argv[1:]
+    name, *arguments = argv or [""]
     try:
-        if name in ("", "-h", "--help", "help"):
-            print(usage(), file=sys.stdout if name else sys.stderr)
-            return 0 if name else 2
+        if name == "":
+            print(usage(), file=sys.stderr)
+            return USAGE
+        if name in ("-h", "--help", "help"):
+            print(usage())
+            return CLEAN
         if name in ("--version", "version"):
             print(__version__)
-            return 0
-        with time_limit():
-            command = load_command(name)
-            if command is None:
-                print(
-                    f"turnwire: no command {name}{nearest(name, summaries())}\n\n{usage()}",
-                    file=sys.stderr,
-                )
-                return 2
-            if not command.passes_arguments:
-                prog = f"turnwire {name}"
-                without, essential = command.without, command.essential
-                function, configs = command.function, command.settings
-                return run_command(
-                    function, prog, arguments, *configs, without=without, essential=essential
-                )
-        return command.function(arguments)
+            return CLEAN
+        return _run(name, arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `turnwire tap | head`; a service that cannot write its log has failed
         sys.stderr.close()
-        return 1 if name == "serve" else 0
-    except (CommandError, TurnwireError, OSError) as error:
+        return FAILURE if name == "serve" else CLEAN
+    except CommandError as error:
         print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
-        return error.status if isinstance(error, CommandError) else 1
+        return error.status
+    except (TurnwireError, OSError) as error:
+        print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
+        return FAILURE
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    """Runs the command with this name. Returns its exit status."""
+    with time_limit():
+        command = load_command(name)
+        if command is None:
+            near = nearest(name, summaries())
+            print(f"turnwire: no command {name}{near}\n\n{usage()}", file=sys.stderr)
+            return USAGE
+        if not command.passes_arguments:
+            return run_command(
+                command.function,
+                f"turnwire {name}",
+                arguments,
+                *command.settings,
+                without=command.without,
+                essential=command.essential,
+            )
+    return command.function(arguments)
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -106,7 +119,6 @@ def usage() -> str:
     )
 
 
-if (
-    __name__ == "__main__"
-):  # required: TensorRT-LLM's MPI workers and vLLM's processes import this module again
+# Required: TensorRT-LLM's MPI workers and vLLM's processes import this module again.
+if __name__ == "__main__":
     sys.exit(main())

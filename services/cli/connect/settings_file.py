@@ -68,7 +68,8 @@ def write(settings: Settings) -> list[str]:
     with open_folder_of(Path(settings.path).expanduser(), create=True) as (folder, name):
         path = folder.path / name
         before, mode = _read(folder, name)
-        document = _load(settings.kind, "" if settings.whole else before or "", path)
+        earlier = before or ""
+        document = _load(settings.kind, "" if settings.whole else earlier, path)
         changed = sorted(_changes(document, settings.values))
         after = _render(settings, document)
         if after == before and not mode & 0o077:
@@ -76,11 +77,9 @@ def write(settings: Settings) -> list[str]:
         record = _read_record(folder, name) or UndoRecord(before, mode, "", [], folder.created)
         try:
             clean, mode = _without_ours(settings.kind, record, (before, mode), path)
-        except CommandError:
-            clean, mode = (
-                before,
-                PRIVATE,
-            )  # it has an edit that cannot be told from our settings: both stay
+        except CommandError:  # it has an edit that cannot be told from our settings: both stay
+            clean = before
+            mode = PRIVATE
         copies = [] if before is None else [_back_up(folder, name, before)]
         record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders, before)
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
@@ -97,7 +96,8 @@ def undo(*files: Settings) -> list[str]:
     Raises OSError, UnreadableFile, or CommandError where a user's edit would be lost; that file is
     then unchanged.
     """
-    lines, folders = [], list[str]()
+    lines: list[str] = []
+    folders: list[str] = []
     for settings in files:
         place = Path(settings.path).expanduser()
         with (
@@ -108,23 +108,8 @@ def undo(*files: Settings) -> list[str]:
             if record is None:
                 continue
             path = folder.path / name
-            clean, mode = _without_ours(settings.kind, record, _read(folder, name), path)
-            copies = record.copies
-            if clean is not None:
-                folder.replace(name, clean.encode(), mode)
-                kept = (
-                    "as before"
-                    if clean == record.before
-                    else "without our settings; your changes stay"
-                )
-            elif record.before is None:
-                folder.remove(name)
-                kept = "removed"
-            else:  # the user has removed it; only the copies have the old text
-                kept, copies = f"you have removed it; its old text is in {record.copies[0]}", []
-            lines.append(f"{path}: {kept}")
-            for extra in (*copies, name + UNDO_SUFFIX):
-                folder.remove(extra)
+            clean = _without_ours(settings.kind, record, _read(folder, name), path)
+            lines.append(f"{path}: {_restore(folder, name, record, clean)}")
             folders += record.folders
     for created in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):  # it has other files
@@ -132,11 +117,37 @@ def undo(*files: Settings) -> list[str]:
     return lines
 
 
+def _restore(
+    folder: PrivateFolder, name: str, record: UndoRecord, clean: tuple[str | None, int]
+) -> str:
+    """Gives a file the text and mode that it has without our settings, and removes what `write`
+    left beside it. Returns what became of the file."""
+    text, mode = clean
+    copies = record.copies
+    if text is not None:
+        folder.replace(name, text.encode(), mode)
+        kept = "without our settings; your changes stay"
+        if text == record.before:
+            kept = "as before"
+    elif record.before is None:
+        folder.remove(name)
+        kept = "removed"
+    else:  # the user has removed it; only the copies have the old text
+        kept = f"you have removed it; its old text is in {copies[0]}"
+        copies = []
+    for extra in (*copies, name + UNDO_SUFFIX):
+        folder.remove(extra)
+    return kept
+
+
 def _read(folder: PrivateFolder, name: str) -> tuple[str | None, int]:
     """Returns a file's text and mode. Raises UsageError if it is not UTF-8; OSError."""
     found = folder.read(name)
+    if found is None:
+        return None, PRIVATE
+    data, mode = found
     try:
-        return (None, PRIVATE) if found is None else (found[0].decode(), found[1])
+        return data.decode(), mode
     except UnicodeDecodeError as error:
         raise UsageError(f"{folder.path / name} is not a text file: {error}") from None
 
@@ -157,40 +168,50 @@ def _without_ours(
     """Returns the text and mode that the file has without our settings; None: it does not exist.
     The mode stays where the user has changed the file: a copy of the key may be in it."""
     text, mode = current
-    restored = record.before, record.mode if mode == PRIVATE else mode
-    if text in (None, record.after, record.before, record.replaced):
-        return current if text is None else restored
-    now, before, after = (
-        _load(kind, one, path) for one in (text, record.before or "", record.after)
-    )
+    if text is None:
+        return current
+    restored = (record.before, record.mode if mode == PRIVATE else mode)
+    if text in (record.after, record.before, record.replaced):
+        return restored
+
+    now = _load(kind, text, path)
+    before = _load(kind, record.before or "", path)
+    after = _load(kind, record.after, path)
     _take_out(now, before, after)
     clean = _dump(kind, now)
-    if kind != "toml":  # a client may have written it in another layout
-        return restored if _same(now, before) else (clean, mode)
-    kept, ours = set(clean.splitlines()), set(record.after.splitlines())
-    if lost := [line for line in text.splitlines() if line.strip() and line not in kept | ours]:
-        raise CommandError(
-            f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move "
-            "it first"
-        )
-    return restored if clean == (record.before or "") else (clean, mode)
+    if kind == "toml":
+        _check_lines(text, clean, record, path)
+        unchanged = clean == (record.before or "")
+    else:  # a client may have written it in another layout
+        unchanged = _same(now, before)
+    return restored if unchanged else (clean, mode)
+
+
+def _check_lines(text: str, clean: str, record: UndoRecord, path: Path) -> None:
+    """Raises CommandError if a line of the user's would be lost."""
+    known = {*clean.splitlines(), *record.after.splitlines()}
+    for line in text.splitlines():
+        if line.strip() and line not in known:
+            raise CommandError(
+                f"{path} is unchanged: it has your line {line.strip()!r} within our settings; "
+                "move it first"
+            )
 
 
 def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Puts the values of `before` back where `now` still has those of `after`."""
     for key in {**after, **before}:
-        old, ours, current = (
-            before.get(key, _ABSENT),
-            after.get(key, _ABSENT),
-            now.get(key, _ABSENT),
-        )
+        old = before.get(key, _ABSENT)
+        ours = after.get(key, _ABSENT)
+        current = now.get(key, _ABSENT)
         if _same(old, ours):
             continue
         if not _same(current, ours):
             if not isinstance(current, dict) or not isinstance(ours, Mapping):
                 continue  # the user's value
-            _take_out(current, old if isinstance(old, Mapping) else {}, ours)
-            if current or isinstance(old, Mapping):
+            was_table = isinstance(old, Mapping)
+            _take_out(current, old if was_table else {}, ours)
+            if current or was_table:
                 continue
         if old is _ABSENT:
             del now[key]
@@ -216,7 +237,8 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
         document: Any = _LOADERS[kind](text)
     except (ValueError, RecursionError, TOMLKitError, yaml.YAMLError) as error:
         known = kind == "toml" or type(error) is ValueError  # found here, not by a parser
-        why = f"{'' if known else ', perhaps because of comments'} ({' '.join(str(error).split())})"
+        why = "" if known else ", perhaps because of comments"
+        why += f" ({' '.join(str(error).split())})"
         remedy = "add or remove by hand the settings that are shown without --write"
         raise UnreadableFile(
             f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}"
@@ -231,7 +253,8 @@ def _load_json(text: str) -> Any:
 
 
 def _finite(number: str) -> float:
-    if math.isfinite(value := float(number)):
+    value = float(number)
+    if math.isfinite(value):
         return value
     raise ValueError(f"its number {number} would become another")
 
@@ -239,9 +262,8 @@ def _finite(number: str) -> float:
 def _load_yaml(text: str) -> Any:
     if re.search(r"(^|\s)#", text):  # they would be lost
         raise ValueError("it has comments")
-    if any(
-        isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
-    ):  # of a value that contains itself, perhaps
+    # An alias may be of a value that contains itself.
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
         raise ValueError("it has aliases")
     return yaml.safe_load(text)
 
@@ -304,23 +326,30 @@ def _remove(document: Any, values: Mapping[str, Any]) -> None:
 def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str = "") -> list[str]:
     changes = []
     for key in values.keys() & document.keys():
-        old, value = document[key], values[key]
+        old = document[key]
+        value = values[key]
         if isinstance(old, dict) and isinstance(value, Mapping):
             changes += _changes(old, value, f"{above}{key}.")
         elif old != value:
-            secret = any(
-                word in key.lower() for word in ("token", "key", "secret")
-            ) and not key.endswith("_TOKENS")
-            was = "" if secret else f": was {json.dumps(old, default=str, skipkeys=True)[:80]}"
-            changes.append(f"{above}{key}{was}")
+            change = f"{above}{key}"
+            if not _is_secret(key):
+                change += f": was {json.dumps(old, default=str, skipkeys=True)[:80]}"
+            changes.append(change)
     return changes
+
+
+def _is_secret(key: str) -> bool:
+    if key.endswith("_TOKENS"):
+        return False
+    return any(word in key.lower() for word in ("token", "key", "secret"))
 
 
 def _back_up(folder: PrivateFolder, name: str, text: str) -> str:
     """Copies the file to a name that does not exist yet, and returns it."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count():
-        backup = f"{name}.{stamp}{f'-{number}' if number else ''}.bak"
+        suffix = f"-{number}" if number else ""
+        backup = f"{name}.{stamp}{suffix}.bak"
         with contextlib.suppress(FileExistsError):
             folder.create(backup, text.encode())
             break

@@ -93,12 +93,12 @@ def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
     problems: dict[str, None] = {}
     for loaded in stages:
         for name, value, problem in _problems(loaded):
-            shown = mask_servers(str(value)) if name == "nats_url" else str(value)
-            text = (
-                problem
-                if isinstance(value, list | dict) or shown in problem
-                else f'"{shown}": {problem}'
-            )
+            shown = str(value)
+            if name == "nats_url":
+                shown = mask_servers(shown)
+            text = problem
+            if not isinstance(value, list | dict) and shown not in problem:
+                text = f'"{shown}": {problem}'
             problems[f"Invalid value for {loaded.origins[name]}: {text}"] = None
     if problems:
         raise ConfigError(list(problems))
@@ -107,30 +107,33 @@ def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
 def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
     """Yields name, value and problem of each setting that cannot work here."""
     chosen = {name: value for name, value in loaded.chosen().items() if value not in (None, [], {})}
-    missing = [
-        (name, value, problem)
-        for name, value in chosen.items()
-        if (name.endswith("_file") or name in _FILES)
-        and (
-            problem := _file_problem(
-                os.path.expanduser(value) if name == "response_template" else value
-            )
-        )
-    ]
-    yield from missing
-    if missing:  # the readers would fail with the same
+    all_there = True
+    for name, value in chosen.items():
+        problem = _file_problem(name, value)
+        if problem:
+            all_there = False
+            yield name, value, problem
+    if not all_there:  # the readers would fail with the same
         return
     for name, value in chosen.items():
+        read = _READERS.get(name)
+        if read is None:
+            continue
         try:
-            if (read := _READERS.get(name)) is not None:
-                if value == "":
-                    raise ValueError('"" is empty')
-                read(loaded.config)
+            if value == "":
+                raise ValueError('"" is empty')
+            read(loaded.config)
         except (OSError, ValueError, TurnwireError) as error:
             yield name, value, " ".join(str(error).split())
 
 
-def _file_problem(path: str) -> str | None:
+def _file_problem(name: str, value: Any) -> str | None:
+    """Returns why the file that a setting names cannot be read; None: it can, or names none."""
+    if not name.endswith("_file") and name not in _FILES:
+        return None
+    path: str = value
+    if name == "response_template":
+        path = os.path.expanduser(path)
     if not os.path.exists(path):
         return f'there is no file "{path}"{nearest_file(path)}'
     try:
@@ -157,24 +160,29 @@ def _read_profiles(config: Any) -> None:
     from services.frontend.apis.models.codex_profile import assign_profiles, profiles_of
 
     path = config.codex_models_file
-    profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+    profiles = {}
+    if path:
+        profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes()))
     assign_profiles(profiles, config.codex_profiles, [])
 
 
 def _read_parser(name: str, reasoning: bool = False) -> None:
     from services.families.registry import family, reasoning_family
 
-    if name != "auto":
-        (reasoning_family if reasoning else family)(name)
+    if name == "auto":
+        return
+    if reasoning:
+        reasoning_family(name)
+    else:
+        family(name)
 
 
 def _read_description(config: Any) -> None:
     from services.families.registry import family
     from services.families.response_template import template_name
 
-    family(
-        template_name(read_response_template(config.model or "", config.response_template) or "")
-    )
+    description = read_response_template(config.model or "", config.response_template)
+    family(template_name(description or ""))
 
 
 def _read_template(config: Any) -> None:
@@ -205,7 +213,8 @@ def _read_seal(config: Any) -> None:
 def _read_engine(config: Any) -> None:
     from services.worker.engines.registry import installed_engines, missing_engine
 
-    if problem := missing_engine(config.engine):
+    problem = missing_engine(config.engine)
+    if problem:
         raise ValueError(problem + nearest(config.engine, installed_engines()))
     _require(config.engine)
 
@@ -229,10 +238,11 @@ def _read_url(url: str) -> None:
 
 def _read_origins(config: Any) -> None:
     for origin in config.cors_origins:
+        if origin in ("*", "null"):
+            continue
         parts = urlsplit(origin)
-        if origin not in ("*", "null") and (
-            not parts.scheme or not parts.netloc or parts.path or parts.query
-        ):
+        is_origin = parts.scheme and parts.netloc and not parts.path and not parts.query
+        if not is_origin:
             host = parts.netloc or origin.partition("/")[0]
             raise ValueError(
                 f'"{origin}" is not an origin; did you mean "{parts.scheme or "https"}://{host}"?'
@@ -242,22 +252,24 @@ def _read_origins(config: Any) -> None:
 def _read_hosts(names: Iterable[str]) -> None:
     for name in names:
         if "/" in name or " " in name:
+            problem = f'"{name}" is not a host name'
             host = urlsplit(name if "//" in name else f"//{name}").hostname
-            raise ValueError(
-                f'"{name}" is not a host name' + (f'; did you mean "{host}"?' if host else "")
-            )
+            if host:
+                problem += f'; did you mean "{host}"?'
+            raise ValueError(problem)
 
 
 def _read_model(config: Any) -> None:
-    if problem := model_problem(config.model):
-        raise ValueError(
-            problem
-            + ("" if Path(config.model).expanduser().exists() else nearest_file(config.model))
-        )
+    problem = model_problem(config.model)
+    if problem:
+        if not Path(config.model).expanduser().exists():
+            problem += nearest_file(config.model)
+        raise ValueError(problem)
 
 
 def _require(package: str) -> None:
-    if problem := engine_problem(package):
+    problem = engine_problem(package)
+    if problem:
         raise ValueError(problem)
 
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from schemas.errors import TurnwireError
@@ -63,35 +64,30 @@ COMMAND = Command(
     (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig, BusConfig),
     without=("id", "log_format"),
     essential=(
-        *(
-            "workers",
-            "state_dir",
-            "ready_file",
-            "model",
-            "served_model_name",
-            "engine",
-            "engine_args",
-            "slots",
-        ),
-        *(
-            "max_model_len",
-            "device",
-            "dtype",
-            "host",
-            "port",
-            "tls_cert_file",
-            "api_keys_file",
-            "metrics_port",
-        ),
-        *(
-            "chat_template",
-            "tool_call_parser",
-            "reasoning_parser",
-            "seal_key_file",
-            "nats_url",
-            "log_level",
-        ),
-        *("tracing", "script_dir"),
+        "workers",
+        "state_dir",
+        "ready_file",
+        "model",
+        "served_model_name",
+        "engine",
+        "engine_args",
+        "slots",
+        "max_model_len",
+        "device",
+        "dtype",
+        "host",
+        "port",
+        "tls_cert_file",
+        "api_keys_file",
+        "metrics_port",
+        "chat_template",
+        "tool_call_parser",
+        "reasoning_parser",
+        "seal_key_file",
+        "nats_url",
+        "log_level",
+        "tracing",
+        "script_dir",
     ),
 )
 
@@ -124,13 +120,11 @@ class _Up:
         """
         if not self._plan.embedded_nats:
             run(self._require_bus())
-        with self._screen.progress(
-            "preparing the demo model" if self._plan.demo else "trying the model"
-        ):
+        flags = dict.fromkeys(chain.from_iterable(self._plan.flags.values()))
+        what = "preparing the demo model" if self._plan.demo else "trying the model"
+        with self._screen.progress(what):
             prepare_state(self._plan)
-            self._tools = require_model(
-                dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags)
-            )
+            self._tools = require_model(flags)
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -152,14 +146,17 @@ class _Up:
         return 1 if self._kill.is_set() else status
 
     def _on_signal(self) -> None:
-        (self._kill if self._stop.is_set() else self._stop).set()
+        if self._stop.is_set():
+            self._kill.set()
+        self._stop.set()
 
     async def _interrupted(self) -> None:
         await self._stop.wait()
         raise Interrupted
 
     async def _serve(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
-        plan, ports = self._plan, self._ports
+        plan = self._plan
+        ports = self._ports
         nats_url = None
         if plan.embedded_nats:
             (nats_port,) = reserve_ports("127.0.0.1", 0, 1)
@@ -193,7 +190,8 @@ class _Up:
             return ""
         from services.cli.up.metrics import serve_metrics  # takes 0.1 s
 
-        plan, host = self._plan, self._plan.up.metrics_host
+        plan = self._plan
+        host = plan.up.metrics_host
         urls = {
             f"frontend-{number}": f"{plan.url(port)}/metrics"
             for number, port in enumerate(self._ports, 1)
@@ -241,7 +239,10 @@ class _Up:
         """Waits until all frontends are ready. Returns the model's context window."""
         with self._screen.progress("starting") as progress:
             for url in urls:
-                while (reason := await asyncio.to_thread(readiness_problem, url)) is not None:
+                while True:
+                    reason = await asyncio.to_thread(readiness_problem, url)
+                    if reason is None:
+                        break
                     progress(reason)
                     await asyncio.sleep(POLL_S)
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)

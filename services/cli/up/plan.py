@@ -65,7 +65,9 @@ def make_plan(sources: Sources) -> Plan:
     loaded = sources.load_all(tables, {"model": None})
     up: UpConfig = loaded["up"].config
     demo = loaded["worker"].origins["model"] == "default"
-    state_dir = Path(up.state_dir).expanduser() if up.state_dir else default_state_dir(sources.env)
+    state_dir = default_state_dir(sources.env)
+    if up.state_dir:
+        state_dir = Path(up.state_dir).expanduser()
     defaults: dict[str, Any] = {
         "model": str(state_dir / "demo-model"),
         "seal_key_file": str(state_dir / "seal.key"),
@@ -82,10 +84,12 @@ def make_plan(sources: Sources) -> Plan:
         )
     check_settings(stages.values())
     origins = loaded["up"].origins
-    for name, place in (("state_dir", str(state_dir)), ("ready_file", up.ready_file)):
-        if place and (problem := place_problem(Path(place), is_file=name == "ready_file")):
-            origin = "--state-dir" if origins[name] == "default" else origins[name]
-            raise ConfigError([f"Invalid value for {origin}: {problem}"])
+    state_origin = origins["state_dir"]
+    if state_origin == "default":
+        state_origin = "--state-dir"
+    _check_place(state_dir, state_origin, is_file=False)
+    if up.ready_file:
+        _check_place(Path(up.ready_file), origins["ready_file"], is_file=True)
     if up.metrics_port and up.metrics_port == stages["frontend"].config.port:
         raise ConfigError(
             [
@@ -104,6 +108,13 @@ def make_plan(sources: Sources) -> Plan:
         state_dir=state_dir,
         flags={stage: _flags(stages[stage], sources, defaults) for stage in STAGES},
     )
+
+
+def _check_place(path: Path, origin: str, *, is_file: bool) -> None:
+    """Raises ConfigError for a path that nothing can be written to."""
+    problem = place_problem(path, is_file=is_file)
+    if problem:
+        raise ConfigError([f"Invalid value for {origin}: {problem}"])
 
 
 def _flags(loaded: LoadedConfig[Any], sources: Sources, defaults: Mapping[str, Any]) -> list[str]:
@@ -141,12 +152,15 @@ def _make_demo_model(path: Path) -> None:
 
 def inner_processes(plan: Plan) -> list[str]:
     """Returns the names of the processes that are not frontends."""
-    stages = [stage for stage in START_ORDER if stage != "frontend"]
-    return [
-        f"{stage}-{number + 1}"
-        for stage in stages
-        for number in range(getattr(plan.up, stage + "s"))
-    ]
+    names: list[str] = []
+    for stage in START_ORDER:
+        if stage != "frontend":
+            names += _process_names(plan, stage)
+    return names
+
+
+def _process_names(plan: Plan, stage: str) -> list[str]:
+    return [f"{stage}-{number + 1}" for number in range(getattr(plan.up, stage + "s"))]
 
 
 def make_specs(
@@ -158,29 +172,22 @@ def make_specs(
 ) -> list[Spec]:
     """Returns the specs of all service processes, in the order of their start. `metrics_ports`:
     those of the stages after the frontend; without them, these serve no metrics."""
-    bus = [f"--nats-url={nats_url}"] if nats_url else []
+    flags_of_all = [f"--nats-url={nats_url}"] if nats_url else []
     variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
-    variables["TQDM_POSITION"] = (
-        "-1"  # the hub's library shows the progress of downloads without a terminal, too
-    )
-    processes = []
+    # The hub's library shows the progress of downloads without a terminal, too.
+    variables["TQDM_POSITION"] = "-1"
+    metrics: dict[str, int] = {}
+    if metrics_ports:
+        metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
+
+    specs: list[Spec] = []
     for stage in START_ORDER:
-        for number in range(getattr(plan.up, stage + "s")):
-            name = f"{stage}-{number + 1}"
-            own = [f"--id={name}"]
+        serve = [sys.executable, "-m", "services.cli.main", "serve", stage]
+        for number, name in enumerate(_process_names(plan, stage)):
+            command = [*serve, *plan.flags[stage], *flags_of_all, f"--id={name}"]
             if stage == "frontend":
-                own.append(f"--port={ports[number]}")
-            elif metrics := dict(zip(inner_processes(plan), metrics_ports, strict=False)):
-                own += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
-            command = [
-                sys.executable,
-                "-m",
-                "services.cli.main",
-                "serve",
-                stage,
-                *plan.flags[stage],
-                *bus,
-                *own,
-            ]
-            processes.append(Spec(name, command, variables))
-    return processes
+                command.append(f"--port={ports[number]}")
+            elif metrics:
+                command += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
+            specs.append(Spec(name, command, variables))
+    return specs

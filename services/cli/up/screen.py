@@ -10,8 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import cast
+from contextlib import contextmanager
 
 import msgspec
 from msgspec import Struct
@@ -95,18 +94,17 @@ class Screen:
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
         if _NATS_INFO.match(line) and not self._debug:
             return
-        if (
-            name.startswith("preprocessor")
-            and (fields := _log_fields(line))
-            and isinstance(fields.get("evidence"), list)
-        ):
-            self.parser = "; ".join(
-                map(str, (fields.get("family"), *cast("list[object]", fields["evidence"])))
-            )
+        if name.startswith("preprocessor"):
+            self._note_parser(_log_fields(line) or {})
         if self._console.is_terminal:
             self._console.print(log_text(name, line))
         else:
             print(log_line(name, line), file=sys.stderr, flush=True)
+
+    def _note_parser(self, fields: Mapping[str, object]) -> None:
+        evidence = fields.get("evidence")
+        if isinstance(evidence, list):
+            self.parser = "; ".join(map(str, [fields.get("family"), *evidence]))
 
     def advance(self, name: str, text: str) -> None:
         """Takes the state of a child's progress bar, which the next update of `progress` shows."""
@@ -120,21 +118,40 @@ class Screen:
     def progress(self, what: str) -> Iterator[Callable[[str], None]]:
         """Shows that something takes time. Yields a function to call with the reason for
         waiting."""
-        started, shown, next_reminder = time.monotonic(), what, 0.0
-        status = self._console.status(what) if self._console.is_terminal else None
+        started = time.monotonic()
+
+        def describe(reason: str) -> str:
+            return f"{what}: {reason} ({time.monotonic() - started:.0f} s){self._state}"
+
+        if self._console.is_terminal:
+            with self._console.status(what) as status:
+                yield lambda reason: status.update(describe(reason))
+            return
+
+        reminder = Reminder()
 
         def update(reason: str) -> None:
-            nonlocal shown, next_reminder
-            changed, shown = f"{what}: {reason}" != shown, f"{what}: {reason}"
-            text = f"{shown} ({time.monotonic() - started:.0f} s){self._state}"
-            if status is not None:
-                status.update(text)
-            elif changed or time.monotonic() > next_reminder:
-                next_reminder = time.monotonic() + REMIND_S
-                self.report(text)
+            if reminder.is_due(reason):
+                self.report(describe(reason))
 
-        with status or nullcontext():
-            yield update
+        yield update
+
+
+class Reminder:
+    """Decides when a reason for waiting is worth a line: when it is new, and every `REMIND_S`."""
+
+    def __init__(self) -> None:
+        self._reason = ""
+        self._next = 0.0
+
+    def is_due(self, reason: str) -> bool:
+        """Whether the reason is to be shown now."""
+        now = time.monotonic()
+        if reason == self._reason and now <= self._next:
+            return False
+        self._reason = reason
+        self._next = now + REMIND_S
+        return True
 
 
 def instructions(
@@ -148,8 +165,27 @@ def instructions(
 ) -> str:
     """Returns how to use the server, as lines for a shell. `program`: how the shell calls
     `turnwire`; `metrics_url`: where the metrics of all processes are served."""
-    keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
-    exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, model.window))).exports
+    lines = [f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n"]
+    if model.parser:
+        lines.append(f"Parser of its output: {model.parser}\n")
+    if plan.demo:
+        lines.append(DEMO_NOTE)
+    if model.warnings:
+        lines += [f"{warning}\n" for warning in model.warnings]
+    else:
+        lines += _client_settings(plan, urls[0], model, program)
+    lines.append(f"Watch the turns:  {program} tap")
+    if metrics_url:
+        lines.append(f"Metrics of all processes:  {metrics_url}")
+    lines.append("Ctrl-C ends it.\n")
+    return "\n".join(lines)
+
+
+def _client_settings(plan: Plan, url: str, model: ServedModelNotes, program: str) -> list[str]:
+    """Returns lines with the settings of agent clients."""
+    keys = plan.frontend.api_keys_file
+    certificate = plan.frontend.tls_cert_file
+    exports = claude.make_settings(Target(url, ServedModel(plan.model, model.window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     if keys:
         settings[1] = (
@@ -164,24 +200,13 @@ def instructions(
         settings.append(
             f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE"
         )
-    agents = [
+    return [
         "Point Claude Code at it:\n",
         *settings,
         "  claude\n",
         f"Settings for another client:  {program} connect codex",
         f"  also: {', '.join(client_names())}\n",
     ]
-    return "\n".join(
-        (
-            f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n",
-            *([f"Parser of its output: {model.parser}\n"] if model.parser else []),
-            *([DEMO_NOTE] if plan.demo else []),
-            *(agents if not model.warnings else [f"{warning}\n" for warning in model.warnings]),
-            f"Watch the turns:  {program} tap",
-            *([f"Metrics of all processes:  {metrics_url}"] if metrics_url else []),
-            "Ctrl-C ends it.\n",
-        )
-    )
 
 
 def log_text(name: str, line: str) -> Text:
@@ -207,10 +232,13 @@ def log_line(name: str, line: str) -> str:
 
 def shorten(value: object, limit: int = 120) -> str:
     """Returns a value on one line. Cuts the middle out of a long one."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    text = printable(text)
+    if not isinstance(value, str):
+        value = msgspec.json.encode(value, enc_hook=str).decode()
+    text = printable(value)
+    if len(text) <= limit:
+        return text
     half = limit // 2 - 1
-    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
+    return f"{text[:half]} … {text[-half:]}"
 
 
 def _log_fields(line: str) -> dict[str, object] | None:
@@ -219,4 +247,5 @@ def _log_fields(line: str) -> dict[str, object] | None:
         fields = msgspec.json.decode(line)
     except msgspec.DecodeError:
         return None
-    return fields if isinstance(fields, dict) and isinstance(fields.get("event"), str) else None
+    is_log_line = isinstance(fields, dict) and isinstance(fields.get("event"), str)
+    return fields if is_log_line else None

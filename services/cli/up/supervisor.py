@@ -127,7 +127,8 @@ class Supervisor:
         return process
 
     async def _keep(self, spec: Spec, child: asyncio.subprocess.Process) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
+        loop = asyncio.get_running_loop()
+        failures = 0
         while True:
             started = loop.time()
             await self._read(spec.name, child)
@@ -136,12 +137,12 @@ class Supervisor:
             if spec.name in self._ending:
                 return
             steady = self.ready and loop.time() - started > STEADY_S
-            failures = 1 if steady else failures + 1
-            if status == USAGE or (not self.ready and failures >= self._start_attempts):
-                reason = f": {self._last[spec.name]}" if self._last.get(spec.name) else ""
-                self._failures.put_nowait(
-                    f"{spec.name} does not run: {describe_status(status)}{reason}"
-                )
+            if steady:
+                failures = 0
+            failures += 1
+            cannot_start = not self.ready and failures >= self._start_attempts
+            if status == USAGE or cannot_start:
+                self._failures.put_nowait(self._why_not_running(spec.name, status))
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
             self._report(
@@ -154,17 +155,27 @@ class Supervisor:
                 self._failures.put_nowait(f"{spec.name} cannot be started again: {error}")
                 return
 
+    def _why_not_running(self, name: str, status: int) -> str:
+        reason = f"{name} does not run: {describe_status(status)}"
+        last_line = self._last.get(name)
+        return f"{reason}: {last_line}" if last_line else reason
+
     async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
         """Relays the output line by line, and lines longer than `LINE_BYTES` in pieces."""
         assert child.stdout is not None
         rest = b""
-        while data := await child.stdout.read(LINE_BYTES):
+        while True:
+            data = await child.stdout.read(LINE_BYTES)
+            if not data:
+                break
             *lines, rest = (rest + data).split(b"\n")
             if len(rest) >= LINE_BYTES:
-                lines, rest = [*lines, rest], b""
+                lines.append(rest)
+                rest = b""
             for line in lines:
                 self._read_line(name, line)
-            if state := _after_return(rest):
+            state = _after_return(rest)
+            if state:
                 self._advance(name, state)
         if rest:
             self._read_line(name, rest)
@@ -176,11 +187,10 @@ class Supervisor:
 
 def _after_return(line: bytes) -> str:
     """Returns the text after the last carriage return that text follows; "" without one."""
-    return (
-        line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").strip()
-        if b"\r" in line
-        else ""
-    )
+    if b"\r" not in line:
+        return ""
+    last = line.rstrip(b"\r").rpartition(b"\r")[2]
+    return last.decode(errors="replace").strip()
 
 
 def describe_status(status: int) -> str:

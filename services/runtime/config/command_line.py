@@ -28,7 +28,10 @@ from services.runtime.config.names import CONFIG_VARIABLE, nearest
 from services.runtime.config.options import as_text, one_line, options
 from services.runtime.config.settings import BusConfig, Config
 
-CLEAN, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
+CLEAN = 0
+FAILURE = 1
+USAGE = 2
+INTERRUPTED = 130
 _FILE = Parameter(name="--config", help=f"TOML file with settings; also {CONFIG_VARIABLE}.")
 
 
