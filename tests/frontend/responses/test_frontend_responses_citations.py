@@ -22,8 +22,8 @@ from schemas.events import (
     WebSource,
 )
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.render.citations import url_citations
 from services.frontend.apis.responses.render.events import payloads
+from services.frontend.apis.responses.render.message import url_citations
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import AnswerInfo
 

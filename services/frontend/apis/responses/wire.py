@@ -1,4 +1,5 @@
-"""The JSON of the Responses API as typed Structs: requests, and the documents of answers.
+"""The JSON of the Responses API as typed Structs: requests with their tools and items, and answers
+with their items, documents and events.
 
 Input items and all members that the answer echoes stay raw (`Raw`): they are stored, listed and
 sent back as the client spelled them, and decoded where they affect the prompt. Other fields are
@@ -109,8 +110,6 @@ class Format(Struct):
 
 
 class TextConfig(Struct):
-    """The `text` member."""
-
     format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
@@ -131,8 +130,6 @@ class ToolFormat(Struct):
 
 
 class ToolType(Struct):
-    """The member that all tools have."""
-
     type: str
 
 
@@ -194,16 +191,14 @@ class PlainText(Struct, tag="text"):
 
 
 class InputText(PlainText, tag="input_text"):
-    """Text for the model."""
+    pass
 
 
 class OutputText(PlainText, tag="output_text"):
-    """Text from the model."""
+    pass
 
 
 class Refusal(Struct, tag="refusal"):
-    """A refusal of the model."""
-
     refusal: str
 
 
@@ -215,12 +210,10 @@ class InputImage(Struct, tag="input_image"):
 
 
 class ComputerScreenshot(InputImage, tag="computer_screenshot"):
-    """A computer's screen."""
+    pass
 
 
 class InputFile(Struct, tag="input_file"):
-    """A file: its data or its URL."""
-
     file_data: str | None = None
     file_id: str | None = None
     file_url: str | None = None
@@ -280,8 +273,6 @@ class ReasoningItem(Struct):
 
 
 class Call(Struct, kw_only=True):
-    """The members that all calls have."""
-
     call_id: str
     id: str | None = None
 
@@ -295,8 +286,6 @@ class FunctionCall(Call, kw_only=True):
 
 
 class CustomCall(Call, kw_only=True):
-    """A call of a freeform tool."""
-
     name: str
     input: str
     namespace: str | None = None
@@ -309,14 +298,10 @@ class ShellCall(Call, kw_only=True):
 
 
 class PatchCall(Call, kw_only=True):
-    """A call of the `apply_patch` tool."""
-
     operation: Raw
 
 
 class SearchCall(Struct):
-    """A search for tools."""
-
     arguments: Raw
     call_id: str | None = None
     id: str | None = None
@@ -343,15 +328,11 @@ class ShellChunk(Struct):
 
 
 class ShellOutput(Struct):
-    """The result of `shell`."""
-
     call_id: str
     output: list[ShellChunk]
 
 
 class PatchOutput(Struct):
-    """The result of `apply_patch`."""
-
     call_id: str
     status: str | None = None
     output: str | None = None

@@ -1,1 +1,4 @@
-"""Renders answers of the Responses API: event streams, Response documents and compactions. Pure."""
+"""Renders answers of the Responses API: event streams, Response documents and compactions.
+
+Pure.
+"""

@@ -1,6 +1,6 @@
-"""Reads the arguments of built-in tools, which have items of their own in place of a function call's.
+"""Makes the items of calls of built-in tools from their arguments.
 
-The model sees such a tool as a function, and may write arguments that the item has no place for.
+The model sees such a tool as a function, and may write arguments that its item has no place for.
 """
 
 from typing import Any

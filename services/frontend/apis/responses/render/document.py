@@ -1,5 +1,6 @@
 """Keeps the state of one Response, and makes its document."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
@@ -22,6 +23,12 @@ _MISS_REASONS = {
 }
 """Parts of a request, as in `PromptComparison.changed`; all others are input."""
 
+_LAST_EVENTS: dict[wire.Status, type[wire.LastEvent]] = {
+    "completed": wire.ResponseCompleted,
+    "incomplete": wire.ResponseIncomplete,
+    "failed": wire.ResponseFailed,
+}
+
 
 def response_id(turn: str) -> str:
     """The id of the response that a turn makes."""
@@ -32,16 +39,25 @@ def diagnostics(comparison: PromptComparison | None, *, compacted: bool) -> dict
     """The Response's `prompt_cache_diagnostics`. `compacted`: the input has a compaction item."""
     if comparison is None or (comparison.missed and not comparison.changed):
         return {"type": "unavailable"}
-    if not comparison.missed:
-        return {"type": "cache_hit" if comparison.earlier else "comparison_response_not_found"}
-    reasons = [reason for part, reason in _MISS_REASONS.items() if part in comparison.changed]
-    rest = "context_compacted" if compacted and "history" in comparison.changed else "input_changed"
-    return {
-        "type": "cache_miss",
-        "reason": [*reasons, rest][0],
-        "cache_missed_tokens": comparison.missed,
-        "comparison_reusable_tokens": comparison.earlier,
-    }
+    if comparison.missed:
+        return {
+            "type": "cache_miss",
+            "reason": _miss_reason(comparison.changed, compacted),
+            "cache_missed_tokens": comparison.missed,
+            "comparison_reusable_tokens": comparison.earlier,
+        }
+    if comparison.earlier:
+        return {"type": "cache_hit"}
+    return {"type": "comparison_response_not_found"}
+
+
+def _miss_reason(changed: Sequence[str], compacted: bool) -> str:
+    for part, reason in _MISS_REASONS.items():
+        if part in changed:
+            return reason
+    if compacted and "history" in changed:
+        return "context_compacted"
+    return "input_changed"
 
 
 class ResponseState:
@@ -59,6 +75,9 @@ class ResponseState:
         self.diagnostics: dict[str, Any] | UnsetType = UNSET
         self.tokens = TokenReport()
         """Token ids, in the document once the Response has ended."""
+
+    def __repr__(self) -> str:
+        return f"<{response_id(self.answer.turn)} {self.status}, {len(self.items)} items>"
 
     @property
     def ended(self) -> bool:
@@ -132,10 +151,3 @@ def _usage(usage: Usage | None) -> wire.Usage | None:
         {"reasoning_tokens": usage.reasoning},
         usage.prompt + usage.output,
     )
-
-
-_LAST_EVENTS: dict[wire.Status, type[wire.LastEvent]] = {
-    "completed": wire.ResponseCompleted,
-    "incomplete": wire.ResponseIncomplete,
-    "failed": wire.ResponseFailed,
-}

@@ -1,8 +1,7 @@
-"""Renders messages and reasoning: the events of each while its block is open, and its item in the
-Response.
+"""The items of a Response while their blocks are open: what all of them have in common.
 
-Such an item opens with its first character, so it is never empty. The text does not depend on how
-the turn's events were split.
+Items of text open with their first character, so they are never empty. The text of an item does not
+depend on how the turn's events were split.
 """
 
 from abc import ABC, abstractmethod
@@ -11,14 +10,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
-from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.render.citations import url_citations
-from services.frontend.apis.responses.render.events import Plain, plain_delta
+from services.frontend.apis.responses.render.events import Plain
 from services.frontend.apis.responses.request.tools import ToolName
-from services.frontend.apis.shared.openai.chunks import logprob
 from services.frontend.turns.interfaces import AnswerInfo
 
 CUT_OFF = BlockStop(0, complete=False)
@@ -79,6 +75,9 @@ class OpenItem(ABC):
         self.index = place.index
         self.pieces: list[str] = []
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}, {len(self.pieces)} pieces>"
+
     @property
     def text(self) -> str:
         """The text so far."""
@@ -107,152 +106,6 @@ class OpenItem(ABC):
 
     def _done(self, item: Raw) -> wire.OutputItemDone:
         return wire.OutputItemDone(output_index=self.index, item=item)
-
-
-class OpenMessage(OpenItem):
-    """Text for the user."""
-
-    def __init__(self, place: ItemPlace, titles: Mapping[str, str]) -> None:
-        """`titles`: the titles of pages that searches found, by URL."""
-        super().__init__("msg", place)
-        self._titles = titles
-        self._with_logprobs = place.shape.logprobs
-        self._logprobs: list[dict[str, Any]] = []
-
-    @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
-        if not text and not self.pieces:
-            return
-        logprobs: list[dict[str, Any]] = []
-        if self._with_logprobs:
-            logprobs = [logprob(token) for token in tokens]
-        if text and not self.pieces:
-            self._open(out)
-        self._logprobs += logprobs
-        if text:
-            self.pieces.append(text)
-            out.append(self._delta(text, logprobs))
-
-    def _open(self, out: list[wire.Event]) -> None:
-        opening = wire.TextPart("", [], [])
-        out.append(self._added(self._item("in_progress", [])))
-        out.append(wire.ContentPartAdded(item_id=self.id, output_index=self.index, part=opening))
-        if not self._with_logprobs:
-            self.plain = plain_delta(self._delta("", []))
-
-    @override
-    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
-        if not self.pieces:
-            return None
-        id, index = self.id, self.index
-        citations = url_citations(self.text, self._titles)
-        part = self._part(citations)
-        for at, citation in enumerate(citations):
-            out.append(
-                wire.OutputTextAnnotationAdded(
-                    item_id=id, output_index=index, annotation_index=at, annotation=citation
-                )
-            )
-        out.append(
-            wire.OutputTextDone(
-                item_id=id, output_index=index, text=part.text, logprobs=self._logprobs
-            )
-        )
-        out.append(wire.ContentPartDone(item_id=id, output_index=index, part=part))
-        status: wire.ItemStatus = "completed" if stop.complete else "incomplete"
-        item = encode_item(self._item(status, [part]))
-        out.append(self._done(item))
-        return item
-
-    @override
-    def cut_off(self) -> wire.OutputMessage | None:
-        if not self.pieces:
-            return None
-        return self._item("incomplete", [self._part([])])
-
-    def _delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire.OutputTextDelta:
-        return wire.OutputTextDelta(
-            item_id=self.id, output_index=self.index, delta=text, logprobs=logprobs
-        )
-
-    def _part(self, citations: list[wire.UrlCitation]) -> wire.TextPart:
-        return wire.TextPart(self.text, citations, self._logprobs)
-
-    def _item(self, status: wire.ItemStatus, content: list[wire.TextPart]) -> wire.OutputMessage:
-        return wire.OutputMessage(id=self.id, status=status, content=content)
-
-
-class OpenReasoning(OpenItem):
-    """Reasoning. A requested summary is the whole reasoning: pieces are sent as pieces of the
-    summary, and the raw text follows at the end. If both were sent in pieces, OpenClaw would show
-    the text twice; the AI SDK and Codex show only the summary."""
-
-    def __init__(self, place: ItemPlace) -> None:
-        super().__init__("rs", place)
-        self._summary = place.shape.summary
-        self._sealed = place.shape.sealed
-        self._dispatched = place.answer.dispatch_reasoning
-
-    @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
-        if not text:
-            return
-        if not self.pieces:
-            self._open(out)
-        self.pieces.append(text)
-        out.append(self._delta(text))
-
-    def _open(self, out: list[wire.Event]) -> None:
-        id, index = self.id, self.index
-        out.append(self._added(wire.OutputReasoning(id=id, summary=[])))
-        out.append(
-            wire.ContentPartAdded(item_id=id, output_index=index, part=wire.ReasoningText(""))
-        )
-        if self._summary:
-            out.append(
-                wire.SummaryPartAdded(item_id=id, output_index=index, part=wire.SummaryText(""))
-            )
-        self.plain = plain_delta(self._delta(""))
-
-    @override
-    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
-        if not self.pieces:
-            return None
-        id, index, text = self.id, self.index, self.text
-        content = wire.ReasoningText(text)
-        out.append(wire.ReasoningTextDone(item_id=id, output_index=index, text=text))
-        out.append(wire.ContentPartDone(item_id=id, output_index=index, part=content))
-        if self._summary:
-            summary = wire.SummaryText(text)
-            out.append(wire.SummaryTextDone(item_id=id, output_index=index, text=text))
-            out.append(wire.SummaryPartDone(item_id=id, output_index=index, part=summary))
-        item = encode_item(self._item(stop))
-        out.append(self._done(item))
-        if self._dispatched:
-            out.append(wire.ReasoningDispatch(index, item))
-        return item
-
-    @override
-    def cut_off(self) -> wire.OutputReasoning | None:
-        if not self.pieces:
-            return None
-        return self._item(CUT_OFF)
-
-    def _delta(self, text: str) -> wire.SummaryTextDelta | wire.ReasoningTextDelta:
-        if self._summary:
-            return wire.SummaryTextDelta(item_id=self.id, output_index=self.index, delta=text)
-        return wire.ReasoningTextDelta(item_id=self.id, output_index=self.index, delta=text)
-
-    def _item(self, stop: BlockStop) -> wire.OutputReasoning:
-        text = self.text
-        item = wire.OutputReasoning(id=self.id, summary=[], content=[wire.ReasoningText(text)])
-        if self._summary:
-            item.summary = [wire.SummaryText(text)]
-        if self._sealed:
-            item.encrypted_content = stop.seal
-        if not stop.complete:
-            item.status = "incomplete"
-        return item
 
 
 def encode_item(item: wire.OutputItem) -> Raw:

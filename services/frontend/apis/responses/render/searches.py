@@ -64,6 +64,37 @@ class OpenSearch(OpenItem):
         return wire.OpenPageAction(argument)
 
 
+class Searches:
+    """The searches of a turn, until they have results."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenSearch] = {}
+        """Searches without results, by call id."""
+        self.titles: dict[str, str] = {}
+        """Titles of pages that searches found, by URL."""
+
+    def add(self, search: OpenSearch) -> None:
+        """Adds a search that begins."""
+        self._open[search.call_id] = search
+
+    def finish(
+        self, results: Sequence[HostedResult], items: list[Raw], out: list[wire.Event]
+    ) -> list[HostedResult]:
+        """Ends the searches that have results, in `items` too. Returns their results."""
+        expected = [result for result in results if result.call_id in self._open]
+        for result in expected:
+            search = self._open.pop(result.call_id)
+            self.titles |= {source.url: source.title for source in result.sources}
+            items[search.index] = search.finish(result, out)
+        return expected
+
+    def fail(self, items: list[Raw]) -> None:
+        """Ends the searches that will have no results, in `items`."""
+        for search in self._open.values():
+            items[search.index] = search.fail()
+        self._open.clear()
+
+
 def results_item(place: ItemPlace, results: Sequence[HostedResult]) -> wire.OutputReasoning:
     """The item that carries results to the next request, in the `encrypted_content` of reasoning,
     which every agent returns unchanged. A `web_search_call` has no member for results, and agents

@@ -1,11 +1,14 @@
 """Renders a turn as the event stream of the Responses API, or as one document.
 
     start                                   response.created, response.in_progress
-    Delta "Let me look."                    output_item.added reasoning, content_part.added, reasoning_text.delta
-    BlockStop seal=…                        reasoning_text.done, content_part.done, output_item.done
+    Delta "Let me look."                    output_item.added reasoning, content_part.added,
+                                            reasoning_text.delta
+    BlockStop seal=…                        reasoning_text.done, content_part.done,
+                                            output_item.done
     BlockStart tool_use name=exec_command   output_item.added function_call
     Delta '{"cmd": "l'                      function_call_arguments.delta
-    BlockStop complete                      function_call_arguments.done, output_item.done [, tool_call_dispatch]
+    BlockStop complete                      function_call_arguments.done, output_item.done
+                                            [, tool_call_dispatch]
     Finish                                  response.completed, [DONE]
 
 Codex and the SDK's tool runner start a tool at its `output_item.done`, while the stream continues.
@@ -38,12 +41,16 @@ from services.frontend.apis.responses.render.items import (
     CUT_OFF,
     ItemPlace,
     OpenItem,
-    OpenMessage,
-    OpenReasoning,
     ResponsesShape,
     encode_item,
 )
-from services.frontend.apis.responses.render.searches import OpenSearch, results_item
+from services.frontend.apis.responses.render.message import OpenMessage
+from services.frontend.apis.responses.render.reasoning import OpenReasoning
+from services.frontend.apis.responses.render.searches import (
+    OpenSearch,
+    Searches,
+    results_item,
+)
 from services.frontend.apis.responses.summaries import TextSealer, seal_summary
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
@@ -58,15 +65,12 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         self.state = ResponseState(answer, shape)
         self._encoder = EventEncoder()
         self._turn = answer.turn
-        """The id of the current turn, part of the items' ids. Each round of hosted tools is a turn."""
+        """The id of the current turn. Each round of hosted tools is a turn."""
         self._item: OpenItem | None = None
         """The item of the open block, or the message with a pending end."""
         self._pending_stop: BlockStop | None = None
         """The end of a message, pending until the next event."""
-        self._searches: dict[str, OpenSearch] = {}
-        """Searches without results yet, by call id."""
-        self._titles: dict[str, str] = {}
-        """Titles of pages that searches found, by URL."""
+        self._searches = Searches()
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the
@@ -121,14 +125,14 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
 
     def _start(self, event: BlockStart, out: list[wire.Event]) -> None:
         self._close_message(out)
-        self._item = self._open(event)
+        self._item = self._open_item(event)
         self._item.begin(out)
 
-    def _open(self, start: BlockStart) -> OpenItem:
+    def _open_item(self, start: BlockStart) -> OpenItem:
         place = self._next_place()
         match start.kind:
             case "text":
-                return OpenMessage(place, self._titles)
+                return OpenMessage(place, self._searches.titles)
             case "reasoning":
                 return OpenReasoning(place)
             case "hosted":
@@ -162,7 +166,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
             return
         self.state.items.append(ended)
         if isinstance(item, OpenSearch):
-            self._searches[item.call_id] = item
+            self._searches.add(item)
 
     def _close_message(self, out: list[wire.Event]) -> None:
         """Writes the pending end of a message."""
@@ -177,11 +181,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
 
     def _results(self, event: HostedResults, out: list[wire.Event]) -> None:
         """Ends the searches that have results, and adds the item that carries the results."""
-        carried = [result for result in event.results if result.call_id in self._searches]
-        for result in carried:
-            search = self._searches.pop(result.call_id)
-            self._titles |= {source.url: source.title for source in result.sources}
-            self.state.items[search.index] = search.finish(result, out)
+        carried = self._searches.finish(event.results, self.state.items, out)
         if carried:
             self._add_whole(encode_item(results_item(self._next_place(), carried)), out)
         self._turn = event.turn
@@ -204,9 +204,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
 
     def _break_off(self, out: list[wire.Event]) -> None:
         self._close_message(out)
-        for search in self._searches.values():
-            self.state.items[search.index] = search.fail()
-        self._searches.clear()
+        self._searches.fail(self.state.items)
         # An open item gets no end: agents that retry keep the items that have one.
         half = None if self._item is None else self._item.cut_off()
         if half is not None:

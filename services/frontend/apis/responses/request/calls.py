@@ -15,7 +15,7 @@ from services.frontend.apis.responses.request.tools import RequestTools, rendere
 
 
 class CallReader:
-    """Adds calls and results to the history, and tools that a search found to those of the request."""
+    """Adds calls and results to the history, and tools that a search found to the request's."""
 
     def __init__(self, history: ItemHistory, tools: RequestTools) -> None:
         self._history = history
@@ -26,20 +26,18 @@ class CallReader:
         """Call ids of local shell calls by the ids of their items."""
 
     def read_call(self, kind: str, raw: Raw, at: str) -> None:
-        """Adds a call. Raises Invalid."""
+        """Adds a call: of a function, a freeform tool, a shell or `apply_patch`. Raises Invalid."""
         match kind:
             case "function_call":
                 call = _function_call(convert(wire.FunctionCall, raw, at))
             case "custom_tool_call":
                 call = _custom_call(convert(wire.CustomCall, raw, at))
             case "shell_call":
-                shell = convert(wire.ShellCall, raw, at)
-                call = Call(shell.call_id, "shell", _json(shell.action), item_id=shell.id)
+                call = _shell_call(convert(wire.ShellCall, raw, at))
             case "local_shell_call":
                 call = self._local_shell_call(convert(wire.ShellCall, raw, at))
             case _:
-                patch = convert(wire.PatchCall, raw, at)
-                call = Call(patch.call_id, "apply_patch", _json(patch.operation), item_id=patch.id)
+                call = _patch_call(convert(wire.PatchCall, raw, at))
         self._history.add_call(call)
 
     def read_search(self, item: wire.SearchCall) -> None:
@@ -52,16 +50,14 @@ class CallReader:
         )
 
     def read_result(self, kind: str, raw: Raw, at: str) -> None:
-        """Adds a result. Raises Invalid."""
+        """Adds the result of such a call. Raises Invalid."""
         match kind:
             case "function_call_output" | "custom_tool_call_output":
                 self._read_output(convert(wire.CallOutput, raw, at), at)
             case "local_shell_call_output":
                 self._read_local_shell(convert(wire.CallOutput, raw, at), at)
             case "shell_call_output":
-                output = convert(wire.ShellOutput, raw, at)
-                chunks = [Text(_chunk(chunk)) for chunk in output.output]
-                self._history.add_result(output.call_id, chunks, at)
+                self._read_shell(convert(wire.ShellOutput, raw, at), at)
             case _:
                 self._read_patch(convert(wire.PatchOutput, raw, at), at)
 
@@ -91,13 +87,17 @@ class CallReader:
         self._history.add_result(self._local_shell_id(item), parts, at)
 
     def _local_shell_id(self, item: wire.CallOutput) -> str | None:
-        """The id of the call. In the native API `id` repeats the call's `call_id`; some clients send
-        the id of the call's item."""
+        """The id of the call. In the native API `id` repeats the call's `call_id`; some clients
+        send the id of the call's item."""
         if item.call_id is not None:
             return item.call_id or item.id
         if self._history.has_call(item.id):
             return item.id
         return self._local_shells.get(item.id or "", item.id)
+
+    def _read_shell(self, item: wire.ShellOutput, at: str) -> None:
+        chunks = [Text(_chunk(chunk)) for chunk in item.output]
+        self._history.add_result(item.call_id, chunks, at)
 
     def _read_output(self, item: wire.CallOutput, at: str) -> None:
         name = rendered_name(item.name, item.namespace) if item.name else None
@@ -120,6 +120,14 @@ def _function_call(item: wire.FunctionCall) -> Call:
 def _custom_call(item: wire.CustomCall) -> Call:
     arguments = msgspec.json.encode({"input": item.input}).decode()
     return Call(item.call_id, item.name, arguments, "custom", item.namespace, item.id)
+
+
+def _shell_call(item: wire.ShellCall) -> Call:
+    return Call(item.call_id, "shell", _json(item.action), item_id=item.id)
+
+
+def _patch_call(item: wire.PatchCall) -> Call:
+    return Call(item.call_id, "apply_patch", _json(item.operation), item_id=item.id)
 
 
 def _json(raw: Raw) -> str:

@@ -67,12 +67,10 @@ def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
         return [Text(content)] if content else []
     out: list[Text | Media] = []
     for index, part in enumerate(content):
-        if isinstance(part, wire.PlainText | wire.Refusal):
-            text = part.text if isinstance(part, wire.PlainText) else part.refusal
-            if text == _OMITTED_IMAGE:
-                out.append(Media("image"))
-            elif text:
-                out.append(Text(text))
+        if isinstance(part, wire.PlainText):
+            out += _text(part.text)
+        elif isinstance(part, wire.Refusal):
+            out += _text(part.refusal)
         elif isinstance(part, wire.InputFile):
             out.append(_file(part, f"{place}[{index}]"))
         elif isinstance(part, wire.InputAudio):
@@ -80,6 +78,12 @@ def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
         else:
             out.append(image(part, f"{place}[{index}]"))
     return out
+
+
+def _text(text: str) -> list[Text | Media]:
+    if text == _OMITTED_IMAGE:
+        return [Media("image")]
+    return [Text(text)] if text else []
 
 
 def image(part: wire.InputImage, place: str) -> Media:
@@ -96,8 +100,13 @@ def _file(part: wire.InputFile, place: str) -> Text | Media:
         return Media("document", url=part.file_url, title=part.filename)
     media_type, data = data_url(part.file_data) or ("", part.file_data)
     size = file_size(data, f"{place}.file_data")
-    media_type = media_type or _SUFFIXES.get((part.filename or "").rpartition(".")[2].lower(), "")
-    head = f"Title: {part.filename}\n\n" if part.filename else ""
+    filename = part.filename or ""
+    head = ""
+    if filename:
+        head = f"Title: {filename}\n\n"
+    if not media_type:
+        _, _, suffix = filename.rpartition(".")
+        media_type = _SUFFIXES.get(suffix.lower(), "")
     if media_type.startswith(_TEXT_TYPES):
         try:
             return Text(head + base64.b64decode(data).decode())
@@ -119,20 +128,19 @@ def hosted_text(kind: str, item: Raw) -> str:
     item that is nested too deeply."""
     try:
         members: dict[str, Any] = msgspec.json.decode(item)
-        inputs = " ".join(
-            line
-            for key in _INPUT
-            if key in members
-            for line in readable_lines(members[key], _OPAQUE)
-        )
-        outputs = [
-            line
-            for key in _OUTPUT
-            if key in members
-            for line in readable_lines(members[key], _OPAQUE)
-        ]
+        inputs = _lines(members, _INPUT)
+        outputs = _lines(members, _OUTPUT)
         if kind == "program_output":
             outputs += readable_lines(members.get("result"), _OPAQUE)
     except RecursionError:
         raise Invalid(f"A `{kind}` item is nested too deeply.", param="input") from None
-    return "\n".join([f"[{kind} {inputs}]" if inputs else f"[{kind}]", *outputs])
+    head = " ".join([kind, *inputs])
+    return "\n".join([f"[{head}]", *outputs])
+
+
+def _lines(members: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    for key in keys:
+        if key in members:
+            lines += readable_lines(members[key], _OPAQUE)
+    return lines

@@ -83,13 +83,13 @@ def _specs(request: ResponsesRequest, tools: RequestTools) -> list[ToolSpec]:
     """The tools; `max_tool_calls` limits those that this server runs."""
     specs = tools.final_specs()
     limit = request.body.max_tool_calls
-    if limit is None:
+    if not limit:
         return specs
     return [_limited(spec, limit) for spec in specs]
 
 
 def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
-    if spec.hosted is None:
+    if not spec.hosted:
         return spec
     return replace(spec, hosted=replace(spec.hosted, max_uses=calls))
 
@@ -162,7 +162,7 @@ def _logit_bias(body: wire.Body) -> dict[int, float]:
 
 def _format(settings: wire.TextConfig) -> OutputFormat | None:
     form = settings.format
-    if form is None or form.type == "text":
+    if not form or form.type == "text":
         return None
     if form.type == "json_object":
         return OutputFormat("json_object")

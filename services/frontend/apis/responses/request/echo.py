@@ -21,13 +21,13 @@ def echo_of(
         "instructions": _instructions(body.instructions),
         "previous_response_id": body.previous_response_id,
         "tools": _tools(body.tools or [], memo),
-        "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
+        "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": _reasoning(reasoning),
-        "text": _one_line(body.text) if text.format is not None else _text(text),
+        "text": _text(body.text, text),
         "truncation": body.truncation or "disabled",
-        "temperature": 1.0 if body.temperature is None else body.temperature,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "temperature": _or_one(body.temperature),
+        "top_p": _or_one(body.top_p),
         "top_logprobs": body.top_logprobs or 0,
         "presence_penalty": body.presence_penalty or 0.0,
         "frequency_penalty": body.frequency_penalty or 0.0,
@@ -53,20 +53,32 @@ def _instructions(instructions: str | None) -> Raw | None:
     return Raw(msgspec.json.encode(instructions))
 
 
-def _reasoning(reasoning: wire.Reasoning) -> dict[str, str | None]:
-    summary = None if reasoning.summary == "none" else reasoning.summary
-    settings: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
-    if reasoning.context is not None:
-        settings["context"] = reasoning.context
-    return settings
+def _tool_choice(choice: Raw) -> Raw | str:
+    if is_set(choice):
+        return _one_line(choice)
+    return "auto"
 
 
-def _text(text: wire.TextConfig) -> dict[str, Any]:
-    """The settings without a format."""
-    settings: dict[str, Any] = {"format": {"type": "text"}}
-    if text.verbosity:
-        settings["verbosity"] = text.verbosity
-    return settings
+def _reasoning(settings: wire.Reasoning) -> dict[str, str | None]:
+    echo: dict[str, str | None] = {"effort": settings.effort, "summary": settings.summary}
+    if settings.summary == "none":
+        echo["summary"] = None
+    if settings.context:
+        echo["context"] = settings.context
+    return echo
+
+
+def _text(raw: Raw, settings: wire.TextConfig) -> Raw | dict[str, Any]:
+    if settings.format:
+        return _one_line(raw)
+    echo: dict[str, Any] = {"format": {"type": "text"}}
+    if settings.verbosity:
+        echo["verbosity"] = settings.verbosity
+    return echo
+
+
+def _or_one(value: float | None) -> float:
+    return 1.0 if value is None else value
 
 
 def _tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:

@@ -48,7 +48,8 @@ class ItemHistory(CallHistory):
         self._searches.append(len(self._parts) - 1)
 
     def add_hosted_calls(self, calls: Sequence[Call]) -> None:
-        """Adds calls of tools that this server ran, in place of the searches without results."""
+        """Adds calls of tools that this server ran, in place of the searches without results. Calls
+        between the searches get new numbers, by which their results are sorted."""
         self.add()
         if len(self._searches) == len(calls):
             for position, call in zip(self._searches, calls, strict=True):
@@ -56,7 +57,7 @@ class ItemHistory(CallHistory):
         else:
             self._parts += calls
         for part in self._parts:
-            if isinstance(part, Call):  # the calls after a search follow its call, too
+            if isinstance(part, Call):
                 self._number(part)
 
     def add_result(
@@ -68,7 +69,8 @@ class ItemHistory(CallHistory):
         name: str | None = None,
         is_error: bool | None = None,
     ) -> None:
-        """Adds the result of a call. `name`: of the tool, if the call is unknown. Raises Invalid."""
+        """Adds the result of a call. `name`: of the tool, if the call is unknown. Raises Invalid
+        for an unknown call, unless pairing is off."""
         called = self._name_of(call_id or "")
         if called is None and call_id is not None and self._pairing:
             raise Invalid(

@@ -34,25 +34,26 @@ class ReasoningReader:
     def _add_reasoning(self, item: wire.ReasoningItem) -> None:
         """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign
         seal. A summary that repeats the text, as ours do, is left out."""
-        text = "".join(part.text for part in item.content or ()) or None
+        text = "".join(part.text for part in item.content or ())
         summary = [part.text for part in item.summary or () if part.text]
+        shown = "\n\n".join(summary)
         seal = item.encrypted_content or None
-        if text is None and summary:
-            text = self._text_behind(summary, seal)
-        if text is None and seal is None:
+        if shown and not text:
+            text = self._summarized_text(shown, seal)
+
+        if not text and not seal:
             self._history.add(id=item.id)
             return
-        if text == "\n\n".join(summary):
+        if text == shown:
             summary = []
-        self._history.add(Reasoning(text, seal, summary, item.id))
+        self._history.add(Reasoning(text or None, seal, summary, item.id))
 
-    def _text_behind(self, summary: list[str], seal: str | None) -> str | None:
-        """The text of reasoning with a summary; None if its seal is opened later."""
-        shown = "\n\n".join(summary)
-        if seal is None:
+    def _summarized_text(self, shown: str, seal: str | None) -> str:
+        """The text of reasoning that has only a summary; "" if its seal is opened later."""
+        if not seal:
             return shown
         if self._sealer is None:
-            return None
+            return ""
         return self._sealer.open(seal) or shown
 
     def _add_results(self, results: Sequence[HostedResult], at: str) -> None:

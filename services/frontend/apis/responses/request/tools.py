@@ -2,7 +2,8 @@
 
 Functions and freeform tools pass through, also those in a namespace. `web_search` is served where
 the operator has a provider. Other tools that OpenAI's servers run are left out, and named in the
-notes and to the model: Codex sends `web_search` with every request, and a 400 would end its session.
+notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
+session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
