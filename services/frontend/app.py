@@ -81,11 +81,10 @@ def make_app(
         app.cleanup_ctx.append(
             FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context
         )
-    hosted = None
+    opener = pipeline.gateway
     if config.web_provider is not None:
-        hosted = app[HOSTED] = HostedTools(
-            pipeline.gateway, provider_of(config), config, registry, log
-        )
+        hosted = HostedTools(pipeline.gateway, provider_of(config), config, registry, log)
+        app[HOSTED] = opener = hosted
         app.cleanup_ctx.append(hosted.context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
@@ -95,7 +94,7 @@ def make_app(
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     images = ImageReader(config, put_image, fetcher)
     admission = Admission(
-        pipeline, conversation_limits, pdfs, images, notices=config.media_notice, hosted=hosted
+        pipeline, opener, conversation_limits, pdfs, images, notices=config.media_notice
     )
     enabled = tuple(api for api in apis if api.enabled(config))
     turns = TurnService(admission, config, FrontendMetrics(registry), log)

@@ -220,7 +220,7 @@ def admission(pipeline: Pipeline, put_image: Put | None = None) -> Admission:
         PdfReader(structlog.get_logger(), 1),
         ImageReader(FrontendConfig(), put_image, fetcher),
     )
-    return Admission(pipeline, limits, pdfs, images, notices=False)
+    return Admission(pipeline, pipeline.gateway, limits, pdfs, images, notices=False)
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:

@@ -1,10 +1,11 @@
 """Converts text to tokens and back by the model's own tokenizer, with vLLM's paths and field names.
 
-POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat Completions or of the Messages API
-                      → {"count", "max_model_len", "tokens"}
+POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat Completions or of
+                      the Messages API → {"count", "max_model_len", "tokens"}
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
+from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -63,7 +64,6 @@ class PlainPrompt(Struct):
 
 _text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
 """Decodes the body; conversations stay raw and are parsed by their dialect."""
-_encode = msgspec.json.encode
 _ids = msgspec.json.Decoder(Ids)
 
 
@@ -71,29 +71,32 @@ class TokenRoutes:
     """The handlers."""
 
     def __init__(self, setup: ApiSetup) -> None:
-        self._max_body_bytes = setup.config.max_body_bytes
+        self._max_bytes = setup.config.max_body_bytes
         self._turns = setup.turns
         self._admission = setup.turns.admission
         served = setup.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(Settings(served=frozenset(served)))
 
-    async def tokenize(self, request: web.Request) -> web.Response:
-        """Answers with the ids of a text, or of a conversation's prompt."""
-        body = await read_body(request, self._max_body_bytes)
+    async def tokenize(self, http: web.Request) -> web.Response:
+        """`POST /v1/tokenize`: the ids of a text, or of a conversation's prompt."""
+        body = await read_body(http, self._max_bytes)
         large = is_large(body)
         fields: Any = await run_in_thread_if(
             large, lambda: decode_body(_text.decode, body, explain)
         )
-        text = fields.prompt if fields.prompt is not None else fields.text
-        caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
-        if text is not None:
-            reply = await self._admission.tokenize_text(fields.model, text, caller, special)
-        else:
-            if not is_set(fields.messages):
-                raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            conversation = await self._conversation(body, request, large)
+        text = fields.text if fields.prompt is None else fields.prompt
+        if text is None and not is_set(fields.messages):
+            raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
+
+        caller = http[REQUEST_CONTEXT].caller
+        special = fields.add_special_tokens
+        if text is None:
+            conversation = await self._read_conversation(http, body, large)
             reply = await self._admission.tokenize(conversation, caller, special)
+        else:
+            reply = await self._admission.tokenize_text(fields.model, text, caller, special)
+
         ids = unpack_ids(reply.token_ids)
         answer = {
             "count": len(ids),
@@ -101,39 +104,41 @@ class TokenRoutes:
             "tokens": ids,
             "token_strs": None,
         }
-        return json_response(_encode(answer))
+        return json_response(msgspec.json.encode(answer))
 
-    async def _conversation(self, body: bytes, request: web.Request, large: bool) -> Conversation:
-        """The conversation of a body as its turn would have it, with its context edits applied."""
-        if await run_in_thread_if(large, lambda: _is_chat_body(body)):
-            ask = await run_in_thread_if(
-                large, lambda: self._chat.parse_prompt(body, request.headers)
-            )
-            return ask.conversation
-        parsed = await run_in_thread_if(
-            large, lambda: self._messages.parse_count(body, request.headers)
-        )
-        model = RequestModel(self._turns, request[REQUEST_CONTEXT])
-        return (await apply_context_edits(parsed, model)).conversation
-
-    async def detokenize(self, request: web.Request) -> web.Response:
-        """The text of ids."""
-        body = await read_body(request, self._max_body_bytes)
+    async def detokenize(self, http: web.Request) -> web.Response:
+        """`POST /v1/detokenize`: the text of ids."""
+        body = await read_body(http, self._max_bytes)
         fields = await run_in_thread_if(
             is_large(body), lambda: decode_body(_ids.decode, body, explain)
         )
-        reply = await self._admission.detokenize(
-            fields.model, fields.tokens, request[REQUEST_CONTEXT].caller
+
+        caller = http[REQUEST_CONTEXT].caller
+        reply = await self._admission.detokenize(fields.model, fields.tokens, caller)
+        return json_response(msgspec.json.encode(PlainPrompt(reply.text or "")))
+
+    async def _read_conversation(self, http: web.Request, body: bytes, large: bool) -> Conversation:
+        """The conversation of a body as its turn would have it, with its context edits applied."""
+        if await run_in_thread_if(large, lambda: _is_chat_body(body)):
+            chat_request = await run_in_thread_if(
+                large, lambda: self._chat.parse_prompt(body, http.headers)
+            )
+            return chat_request.conversation
+
+        messages_request = await run_in_thread_if(
+            large, lambda: self._messages.parse_count(body, http.headers)
         )
-        return json_response(_encode(PlainPrompt(reply.text or "")))
+        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        edited = await apply_context_edits(messages_request, model)
+        return edited.conversation
 
 
-_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"}
-_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES
-_MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
-_ROLES = ("developer", "tool", "function")
-_PARTS = {*tags_of(chat.Part)} - {*tags_of(messages.Block)}
-_CHOICES = ("function", "custom", "allowed_tools")
+_MESSAGES_FIELDS = {*messages.Body.__struct_fields__, "service_tier"}
+_CHAT_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES_FIELDS
+_CHAT_MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
+_CHAT_ROLES = ("developer", "tool", "function")
+_CHAT_PARTS = {*tags_of(chat.Part)} - {*tags_of(messages.Block)}
+_CHAT_CHOICES = ("function", "custom", "allowed_tools")
 
 
 def _is_chat_body(body: bytes) -> bool:
@@ -145,20 +150,31 @@ def _is_chat_body(body: bytes) -> bool:
         return False
     if not isinstance(request, dict):
         return False
-    if not _FIELDS.isdisjoint(request) or isinstance(request.get("thinking"), bool):
-        return True
-    choice = request.get("tool_choice")
-    if isinstance(choice, str) or (isinstance(choice, dict) and choice.get("type") in _CHOICES):
-        return True
-    if any(tool.get("function") or tool.get("custom") for tool in objects(request.get("tools"))):
-        return True
-    return any(_is_chat(message) for message in objects(request.get("messages")))
+    return (
+        not _CHAT_FIELDS.isdisjoint(request)
+        or isinstance(request.get("thinking"), bool)
+        or _is_chat_choice(request.get("tool_choice"))
+        or any(_is_chat_tool(tool) for tool in objects(request.get("tools")))
+        or any(_is_chat_message(message) for message in objects(request.get("messages")))
+    )
 
 
-def _is_chat(message: dict[str, Any]) -> bool:
-    if message.get("role") in _ROLES or any(message.get(name) is not None for name in _MEMBERS):
+def _is_chat_choice(choice: object) -> bool:
+    if isinstance(choice, dict):
+        return choice.get("type") in _CHAT_CHOICES
+    return isinstance(choice, str)
+
+
+def _is_chat_tool(tool: dict[str, Any]) -> bool:
+    return bool(tool.get("function") or tool.get("custom"))
+
+
+def _is_chat_message(message: dict[str, Any]) -> bool:
+    if message.get("role") in _CHAT_ROLES:
         return True
-    return any(part.get("type") in _PARTS for part in objects(message.get("content")))
+    if any(message.get(name) is not None for name in _CHAT_MEMBERS):
+        return True
+    return any(part.get("type") in _CHAT_PARTS for part in objects(message.get("content")))
 
 
 _PREFIXES = ("/v1", "")
@@ -172,29 +188,29 @@ def _add_routes(setup: ApiSetup) -> None:
         setup.app.router.add_post(f"{prefix}/detokenize", routes.detokenize)
 
 
+def _operations(prefix: str) -> tuple[Operation, Operation]:
+    return (
+        Operation(
+            f"{prefix}/tokenize",
+            "Ids of a text or of a request's prompt",
+            body=Text,
+            example={"model": "your-model", "prompt": "What is the weather in Paris?"},
+            answer=TokenIds,
+        ),
+        Operation(
+            f"{prefix}/detokenize",
+            "The text of ids",
+            body=Ids,
+            example={"model": "your-model", "tokens": [9707, 11, 1879]},
+            answer=PlainPrompt,
+        ),
+    )
+
+
 API = Api(
     name="Tokens",
     title="Tokens",
     errors=SHARED,
-    operations=tuple(
-        operation
-        for prefix in _PREFIXES
-        for operation in (
-            Operation(
-                f"{prefix}/tokenize",
-                "Ids of a text or of a request's prompt",
-                body=Text,
-                example={"model": "your-model", "prompt": "What is the weather in Paris?"},
-                answer=TokenIds,
-            ),
-            Operation(
-                f"{prefix}/detokenize",
-                "The text of ids",
-                body=Ids,
-                example={"model": "your-model", "tokens": [9707, 11, 1879]},
-                answer=PlainPrompt,
-            ),
-        )
-    ),
+    operations=tuple(chain(*map(_operations, _PREFIXES))),
     add_routes=_add_routes,
 )

@@ -5,23 +5,22 @@ The gateway takes only an `Admitted` request, and only this module makes one, so
 a check.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from schemas.control import VISION, ModelCard
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import run_in_thread_if
-from services.frontend.media.image_reader import ImageReader
+from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_document import PdfDocument
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted_turns import HostedTools
-from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnSink
+from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink
 from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
 from services.images.parts import media_of
 
@@ -35,18 +34,22 @@ class Admission:
     def __init__(
         self,
         pipeline: Pipeline,
+        opener: TurnGateway,
         limits: ConversationLimits,
         pdfs: PdfReader,
         images: ImageReader,
         *,
         notices: bool,
-        hosted: HostedTools | None = None,
     ) -> None:
-        """`notices`: add a note to the answer about media that the model does not receive, once in
-        a session."""
+        """
+        Args:
+            opener: opens turns: the pipeline's gateway, or hosted tools in front of it.
+            notices: add a note to the answer about media that the model does not receive, once in a
+                session.
+        """
         self._catalog = pipeline.catalog
         self._texts = pipeline.texts
-        self._opener = pipeline.gateway if hosted is None else hosted
+        self._opener = opener
         self._limits = limits
         self._pdfs = pdfs
         self._images = images
@@ -96,27 +99,16 @@ class Admission:
             card = self.resolve(conversation.model, caller, conversation)
         elif caller is not None:
             caller.permit(card, conversation.model)
-        if conversation.tools and not card.tools:
-            raise Invalid(
-                f"{card.name} does not support tools: its chat template does not list them, so the model would never "
-                "see them. Send the request without tools, or serve the model with a template that lists them "
-                "(--chat-template).",
-                param="tools",
-            )
+        _check_tools(conversation, card)
         media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
-        images, vision = None, VISION in card.features
-        if any(isinstance(item, PdfDocument) for item in media):
-            conversation = await self._pdfs.read(conversation, vision=vision)
-        if media:
-            tenant = caller.tenant if caller is not None else None
-            read = self._images.read
-            conversation, images = await read(
-                conversation, media, tenant, vision=vision, store=not charge
-            )
-        conversation, text = self._with_notice(conversation, has_media=bool(media))
-        return Admitted(card, _with_names(conversation, caller, card), text, images)
+
+        conversation, images = await self._read_media(
+            conversation, media, caller, card, store=not charge
+        )
+        conversation, note = self._with_notice(conversation, has_media=bool(media))
+        return Admitted(card, _with_names(conversation, caller, card), note, images)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
@@ -131,9 +123,8 @@ class Admission:
 
         Raises as `admit`, and TurnwireError.
         """
-        return await _describe_sizes(
-            self._texts.count(await self.admit(conversation, caller, card, charge=True))
-        )
+        admitted = await self.admit(conversation, caller, card, charge=True)
+        return await _describe_sizes(self._texts.count(admitted))
 
     async def tokenize(
         self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool
@@ -153,14 +144,32 @@ class Admission:
         self, model: str, token_ids: list[int], caller: Caller | None
     ) -> TextReply:
         """Returns the text of token ids. Raises as `tokenize_text`."""
-        return await _describe_sizes(
-            self._texts.detokenize(self._without_conversation(model, caller), token_ids)
-        )
+        admitted = self._without_conversation(model, caller)
+        return await _describe_sizes(self._texts.detokenize(admitted, token_ids))
 
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
         _charge(caller)
         return Admitted(card, Conversation(card.name, []))
+
+    async def _read_media(
+        self,
+        conversation: Conversation,
+        media: Sequence[Media],
+        caller: Caller | None,
+        card: ModelCard,
+        *,
+        store: bool,
+    ) -> tuple[Conversation, RequestImages | None]:
+        """Returns the conversation with the text of its documents, and the images that the model
+        gets."""
+        if not media:
+            return conversation, None
+        vision = VISION in card.features
+        if any(isinstance(item, PdfDocument) for item in media):
+            conversation = await self._pdfs.read(conversation, vision=vision)
+        tenant = None if caller is None else caller.tenant
+        return await self._images.read(conversation, media, tenant, vision=vision, store=store)
 
     def _with_notice(
         self, conversation: Conversation, *, has_media: bool
@@ -168,20 +177,31 @@ class Admission:
         """Removes this server's notes from earlier answers. Returns also the note for the new
         answer; "" for none."""
         conversation, noted = without_notices(conversation)
-        text = ""
-        if has_media and self._notices and wants_notice(conversation):
-            new = {item.kind for item in media_of(conversation) if not item.hash} - noted
-            text = notice(new) if new else ""
-        return conversation, text
+        if not (has_media and self._notices and wants_notice(conversation)):
+            return conversation, ""
+        dropped = {item.kind for item in media_of(conversation) if not item.hash}
+        new = dropped - noted
+        return conversation, notice(new) if new else ""
+
+
+def _check_tools(conversation: Conversation, card: ModelCard) -> None:
+    if conversation.tools and not card.tools:
+        raise Invalid(
+            f"{card.name} does not support tools: its chat template does not list them, so the "
+            "model would never see them. Send the request without tools, or serve the model with a "
+            "template that lists them (--chat-template).",
+            param="tools",
+        )
 
 
 def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
     """Returns the conversation as other stages get it, with the names of the model and of its
     caller."""
-    name, hints = conversation.model, conversation.hints
+    name = conversation.model
+    hints = conversation.hints
     client = replace(
         conversation.client,
-        tenant=caller.tenant if caller is not None else None,
+        tenant=None if caller is None else caller.tenant,
         alias=name if name in card.aliases else None,
     )
     if caller is not None and caller.priority is not None:
@@ -200,9 +220,10 @@ async def _describe_sizes(call: Awaitable[T]) -> T:
     try:
         return await call
     except TooLarge as error:
-        if (details := error.info.details) is None:
+        details = error.info.details
+        if details is None:
             raise
-        size, limit = details["size_bytes"], details["limit_bytes"]
         raise TooLarge(
-            f"The request has {size} bytes without the data of images and documents; the limit is {limit}."
+            f"The request has {details['size_bytes']} bytes without the data of images and "
+            f"documents; the limit is {details['limit_bytes']}."
         ) from error

@@ -16,7 +16,7 @@ class AnswerRecord:
         self.model = ""
         """The served model's name; "" until it is known."""
         self.outcome = ""
-        """The finish reason, the kind of error, or `hangup`, `slow_reader`; "" while the turn runs."""
+        """The finish reason, the kind of error, `hangup` or `slow_reader`; "" while turns run."""
         self.client = Client()
         self.stream = False
         self.prompt_tokens: int | None = None

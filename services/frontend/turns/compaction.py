@@ -17,10 +17,10 @@ from services.frontend.turns.sinks import EventBuffer
 from services.frontend.turns.turn_service import RequestModel
 
 SUMMARIZE = (
-    "Summarize the conversation so far for a model that goes on with it and sees nothing else of it. Tell the user's "
-    "goals and instructions, the decisions and their reasons, every file, command and result that still matters, what "
-    "is done, what is open, and the next step. Be exact with names, paths and values. Write the summary only; call no "
-    "tools."
+    "Summarize the conversation so far for a model that goes on with it and sees nothing else "
+    "of it. Tell the user's goals and instructions, the decisions and their reasons, every "
+    "file, command and result that still matters, what is done, what is open, and the next "
+    "step. Be exact with names, paths and values. Write the summary only; call no tools."
 )
 """The last message to the model in a request for a summary."""
 

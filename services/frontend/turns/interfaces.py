@@ -195,7 +195,7 @@ class Renderer(Protocol):
     """Renders one streamed answer. Every method returns the bytes to send next, possibly none."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """Renders the opening of the stream. Called once, first. `prepared`: one for each choice."""
+        """Renders the opening of the stream. Called once, first. `prepared`: one a choice."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of one choice. The last choice's Finish, and any Failed, end the
@@ -255,7 +255,7 @@ class Dialect(Protocol):
 
     @property
     def keepalive(self) -> bytes:
-        """Bytes that the API's clients ignore. They may be sent between any two events of a stream."""
+        """Bytes that clients ignore. They may be sent between any two events of a stream."""
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ParsedRequest:
         """Parses a request. `headers` is looked up by lower-case names. Raises Invalid."""

@@ -8,7 +8,7 @@ write it: a note that a client sends back is removed before the prompt is made, 
 prompt extends this one. It also shows that the user already has the note.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Literal, TypeAlias
 
@@ -33,14 +33,17 @@ def notice(kinds: Iterable[MediaKind]) -> str:
     """Returns the note about media of these kinds, at least one."""
     present = set(kinds)
     *others, last = [noun for kind, noun in _NOUNS.items() if kind in present]
-    return f"\n\n[Note from the server: {', '.join(others)}{' and ' if others else ''}{last}{_END}"
+    media = f"{', '.join(others)} and {last}" if others else last
+    return f"\n\n[Note from the server: {media}{_END}"
 
 
-_KINDS: dict[str, frozenset[MediaKind]] = {
-    notice(kinds): frozenset(kinds)
-    for size in range(1, len(_NOUNS) + 1)
-    for kinds in combinations(_NOUNS, size)
-}
+def _all_kinds() -> Iterator[frozenset[MediaKind]]:
+    for size in range(1, len(_NOUNS) + 1):
+        for kinds in combinations(_NOUNS, size):
+            yield frozenset(kinds)
+
+
+_KINDS: dict[str, frozenset[MediaKind]] = {notice(kinds): kinds for kinds in _all_kinds()}
 """The kinds of media of every possible note."""
 
 
@@ -48,20 +51,22 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
     """Removes notes from the model's messages. Returns the conversation, and the kinds of media of
     these notes."""
     noted: set[MediaKind] = set()
-    messages = [
-        _without_notices(message, noted) if message.role == "assistant" else message
-        for message in conversation.messages
-    ]
-    return (replace(conversation, messages=messages) if noted else conversation), frozenset(noted)
+    messages: list[Message] = []
+    for message in conversation.messages:
+        kinds = _noted_kinds(message)
+        noted |= kinds
+        messages.append(_without_notice(message) if kinds else message)
+    if not noted:
+        return conversation, frozenset()
+    return replace(conversation, messages=messages), frozenset(noted)
 
 
 def wants_notice(conversation: Conversation) -> bool:
     """Returns whether text may be added to the answer. False for answers that programs read."""
-    sampling, is_for_users = (
-        conversation.sampling,
-        conversation.format is None and not conversation.summary,
-    )
-    return is_for_users and sampling.logprobs is None and not sampling.return_token_ids
+    if conversation.format is not None or conversation.summary:
+        return False
+    sampling = conversation.sampling
+    return sampling.logprobs is None and not sampling.return_token_ids
 
 
 class NoticeSink(TurnSink):
@@ -91,7 +96,8 @@ class NoticeSink(TurnSink):
                 self._stop = None
             if isinstance(event, BlockStart):
                 self._kind = event.kind
-                self._called = self._called or event.kind == "tool_use"
+                if event.kind == "tool_use":
+                    self._called = True
             if isinstance(event, BlockStop) and self._kind == "text" and not self._called:
                 self._stop = event
             else:
@@ -106,18 +112,29 @@ class NoticeSink(TurnSink):
         return [note, replace(stop, length=stop.length + len(self._text))]
 
 
-def _without_notices(message: Message, noted: set[MediaKind]) -> Message:
-    """Adds the kinds of media of the notes to `noted`."""
-    if not any(type(part) is Text and part.text.endswith(_END) for part in message.parts):
-        return message
+def _noted_kinds(message: Message) -> frozenset[MediaKind]:
+    """Returns the kinds of media of a message's notes."""
+    if message.role != "assistant":
+        return frozenset()
+    notes = [_note_in(part) for part in message.parts]
+    if not any(notes):
+        return frozenset()
+    return frozenset().union(*(_KINDS[note] for note in notes if note))
+
+
+def _without_notice(message: Message) -> Message:
     parts: list[Part] = []
     for part in message.parts:
-        note = next(
-            (note for note in _KINDS if isinstance(part, Text) and part.text.endswith(note)), ""
-        )
-        noted |= _KINDS.get(note, frozenset())
-        if not (note and isinstance(part, Text)):
+        note = _note_in(part)
+        if not isinstance(part, Text) or not note:
             parts.append(part)
-        elif rest := part.text.removesuffix(note):
-            parts.append(Text(rest))
+        elif part.text != note:
+            parts.append(Text(part.text.removesuffix(note)))
     return replace(message, parts=parts)
+
+
+def _note_in(part: Part) -> str:
+    """Returns the note with which a part ends; "" for none."""
+    if not isinstance(part, Text) or not part.text.endswith(_END):
+        return ""
+    return next((note for note in _KINDS if part.text.endswith(note)), "")

@@ -7,6 +7,7 @@ binary search with exact counts finds the number.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -26,17 +27,17 @@ async def shorten_conversation(
     groups = droppable_groups(conversation.messages)
     if limit is None or not groups:
         raise overflow
-    low, high = 1, len(groups)
     best: Conversation | None = None
-    while low <= high:
-        middle = (low + high) // 2
-        candidate = remove_messages(
-            conversation, (place for group in groups[:middle] for place in group)
-        )
+    fewest = 1
+    most = len(groups)
+    while fewest <= most:
+        dropped = (fewest + most) // 2
+        candidate = remove_messages(conversation, chain(*groups[:dropped]))
         if await model.count(candidate) <= limit:
-            best, high = candidate, middle - 1
+            best = candidate
+            most = dropped - 1
         else:
-            low = middle + 1
+            fewest = dropped + 1
     if best is None:
         raise overflow
     return best
@@ -52,34 +53,35 @@ def droppable_groups(messages: Sequence[Message]) -> list[list[int]]:
         else:
             groups.append([place])
     questions = [place for place, message in enumerate(messages) if message.role == "user"]
+    last_question = questions[-1:]
     return [
         group
         for group in groups[:-1]
-        if messages[group[0]].role not in _INSTRUCTIONS and group[0] not in questions[-1:]
+        if messages[group[0]].role not in _INSTRUCTIONS and group[0] not in last_question
     ]
 
 
 def remove_messages(conversation: Conversation, places: Iterable[int]) -> Conversation:
     """The conversation without the messages at these indices, and without the results of their
     calls."""
-    gone = set(places)
-    calls = {
-        part.call_id
-        for at in gone
-        for part in conversation.messages[at].parts
-        if isinstance(part, Call)
-    }
-    messages = []
-    for at, message in enumerate(conversation.messages):
-        if at in gone:
+    removed = set(places)
+    calls: set[str] = set()
+    for place in removed:
+        calls.update(
+            part.call_id for part in conversation.messages[place].parts if isinstance(part, Call)
+        )
+
+    messages: list[Message] = []
+    for place, message in enumerate(conversation.messages):
+        if place in removed:
             continue
         parts = [
             part
             for part in message.parts
             if not (isinstance(part, Result) and part.call_id in calls)
         ]
-        if parts or not message.parts:
-            messages.append(
-                message if len(parts) == len(message.parts) else replace(message, parts=parts)
-            )
+        if len(parts) == len(message.parts):
+            messages.append(message)
+        elif parts:
+            messages.append(replace(message, parts=parts))
     return replace(conversation, messages=messages)

@@ -41,13 +41,14 @@ class TurnSpan:
         parent = tracer.parent()
         if parent is None:
             return None
+        sampling = conversation.sampling
+        client = conversation.client
         operation = "chat" if conversation.prompt is None else "text_completion"
-        sampling, model, client = conversation.sampling, conversation.model, conversation.client
-        attributes = {
+        attributes: Attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "turnwire",
-            "gen_ai.request.model": model,
-            "gen_ai.response.model": model,
+            "gen_ai.request.model": conversation.model,
+            "gen_ai.response.model": conversation.model,
             "gen_ai.output.type": "text" if conversation.format is None else "json",
             "gen_ai.request.max_tokens": sampling.max_tokens,
             "gen_ai.request.temperature": sampling.temperature,
@@ -58,15 +59,16 @@ class TurnSpan:
             "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
             "gen_ai.conversation.id": client.session,
             "turnwire.parent": client.parent,
-            "turnwire.kind": client.kind if client.session is not None else None,
+            "turnwire.kind": None if client.session is None else client.kind,
             "turnwire.turn": turn,
         }
-        return cls(parent.open(f"{operation} {model}", time_ns(), attributes))
+        return cls(parent.open(f"{operation} {conversation.model}", time_ns(), attributes))
 
     def carrier(self, attempt: int) -> dict[str, str]:
         """Returns the trace context for the request of an attempt, which starts now."""
         if attempt != self._number:
-            self._number, self._over = attempt, False
+            self._number = attempt
+            self._over = False
             details: Attributes = {"turnwire.attempt": attempt, "turnwire.reason": self._reason}
             self._attempt = self._span.open("retry", time_ns(), details, after=self._attempt)
         return self._attempt.carrier
@@ -101,44 +103,47 @@ class TurnSpan:
             if isinstance(event, BlockStart):
                 self._block = event, at
             elif isinstance(event, BlockStop):
-                self._end_block(at, event)
+                self._end_block(at, complete=event.complete, characters=event.length)
             elif isinstance(event, Finish):
-                usage = event.usage
-                self._span.set(
-                    {
-                        "gen_ai.response.finish_reasons": [str(event.reason)],
-                        "gen_ai.usage.input_tokens": usage.prompt,
-                        "gen_ai.usage.cache_read.input_tokens": usage.cached,
-                        "gen_ai.usage.output_tokens": usage.output,
-                        "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
-                    }
-                )
+                self._record_finish(event)
             elif isinstance(event, Failed):
                 self._error = str(event.error.kind)
 
     def end(self, refusal: ErrorInfo | None, cancelled: str | None) -> None:
         """Ends the spans. `cancelled`: why the frontend cancelled the turn."""
-        at, error = time_ns(), str(refusal.kind) if refusal is not None else self._error
-        self._end_block(at, None)
+        at = time_ns()
+        error = self._error if refusal is None else str(refusal.kind)
+        self._end_block(at, complete=False, characters=None)
         if self._attempt is not self._span and not self._over:
             self._attempt.end(at, error=error)
         self._span.set({"turnwire.cancelled": cancelled})
         self._span.end(at, error=error)
 
-    def _end_block(self, at: int, stop: BlockStop | None) -> None:
+    def _record_finish(self, finish: Finish) -> None:
+        usage = finish.usage
+        self._span.set(
+            {
+                "gen_ai.response.finish_reasons": [str(finish.reason)],
+                "gen_ai.usage.input_tokens": usage.prompt,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached,
+                "gen_ai.usage.output_tokens": usage.output,
+                "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+            }
+        )
+
+    def _end_block(self, at: int, *, complete: bool, characters: int | None) -> None:
+        """Records the open block, if there is one."""
         if self._block is None:
             return
         start, started = self._block
         self._block = None
-        attributes: dict[str, str | int | bool | None] = {
+        attributes: dict[str, str | int | None] = {
             "turnwire.block": start.block,
-            "turnwire.complete": stop is not None and stop.complete,
-            "turnwire.characters": stop.length if stop is not None else None,
+            "turnwire.complete": complete,
+            "turnwire.characters": characters,
         }
         if start.kind == "tool_use":
-            attributes |= {
-                "gen_ai.tool.name": start.name,
-                "gen_ai.tool.call.id": start.call_id,
-                "gen_ai.tool.type": "function",
-            }
+            attributes["gen_ai.tool.name"] = start.name
+            attributes["gen_ai.tool.call.id"] = start.call_id
+            attributes["gen_ai.tool.type"] = "function"
         self._span.record(start.kind, started, at, attributes)

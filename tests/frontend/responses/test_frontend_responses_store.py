@@ -19,7 +19,7 @@ from services.frontend.apis.responses.state.record import (
     item_id,
     response_of_item,
 )
-from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
+from services.frontend.apis.responses.state.store import ConnectionStore, MemoryStore, StoreLimits
 
 
 class Clock:
@@ -180,7 +180,7 @@ async def test_running_response_cannot_be_continued() -> None:
 
 async def test_store_falls_back_to_another_store() -> None:
     common = store()
-    own = MemoryStore(StoreLimits(60.0, 100, 1 << 20), Clock(), behind=common)
+    own = ConnectionStore(StoreLimits(60.0, 100, 1 << 20), Clock(), common)
     common.put(record("a"))
     own.put(record("b", "a"))
     assert [item_id(raw) for raw in await chain_items(own, "b", None)] == [

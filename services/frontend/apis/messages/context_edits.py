@@ -31,8 +31,8 @@ ClearedInputs: TypeAlias = bool | list[str] | None
 class Edits(Struct, frozen=True):
     """The edits of a request that may clear something, and what they cleared."""
 
-    before: list[Message] | None = None
-    """The messages before thinking was cleared; None where none was cleared."""
+    before: list[Message] = []
+    """The messages before thinking was cleared; empty where none was cleared."""
     thinking_turns: int = 0
     """The number of turns that lost their thinking."""
     tools: wire.ContextEdit | None = None
@@ -124,7 +124,7 @@ def exceeds_uses(messages: list[Message], trigger: wire.Threshold) -> bool:
 
 
 def clear_tool_uses(messages: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
-    """The messages with the older results replaced, and the number of tool uses that this clears."""
+    """The messages with the older results replaced, and the number of tool uses cleared."""
     cleared = _cleared_calls(messages, edit)
     changed = [
         _clear_parts(message, cleared, edit.clear_tool_inputs)

@@ -1,5 +1,5 @@
-"""Prepares a parsed request with the help of its model: applies the context edits that depend on the
-size of the prompt, and replaces a long conversation by a summary."""
+"""Prepares a parsed request with the help of its model: applies the context edits that depend on
+the size of the prompt, and replaces a long conversation by a summary."""
 
 from msgspec.structs import replace
 
@@ -26,8 +26,8 @@ async def apply_context_edits(request: MessagesRequest, model: RequestModel) -> 
     edits = request.edits
     if edits is None:
         return request
-    tokens: int | None = None
-    if edits.before is not None:
+    tokens = 0  # not counted
+    if edits.before:
         original = await model.count(replace(request.conversation, messages=edits.before))
         tokens = await model.count(request.conversation)
         edits = _with_cleared_thinking(edits, original, tokens)
@@ -67,16 +67,17 @@ async def _clear_tools(
     conversation: Conversation,
     edits: Edits,
     edit: wire.ContextEdit,
-    tokens: int | None,
+    tokens: int,
     model: RequestModel,
 ) -> tuple[Conversation, Edits]:
-    """Clears tool uses, if there are enough of them. `tokens`: of the prompt, if it was counted."""
+    """Clears tool uses, if there are enough of them. `tokens`: of the prompt; 0: not
+    counted."""
     trigger = trigger_of(edit)
     messages, uses = clear_tool_uses(conversation.messages, edit)
     if not uses or not exceeds_uses(conversation.messages, trigger):
         return conversation, edits
 
-    if tokens is None:
+    if not tokens:
         tokens = await model.count(conversation)
         edits = replace(edits, original_tokens=tokens)
     if trigger.type == "input_tokens" and tokens <= trigger.value:

@@ -141,7 +141,7 @@ def parse(
     edits, compact_edit = None, None
     if (management := request.context_management) is not None:
         edits = context_edits.Edits(
-            all_messages if cleared else None, cleared, context_edits.tool_edit(management)
+            all_messages if cleared else [], cleared, context_edits.tool_edit(management)
         )
         compact_edit = read_compact_edit(management, declared.specs)
     return MessagesRequest(

@@ -25,7 +25,7 @@ from services.runtime.config import FrontendConfig
 
 MAX_ETAGS = 256
 CODEX_PATH = "/codex/models.json"
-"""Codex' catalogue without the list, for `model_catalog_url`, or to save for `model_catalog_json`."""
+"""Codex' catalogue without the list, for `model_catalog_url` or `model_catalog_json`."""
 MODELS_ETAG = "x-models-etag"
 """A header on answers of the Responses API: Codex reads its catalogue again when this changes."""
 
@@ -86,79 +86,76 @@ class ModelRoutes:
     """
 
     def __init__(self, config: FrontendConfig, admission: Admission) -> None:
-        path = config.codex_models_file
         self._admission = admission
         self._hosted = config.served_tools
         self._slugs = config.codex_profiles
         """Slugs of Codex' own entries by the names that use them."""
         self._etags: LRUCache[tuple[str, ...], tuple[Sequence[Named], str]] = LRUCache(MAX_ETAGS)
-        try:
-            self._profiles = (
-                profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
-            )
-            """Codex' own entries by slug."""
-            assign_profiles(self._profiles, self._slugs, [])
-        except ValueError as error:
-            raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
+        self._profiles = _read_profiles(config.codex_models_file, config.codex_profiles)
+        """Codex' own entries by slug."""
 
-    async def list(self, request: web.Request) -> web.StreamResponse:
-        """Every model under each of its names."""
-        lifecycles = [
-            *request.query.getall("lifecycle[]", []),
-            *request.query.getall("lifecycle", []),
-        ]
-        named = self._models_of(request)
-        document = listing(named, request.query, lifecycles, self._own(named), self._hosted)
-        return _answer(
-            request, document, None if _PAGED & request.query.keys() else self._etag(named)
-        )
+    async def list(self, http: web.Request) -> web.StreamResponse:
+        """`GET /v1/models`: every model under each of its names."""
+        query = http.query
+        lifecycles = [*query.getall("lifecycle[]", []), *query.getall("lifecycle", [])]
+        named = self._models_of(http)
+        document = listing(named, query, lifecycles, self._profiles_of(named), self._hosted)
+        if _PAGED & query.keys():
+            return _answer(http, document)
+        return _answer(http, document, self._etag(named))
 
-    async def retrieve(self, request: web.Request) -> web.StreamResponse:
-        """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound,
-        Forbidden."""
-        name = request.match_info["id"]
-        card = self._admission.resolve(name, request[REQUEST_CONTEXT].caller)
-        return _answer(request, entry(card, name, self._hosted))
+    async def retrieve(self, http: web.Request) -> web.StreamResponse:
+        """`GET /v1/models/{id}`: one model by name or alias; a slash in the name may be escaped or
+        not. Raises NotFound, Forbidden."""
+        name = http.match_info["id"]
+        card = self._admission.resolve(name, http[REQUEST_CONTEXT].caller)
+        return _answer(http, entry(card, name, self._hosted))
 
-    async def codex(self, request: web.Request) -> web.StreamResponse:
-        """Codex' catalogue of the same models."""
-        named = self._models_of(request)
-        return _answer(request, catalogue(named, self._own(named)), self._etag(named))
+    async def codex(self, http: web.Request) -> web.StreamResponse:
+        """`GET /codex/models.json`: Codex' catalogue of the same models."""
+        named = self._models_of(http)
+        return _answer(http, catalogue(named, self._profiles_of(named)), self._etag(named))
 
-    async def add_etag(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def add_etag(self, http: web.Request, response: web.StreamResponse) -> None:
         """Signal handler, right before the first byte: sends Codex the ETag of its catalogue."""
-        if request.path == "/v1/responses" and response.status == 200:
-            response.headers[MODELS_ETAG] = f'"{self._etag(self._models_of(request))}"'
+        if http.path == "/v1/responses" and response.status == 200:
+            etag = self._etag(self._models_of(http))
+            response.headers[MODELS_ETAG] = f'"{etag}"'
 
-    def _models_of(self, request: web.Request) -> Sequence[Named]:
-        return names(self._admission.models(request[REQUEST_CONTEXT].caller))
+    def _models_of(self, http: web.Request) -> Sequence[Named]:
+        return names(self._admission.models(http[REQUEST_CONTEXT].caller))
 
-    def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
+    def _profiles_of(self, named: Sequence[Named]) -> dict[str, Profile]:
         return assign_profiles(self._profiles, self._slugs, [name for _, name in named])
 
     def _etag(self, named: Sequence[Named]) -> str:
         """The ETag of the whole list and of its catalogue; computed again only when a model has
         changed."""
         key = tuple(name for _, name in named)
-        held, etag = self._etags.get(key, ((), ""))
-        if not etag or held != named:
-            etag = _etag_of(
-                msgspec.json.encode(
-                    listing(named, {}, profiles=self._own(named), hosted=self._hosted)
-                )
-            )
+        hashed, etag = self._etags.get(key, ((), ""))
+        if not etag or hashed != named:
+            whole = listing(named, {}, profiles=self._profiles_of(named), hosted=self._hosted)
+            etag = _etag_of(msgspec.json.encode(whole))
             self._etags[key] = (named, etag)
         return etag
 
 
-def _answer(
-    request: web.Request, document: Mapping[str, Any], etag: str | None = None
-) -> web.Response:
-    """The document, or 304 if the client has it."""
+def _read_profiles(path: str | None, slugs: Mapping[str, str]) -> dict[str, Profile]:
+    """Codex' own entries by slug, from its models file. Raises as `ModelRoutes`."""
+    try:
+        profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+        assign_profiles(profiles, slugs, [])
+    except ValueError as error:
+        raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
+    return profiles
+
+
+def _answer(http: web.Request, document: Mapping[str, Any], etag: str = "") -> web.Response:
+    """The document, or 304 if the client has it. `etag`: by default the document's."""
     body = msgspec.json.encode(document)
     etag = etag or _etag_of(body)
     headers = {"etag": f'"{etag}"', "cache-control": "private, no-cache"}
-    if any(tag.value in ("*", etag) for tag in request.if_none_match or ()):
+    if any(tag.value in ("*", etag) for tag in http.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type="application/json", headers=headers)
 

@@ -57,7 +57,7 @@ class Operation(Struct, frozen=True):
 
 
 class Api(Struct, frozen=True, kw_only=True):
-    """One HTTP API. A module or package under `apis/` exports one as `API`; `app.APIS` lists them."""
+    """One HTTP API. A module or package under `apis/` exports it as `API`; `app.APIS` lists all."""
 
     name: str
     """Prefix of its types in the OpenAPI document."""

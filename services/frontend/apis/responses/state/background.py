@@ -15,13 +15,12 @@ from typing_extensions import override
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest, unpack_events
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
 from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.sse import EventStream, SseWriter
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import RequestModel, TurnService
 from services.runtime.config import FrontendConfig
 
 RETRY_AFTER_S = 5.0
@@ -94,13 +93,12 @@ class Background:
     """The background responses of this process. At most `max_background` run, and at most as many
     wait."""
 
-    def __init__(self, intake: Intake, *, owner: str) -> None:
-        self._turns = intake.turns
-        self._store = intake.store
+    def __init__(self, store: MemoryStore, turns: TurnService) -> None:
+        self._store = store
+        self._turns = turns
         slots = self._turns.config.max_background
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
-        self._owner = owner
         self._jobs: dict[str, Job] = {}
         self._draining = False
 
@@ -123,7 +121,7 @@ class Background:
         open_request = ExitStack()
         open_request.enter_context(model.context.open_request())
         self._jobs[job.id] = job
-        self._keep(job, owner=self._owner)
+        self._keep(job, owner=self._store.owner)
         job.task = asyncio.create_task(self._work(job), name=f"background {job.id}")
         # A callback, not the task itself: a task that is cancelled before its first step never
         # runs.
@@ -162,7 +160,7 @@ class Background:
         try:
             async with self._slots:
                 job.running = True
-                self._keep(job, owner=self._owner)
+                self._keep(job, owner=self._store.owner)
                 await job.make()
         except TurnwireError as error:
             self._fail(job, error.info)

@@ -1,7 +1,7 @@
 """Completes a request's input: adds the items of the responses that it continues, and those that it
 refers to."""
 
-from functools import partial
+from itertools import chain
 
 from msgspec import Raw
 
@@ -26,12 +26,11 @@ async def expand(
     """
     previous = request.body.previous_response_id
     history = [] if previous is None else await chain_items(store, previous, tenant)
-    if named := set(request.references):
-        stored = {id: item for id in named if (item := await store.item(id, tenant)) is not None}
-        request = request.with_references(stored)
+    if request.references:
+        request = request.with_references(await _stored(store, set(request.references), tenant))
     if not history:
         return request
-    return await run_in_thread_if(is_large(*history), partial(request.with_history, history))
+    return await run_in_thread_if(is_large(*history), lambda: request.with_history(history))
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:
@@ -41,16 +40,29 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
     Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store
     does not answer.
     """
-    chain: list[list[Raw]] = []
+    newest_first: list[list[Raw]] = []
     next_id: str | None = previous
     while next_id is not None:
         record = await store.get(next_id, tenant, ended=True)
-        if record is None or len(chain) == MAX_CHAIN:
+        if record is None or len(newest_first) == MAX_CHAIN:
             raise previous_not_found(previous)
         if not record.ended:
             raise Invalid(
                 f"The response with id '{next_id}' has not ended yet.", param="previous_response_id"
             )
-        chain.append([*record.input, *record.output] if record.context is None else record.context)
-        next_id = record.previous if record.context is None else None
-    return [item for items in reversed(chain) for item in items]
+        if record.context is not None:
+            newest_first.append(record.context)
+            break
+        newest_first.append([*record.input, *record.output])
+        next_id = record.previous
+    return [*chain(*reversed(newest_first))]
+
+
+async def _stored(store: MemoryStore, ids: set[str], tenant: str | None) -> dict[str, Raw]:
+    """The stored ones of these items."""
+    stored: dict[str, Raw] = {}
+    for id in ids:
+        item = await store.item(id, tenant)
+        if item is not None:
+            stored[id] = item
+    return stored

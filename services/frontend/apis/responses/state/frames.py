@@ -11,7 +11,8 @@ from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.shared.decode import NULL, decode_mended, is_set
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
-"""An error code on which Codex and the SDK open another connection and send the whole conversation."""
+"""An error code on which Codex and the SDK open another connection and send the whole
+conversation."""
 STREAM_LIMIT = "websocket_stream_limit_reached"
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,256}")
 
@@ -29,7 +30,7 @@ _envelope = msgspec.json.Decoder(Envelope)
 
 
 def read_envelope(data: bytes) -> Envelope:
-    """Decodes a frame's envelope. Raises Invalid for a frame that is not a JSON object with a type."""
+    """Decodes a frame's envelope. Raises Invalid for what is not a JSON object with a type."""
     try:
         envelope = decode_mended(_envelope.decode, data)
     except msgspec.ValidationError:
@@ -62,18 +63,17 @@ def lane_of(envelope: Envelope) -> str | None:
 def lane_suffix(lane: str | None) -> bytes:
     """The end of every frame of a lane, which follows `payload[:-1]`: the SDK waits for events that
     name their lane."""
-    return b"}" if lane is None else b',"stream_id":' + msgspec.json.encode(lane) + b"}"
+    if lane is None:
+        return b"}"
+    return b',"stream_id":' + msgspec.json.encode(lane) + b"}"
 
 
 def error_frame(info: ErrorInfo) -> bytes:
     """The frame for an error of the connection or of a response that could not start, with its HTTP
     status."""
     reply = FORMAT.reply(info, "", None)
-    document: dict[str, Any] = {
-        "type": "error",
-        "status": reply.status,
-        **msgspec.json.decode(reply.body),
-    }
+    document: dict[str, Any] = {"type": "error", "status": reply.status}
+    document |= msgspec.json.decode(reply.body)
     if "retry-after" in reply.headers:
         document["headers"] = {"retry-after": reply.headers["retry-after"]}
     return msgspec.json.encode(document)
@@ -85,7 +85,8 @@ def steer_refused(envelope: Envelope, sequence_number: int) -> bytes:
     error = {
         "type": "invalid_request_error",
         "code": "steering_not_supported",
-        "message": "This server does not steer a running response; send the input with the next request.",
+        "message": "This server does not steer a running response; "
+        "send the input with the next request.",
     }
     steer = {"previous_response_id": envelope.previous_response_id, "input": envelope.input}
     document = {

@@ -52,28 +52,10 @@ def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     Everything that the client sent is kept. Members that the SDK's strict types require are added:
     an id made from the turn's id, a type, a message's text as a part, a status.
     """
-    stored: list[Raw] = []
-    for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
-        members: dict[str, Any] = dict(_decode(item))
-        name = kind.type or MESSAGE
-        members["type"] = name
-        if not kind.id:
-            members["id"] = f"{_PREFIXES.get(name, 'item')}_{turn}i{index:03d}"
-        if name in _WITH_STATUS and bytes(members.get("status", b"null")) == b"null":
-            members["status"] = "completed"
-        members = {**_DEFAULTS.get(name, {}), **members}
-        if name == MESSAGE and bytes(members.get("content", b"")).startswith(b'"'):
-            text = "output_text" if kind.role == "assistant" else "input_text"
-            part: dict[str, Any] = {"type": text, "text": members["content"]}
-            members["content"] = [{**part, "annotations": []} if text == "output_text" else part]
-        else:
-            place = "content" if name == MESSAGE else "output"
-            if place in members and any(
-                part_type in bytes(members[place]) for part_type in _PART_DEFAULTS
-            ):
-                members[place] = _complete_parts(members[place])
-        stored.append(Raw(_encode(members)))
-    return stored
+    pairs = zip(request.items, request.kinds, strict=True)
+    return [
+        _stored_item(item, kind, f"{turn}i{index:03d}") for index, (item, kind) in enumerate(pairs)
+    ]
 
 
 def page_of(query: Mapping[str, str]) -> tuple[str | None, int, bool]:
@@ -117,34 +99,69 @@ def list_page(
     `items`: oldest first, each with an id. An item that occurs again is listed once, because pages
     are found by ids.
     """
-    first: dict[str, Raw] = {}
+    by_id: dict[str, Raw] = {}
     for raw in items:
-        first.setdefault(item_id(raw), raw)
-    entries = list(first.items())
+        by_id.setdefault(item_id(raw), raw)
+    ids = list(by_id)
     if newest_first:
-        entries.reverse()
+        ids.reverse()
+
     start = 0
     if after is not None:
-        start = next((at for at, (id, _) in enumerate(entries, 1) if id == after), 0)
-        if not start:
+        if after not in by_id:
             raise Invalid(f"Item with id '{after}' not found.", param="after")
+        start = ids.index(after) + 1
     end = start + limit
-    selection = entries[start:end]
-    ids = (selection[0][0], selection[-1][0]) if selection else ("", "")
-    data = [raw for _, raw in selection]
-    return _encode(
-        wire.Items(data=data, first_id=ids[0], last_id=ids[1], has_more=end < len(entries))
+    listed = ids[start:end]
+    page = wire.Items(
+        data=[by_id[id] for id in listed],
+        first_id=listed[0] if listed else "",
+        last_id=listed[-1] if listed else "",
+        has_more=end < len(ids),
     )
+    return _encode(page)
+
+
+def _stored_item(item: Raw, kind: wire.ItemKind, suffix: str) -> Raw:
+    """`suffix`: the end of the id of an item that has none."""
+    name = kind.type or MESSAGE
+    members: dict[str, Any] = dict(_decode(item))
+    members["type"] = name
+    if not kind.id:
+        members["id"] = f"{_PREFIXES.get(name, 'item')}_{suffix}"
+    if name in _WITH_STATUS and _is_missing(members, "status"):
+        members["status"] = "completed"
+    members = {**_DEFAULTS.get(name, {}), **members}
+
+    place = "content" if name == MESSAGE else "output"
+    content = bytes(members.get(place, b""))
+    if name == MESSAGE and content.startswith(b'"'):
+        members[place] = [_text_part(members[place], kind)]
+    elif any(part_type in content for part_type in _PART_DEFAULTS):
+        members[place] = _complete_parts(members[place])
+    return Raw(_encode(members))
+
+
+def _text_part(text: Raw, kind: wire.ItemKind) -> dict[str, Any]:
+    """A message's text as a content part."""
+    if kind.role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "input_text", "text": text}
 
 
 def _complete_parts(parts: Raw) -> Any:
     """Content parts with the members that the SDK's types require; other JSON unchanged."""
     try:
-        read: list[dict[str, Any]] = [*_parts(parts)]
+        completed: list[dict[str, Any]] = [*_parts(parts)]
     except msgspec.ValidationError:
         return parts
-    for part in read:
+    for part in completed:
         name, default = _PART_DEFAULTS.get(bytes(part.get("type", b"")), ("", None))
-        if name and bytes(part.get(name, b"null")) == b"null":
+        if name and _is_missing(part, name):
             part[name] = default
-    return read
+    return completed
+
+
+def _is_missing(members: Mapping[str, Any], name: str) -> bool:
+    """Whether a raw member is missing or null."""
+    return bytes(members.get(name, b"null")) == b"null"

@@ -1,4 +1,4 @@
-"""Records the stream of a response while it is sent, and makes the response's record for the store."""
+"""Records the stream of a response while it is sent, and makes its record for the store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

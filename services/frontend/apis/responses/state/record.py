@@ -48,9 +48,10 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """The approximate size in memory, in bytes."""
-        items = (*self.input, *self.output, *(self.context or ()))
+        items = [*self.input, *self.output, *(self.context or ())]
         items_size = sum(len(memoryview(raw)) + _ITEM_OVERHEAD_BYTES for raw in items)
-        return _OVERHEAD_BYTES + items_size + len(memoryview(self.response)) + len(self.events)
+        response_size = len(memoryview(self.response))
+        return _OVERHEAD_BYTES + items_size + response_size + len(self.events)
 
     def items(self) -> Iterator[tuple[str, Raw]]:
         """Its own input and its output, each item with its id."""

@@ -20,7 +20,7 @@ NOT_STARTED = Prepared(0, 0)
 
 
 class RunningResponse(StreamWriter):
-    """One response while it is made. Its stream is written to itself: a subclass emits the parts."""
+    """One response while it is made, and the writer of its stream: a subclass emits the parts."""
 
     def __init__(self, accepted: AcceptedRequest, model: RequestModel) -> None:
         """Raises as `RequestModel.name_for`."""

@@ -34,8 +34,7 @@ from services.frontend.apis.responses.state.store import (
     StoreLimits,
 )
 from services.frontend.apis.shared.api import ApiSetup, json_response
-from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer
-from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
+from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
 
@@ -55,30 +54,23 @@ class ResponsesServer:
         config = setup.config
         self.dialect = Responses(config.served_tools)
         self._turns = setup.turns
-        self._sharing = setup.app.get(SHARING)
-        limits = StoreLimits(
-            config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
-        )
-        self.store = MemoryStore(limits, time.time)
-        owner = "here"
-        if self._sharing is not None:
-            self.store = SharedStore(limits, time.time, self._sharing, setup.log)
-            owner = self._sharing.id
+        self.store = _open_store(setup)
         sealers = Sealers(config.seal_key_file)
         self._intake = Intake(self.dialect, self.store, sealers, setup.turns)
-        self.background = Background(self._intake, owner=owner)
+        self.background = Background(self.store, setup.turns)
         self.connections = Connections(self._intake)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
+        response = f"{PATH}/{{id}}"
         router.add_post(PATH, self.create)
         router.add_get(PATH, self.connections.handle, allow_head=False)
         router.add_post(f"{PATH}/compact", self.compact)
         router.add_post(f"{PATH}/input_tokens", self.input_tokens)
-        router.add_get(f"{PATH}/{{id}}", self.retrieve, allow_head=False)
-        router.add_delete(f"{PATH}/{{id}}", self.delete)
-        router.add_post(f"{PATH}/{{id}}/cancel", self.cancel)
-        router.add_get(f"{PATH}/{{id}}/input_items", self.input_items, allow_head=False)
+        router.add_get(response, self.retrieve, allow_head=False)
+        router.add_delete(response, self.delete)
+        router.add_post(f"{response}/cancel", self.cancel)
+        router.add_get(f"{response}/input_items", self.input_items, allow_head=False)
 
     async def create(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses`: a response, as a document, as a stream, or in the background."""
@@ -97,75 +89,6 @@ class ResponsesServer:
                 return await self._send_stored(answer, accepted)
             return await _send(answer, accepted.turn)
 
-    async def retrieve(self, request: web.Request) -> web.StreamResponse:
-        """Returns a stored response, or its stream after some event."""
-        stream = request.query.get("stream", "").lower() in ("true", "1")
-        number = integer(request.query, "starting_after")
-        after = -1 if number is None else number
-        job = self._job(request)
-        if job is not None:
-            if stream:
-                return await send_events(request, job.follow(after), self._turns.config)
-            return json_response(msgspec.json.encode(job.document()))
-        record = await self._record(request)
-        if not stream:
-            return json_response(record.response)
-        if record.ended and not record.events:
-            raise Invalid(
-                "This response was not streamed, and has no stream to send again.", param="stream"
-            )
-        events = stored_events(self.store, record, after)
-        return await send_events(request, events, self._turns.config)
-
-    async def delete(self, request: web.Request) -> web.Response:
-        """Deletes a response; one that still runs is cancelled first."""
-        id, tenant = request.match_info["id"], request[REQUEST_CONTEXT].tenant
-        job = self._job(request)
-        if job is not None:
-            self.background.cancel(id)
-            await job.wait()
-        if not await self.store.delete(id, tenant):
-            raise not_found("Response", id, "response_id")
-        return json_response(msgspec.json.encode(wire.Deleted(id)))
-
-    async def cancel(self, request: web.Request) -> web.Response:
-        """Cancels a background response. A response that has ended is returned unchanged."""
-        id, job = request.match_info["id"], self._job(request)
-        if job is not None:
-            self.background.cancel(id)
-            return json_response((await job.wait()).response)
-        record = await self._record(request)
-        if not record.background:
-            raise Invalid("Cannot cancel a synchronous response.", param="response_id")
-        if not record.ended:
-            if self._sharing is not None:  # the frontend in which it runs cancels it
-                self._sharing.publish_notice(ResponseCancelled(id))
-            for _ in range(CANCEL_POLLS):
-                await asyncio.sleep(CANCEL_POLL_S)
-                record = await self.store.get(id, record.tenant) or record
-                if record.ended:
-                    break
-        return json_response(record.response)
-
-    async def input_items(self, request: web.Request) -> web.Response:
-        """Lists the items that a response was made from, with the chain before it."""
-        page, record = page_of(request.query), await self._record(request)
-        before: list[Raw] = []
-        if record.previous is not None:
-            try:
-                before = await chain_items(self.store, record.previous, record.tenant)
-            except Invalid:
-                pass  # deleted or expired since
-        return json_response(list_page([*before, *record.input], *page))
-
-    async def input_tokens(self, request: web.Request) -> web.Response:
-        """Counts the tokens of a request's prompt."""
-        body = await self._decode(request)
-        model = RequestModel(self._turns, request[REQUEST_CONTEXT])
-        conversation = await self._intake.prompt(body, request.headers, model)
-        tokens = await model.count_for_client(conversation)
-        return json_response(self.dialect.count_body(tokens))
-
     async def compact(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
         request = await self._decode(http)
@@ -180,12 +103,108 @@ class ResponsesServer:
             await answer.admit(accepted.turn)
             return await _send(answer, accepted.turn)
 
-    async def _decode(self, request: web.Request) -> ResponsesRequest:
+    async def input_tokens(self, http: web.Request) -> web.Response:
+        """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
+        request = await self._decode(http)
+        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        conversation = await self._intake.prompt(request, http.headers, model)
+
+        tokens = await model.count_for_client(conversation)
+        return json_response(self.dialect.count_body(tokens))
+
+    async def retrieve(self, http: web.Request) -> web.StreamResponse:
+        """`GET /v1/responses/{id}`: a stored response, or its stream after some event."""
+        follow = http.query.get("stream", "").lower() in ("true", "1")
+        number = integer(http.query, "starting_after")
+        after = -1 if number is None else number
+
+        job = self._running_job(http)
+        if job is not None:
+            if follow:
+                return await send_events(http, job.follow(after), self._turns.config)
+            return json_response(msgspec.json.encode(job.document()))
+
+        record = await self._stored_record(http)
+        if not follow:
+            return json_response(record.response)
+        if record.ended and not record.events:
+            raise Invalid(
+                "This response was not streamed, and has no stream to send again.", param="stream"
+            )
+        events = stored_events(self.store, record, after)
+        return await send_events(http, events, self._turns.config)
+
+    async def delete(self, http: web.Request) -> web.Response:
+        """`DELETE /v1/responses/{id}`: deletes a response; one that still runs is cancelled
+        first."""
+        id = http.match_info["id"]
+        job = self._running_job(http)
+        if job is not None:
+            self.background.cancel(id)
+            await job.wait()
+        if not await self.store.delete(id, http[REQUEST_CONTEXT].tenant):
+            raise not_found("Response", id, "response_id")
+        return json_response(msgspec.json.encode(wire.Deleted(id)))
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        """`POST /v1/responses/{id}/cancel`: cancels a background response. A response that has
+        ended is returned unchanged."""
+        job = self._running_job(http)
+        if job is not None:
+            self.background.cancel(job.id)
+            ended = await job.wait()
+            return json_response(ended.response)
+
+        record = await self._stored_record(http)
+        if not record.background:
+            raise Invalid("Cannot cancel a synchronous response.", param="response_id")
+        if not record.ended:
+            self.store.cancel_elsewhere(record.id)
+            record = await self._wait_for_end(record)
+        return json_response(record.response)
+
+    async def input_items(self, http: web.Request) -> web.Response:
+        """`GET /v1/responses/{id}/input_items`: the items that a response was made from, with the
+        chain before it."""
+        page = page_of(http.query)
+        record = await self._stored_record(http)
+        before: list[Raw] = []
+        if record.previous is not None:
+            with suppress(Invalid):  # deleted or expired since
+                before = await chain_items(self.store, record.previous, record.tenant)
+        return json_response(list_page([*before, *record.input], *page))
+
+    def apply_notice(self, notice: ResponseNotice) -> None:
+        """Applies a notice of another frontend about a stored response."""
+        match notice:
+            case ResponseCancelled(id):
+                self.background.cancel(id)
+            case ResponseDeleted(id):
+                self.store.forget(id)
+
+    async def drain(self) -> None:
+        """Accepts nothing new; returns when background responses have ended and all writes to the
+        store are done."""
+        self.connections.drain()
         try:
-            data = await read_body(request, self._turns.config.max_body_bytes)
-            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data))
+            await self.background.drain()
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await self.store.wait_for_writes()
+
+    async def close(self, _app: web.Application) -> None:
+        """Handler of the application's shutdown signal: ends running responses."""
+        self.connections.drain()
+        await self.background.end()
+
+    async def _decode(self, http: web.Request) -> ResponsesRequest:
+        try:
+            return await read_request(
+                http, self._turns.config.max_body_bytes, lambda body, _: self.dialect.decode(body)
+            )
         except TurnwireError as error:  # `http_answer` counts later refusals
-            seconds = asyncio.get_running_loop().time() - request[REQUEST_CONTEXT].started
+            seconds = asyncio.get_running_loop().time() - http[REQUEST_CONTEXT].started
             self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
@@ -220,46 +239,43 @@ class ResponsesServer:
             return await send_events(http, job.follow(-1), self._turns.config)
         return json_response(msgspec.json.encode(job.document()))
 
-    def _job(self, request: web.Request) -> Job | None:
-        """The response if it runs in the background of this process."""
-        return self.background.find(request.match_info["id"], request[REQUEST_CONTEXT].tenant)
+    def _running_job(self, http: web.Request) -> Job | None:
+        """The response that a path names, if it runs in the background of this process."""
+        return self.background.find(http.match_info["id"], http[REQUEST_CONTEXT].tenant)
 
-    async def _record(self, request: web.Request) -> StoredResponse:
-        id = request.match_info["id"]
-        record = await self.store.get(id, request[REQUEST_CONTEXT].tenant)
+    async def _stored_record(self, http: web.Request) -> StoredResponse:
+        """The response that a path names. Raises NotFound."""
+        id = http.match_info["id"]
+        record = await self.store.get(id, http[REQUEST_CONTEXT].tenant)
         if record is None:
             raise not_found("Response", id, "response_id")
         return record
 
-    def apply_notice(self, notice: ResponseNotice) -> None:
-        """Applies a notice of another frontend about a stored response."""
-        match notice:
-            case ResponseCancelled(id):
-                self.background.cancel(id)
-            case ResponseDeleted(id):
-                self.store.forget(id)
-
-    async def drain(self) -> None:
-        """Accepts nothing new; returns when background responses have ended and all writes to the
-        store are done."""
-        self.connections.drain()
-        try:
-            await self.background.drain()
-        finally:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_S):
-                    await self.store.wait_for_writes()
-
-    async def close(self, _app: web.Application) -> None:
-        """Handler of the application's shutdown signal: ends running responses."""
-        self.connections.drain()
-        await self.background.end()
+    async def _wait_for_end(self, record: StoredResponse) -> StoredResponse:
+        """Waits for a moment until a response has ended that another process cancels."""
+        for _ in range(CANCEL_POLLS):
+            await asyncio.sleep(CANCEL_POLL_S)
+            record = await self.store.get(record.id, record.tenant) or record
+            if record.ended:
+                break
+        return record
 
 
 async def _send(answer: HttpAnswer, turn: ResponsesTurn) -> web.StreamResponse:
     if turn.stream:
         return await answer.stream(turn.renderer)
     return await answer.document(turn.collector)
+
+
+def _open_store(setup: ApiSetup) -> MemoryStore:
+    config = setup.config
+    limits = StoreLimits(
+        config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes
+    )
+    sharing = setup.app.get(SHARING)
+    if sharing is None:
+        return MemoryStore(limits, time.time)
+    return SharedStore(limits, time.time, sharing, setup.log)
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

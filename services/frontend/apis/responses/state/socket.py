@@ -13,7 +13,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import WSMsgType, web
@@ -40,11 +40,11 @@ from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
-from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
+from services.frontend.apis.responses.state.socket_writer import SocketWriter
+from services.frontend.apis.responses.state.store import ConnectionStore, StoreLimits
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.turn_service import RequestModel
-from services.runtime.config import FrontendConfig
 
 MAX_AGE_S = 60 * 60.0
 """The maximum age of a connection, as in the native API."""
@@ -62,7 +62,7 @@ MEMORY_ENTRIES = 4096
 `previous_response_not_found`, on which it sends the whole history."""
 
 HEARTBEAT_S = 30.0
-"""The time between two pings. A client that does not answer within half that time is disconnected."""
+"""The time between two pings. A client that does not answer in half of it is disconnected."""
 WRITE_BYTES = 32 * 1024
 """The number of bytes between two checks whether the client still reads."""
 
@@ -70,29 +70,31 @@ WRITE_BYTES = 32 * 1024
 class Socket:
     """One connection."""
 
-    def __init__(self, ws: web.WebSocketResponse, request: web.Request, intake: Intake) -> None:
+    def __init__(self, ws: web.WebSocketResponse, http: web.Request, intake: Intake) -> None:
         self._ws = ws
-        self._request = request
-        self._context = request[REQUEST_CONTEXT]
+        self._http = http
+        self._context = http[REQUEST_CONTEXT]
         self._intake = intake
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
-        self._memory = MemoryStore(limits, time.time, behind=intake.store)
-        self._outbox = Outbox(ws, intake.turns.config, self._disconnect)
+        self._memory = ConnectionStore(limits, time.time, intake.store)
+        self._writer = SocketWriter(ws, intake.turns.config, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane; the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ending: str | None = None
-        """The reason why no new requests are accepted."""
+        self._ending = ""
+        """The reason why no new requests are accepted; "" as long as they are."""
         self._steers = 0
         self._lane_of: LRUCache[str, str] = LRUCache(MAX_TARGETS)
         """The lanes of the latest responses, for steering frames, which name only the response."""
 
     async def run(self) -> None:
         """Serves the connection until it is closed."""
-        limit = f"its limit of {round(MAX_AGE_S / 60)} minutes"
-        too_old = f"This connection has reached {limit}; open a new one to go on."
+        minutes = round(MAX_AGE_S / 60)
+        too_old = (
+            f"This connection has reached its limit of {minutes} minutes; open a new one to go on."
+        )
         timer = asyncio.get_running_loop().call_later(MAX_AGE_S, self.end, too_old)
-        writing = asyncio.create_task(self._outbox.run())
+        writing = asyncio.create_task(self._writer.run())
         try:
             async for message in self._ws:
                 if message.type is WSMsgType.TEXT:
@@ -104,7 +106,7 @@ class Socket:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._outbox.close()
+            self._writer.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
@@ -113,38 +115,40 @@ class Socket:
         self._ending = self._ending or reason
         if not self._lanes:
             self._refuse(_closing(self._ending), None)
-            self._outbox.close()
+            self._writer.close()
 
     def _disconnect(self) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        if self._http.transport is not None:
+            self._http.transport.abort()
 
     async def _receive(self, data: bytes) -> None:
         with self._errors_sent(None):
             large = is_large(data)
             envelope = await run_in_thread_if(large, lambda: frames.read_envelope(data))
             if envelope.type == "response.steer":
-                target = envelope.previous_response_id
-                lane = self._lane_of.get(target) if isinstance(target, str) else None
-                self.send([frames.steer_refused(envelope, self._steers)], lane)
-                self._steers += 1
+                self._refuse_to_steer(envelope)
                 return
             lane = frames.lane_of(envelope)
             with self._errors_sent(lane):
                 if envelope.type != "response.create":
                     message = f"Unknown frame type: '{str(envelope.type)[:64]}'."
                     raise Invalid(message, param="type", code="invalid_value")
-                if self._ending is not None:
+                if self._ending:
                     raise raised(_closing(self._ending))
-                self._enqueue(
-                    lane, await run_in_thread_if(large, lambda: self._intake.dialect.decode(data))
-                )
+                request = await run_in_thread_if(large, lambda: self._intake.dialect.decode(data))
+                self._enqueue(lane, request)
+
+    def _refuse_to_steer(self, envelope: frames.Envelope) -> None:
+        response = envelope.previous_response_id
+        lane = self._lane_of.get(response) if isinstance(response, str) else None
+        self.send([frames.steer_refused(envelope, self._steers)], lane)
+        self._steers += 1
 
     @contextmanager
     def _errors_sent(self, lane: str | None) -> Iterator[None]:
-        """Sends errors to the client, so that one frame or response does not end the other lanes."""
+        """Sends errors to the client, so that one frame or response does not end other lanes."""
         try:
             yield
         except TurnwireError as error:
@@ -185,16 +189,14 @@ class Socket:
                 waiting.popleft()
         finally:
             del self._lanes[lane]
-        if self._ending is not None:
+        if self._ending:
             self.end(self._ending)
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         context.caller = self._context.caller
         model = RequestModel(self._intake.turns, context)
-        accepted = await self._intake.accept(
-            request, self._request.headers, model, store=self._memory
-        )
+        accepted = await self._intake.accept(request, self._http.headers, model, store=self._memory)
         response = LaneResponse(self, lane, accepted, model)
         if lane is not None:
             self._lane_of[response.id] = lane
@@ -221,7 +223,7 @@ class Socket:
         """Sends events of a response in its lane."""
         suffix = frames.lane_suffix(lane)
         for payload in payloads:
-            self._outbox.send(payload[:-1] + suffix)
+            self._writer.send(payload[:-1] + suffix)
 
 
 class LaneResponse(RunningResponse):
@@ -268,7 +270,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, http: web.Request) -> web.StreamResponse:
         """Handles an upgrade. A refused one is answered with 426, on which clients continue over
         HTTP."""
         ws = web.WebSocketResponse(
@@ -276,27 +278,22 @@ class Connections:
             max_msg_size=min(self._config.max_body_bytes, MAX_FRAME_BYTES),
             writer_limit=WRITE_BYTES,
         )
-        enabled = self._config.enable_responses_websocket and not self._draining
-        if (
-            not enabled
-            or len(self._open) >= self._config.max_websockets
-            or not ws.can_prepare(request)
-        ):
-            info = Invalid(
-                "No WebSocket can be opened with this request; POST to this path instead."
-            ).info
-            reply = FORMAT.reply(info, request[REQUEST_CONTEXT].request_id, 426)
-            return web.Response(
-                status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body
-            )
-        await ws.prepare(request)
-        socket = Socket(ws, request, self._intake)
+        if not self._accepts() or not ws.can_prepare(http):
+            return _refused(http)
+        await ws.prepare(http)
+        socket = Socket(ws, http, self._intake)
         self._open.add(socket)
         try:
             await socket.run()
         finally:
             self._open.discard(socket)
         return ws
+
+    def _accepts(self) -> bool:
+        """Whether a connection can be opened."""
+        if self._draining or not self._config.enable_responses_websocket:
+            return False
+        return len(self._open) < self._config.max_websockets
 
     def drain(self) -> None:
         """Accepts no more connections; each open one is closed when its last response has ended."""
@@ -305,53 +302,11 @@ class Connections:
             socket.end("This server is shutting down; open a new connection to go on.")
 
 
-class Outbox:
-    """Sends frames as fast as the client reads them, and queues a bounded number of bytes."""
-
-    def __init__(
-        self, ws: web.WebSocketResponse, config: FrontendConfig, on_slow: Callable[[], None]
-    ) -> None:
-        """`on_slow`: called when the client does not read."""
-        self._ws = ws
-        self._config = config
-        self._on_slow = on_slow
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """None ends the connection."""
-        self._bytes = 0
-        self._closing = False
-
-    def send(self, frame: bytes) -> None:
-        """Queues a frame. A client that leaves too many bytes unread is disconnected."""
-        if self._closing:
-            return
-        self._frames.put_nowait(frame)
-        self._bytes += len(frame)
-        if self._bytes > self._config.max_buffered_bytes:
-            self._give_up()
-
-    def close(self) -> None:
-        """Closes the connection after the queued frames."""
-        self._closing = True
-        self._frames.put_nowait(None)
-
-    async def run(self) -> None:
-        """Sends until `close`, then closes the connection."""
-        try:
-            while (frame := await self._frames.get()) is not None:
-                self._bytes -= len(frame)
-                async with asyncio.timeout(self._config.slow_reader_timeout_s):
-                    await self._ws.send_frame(frame, WSMsgType.TEXT)
-            await self._ws.close()
-        except (TimeoutError, ConnectionError):
-            self._give_up()
-        finally:
-            self._on_slow = lambda: None  # the connection's own method: a cycle
-
-    def _give_up(self) -> None:
-        while not self._frames.empty():
-            self._frames.get_nowait()
-        self.close()
-        self._on_slow()
+def _refused(http: web.Request) -> web.Response:
+    message = "No WebSocket can be opened with this request; POST to this path instead."
+    reply = FORMAT.reply(Invalid(message).info, http[REQUEST_CONTEXT].request_id, 426)
+    headers = {**reply.headers, "upgrade": "websocket"}
+    return web.Response(status=426, headers=headers, body=reply.body)
 
 
 def _closing(reason: str) -> ErrorInfo:

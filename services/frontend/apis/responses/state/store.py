@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import ResponseDeleted, ResponseNotice
+from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import TooLarge, TurnwireError
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
@@ -48,16 +48,11 @@ class StoreLimits(Struct, frozen=True):
 class MemoryStore:
     """Keeps responses in this process. Above a limit, the least recently used are dropped."""
 
-    def __init__(
-        self,
-        limits: StoreLimits,
-        clock: Callable[[], float],
-        *,
-        behind: "MemoryStore | None" = None,
-    ) -> None:
-        """`clock`: Unix time in seconds. `behind`: has the responses and items that this store
-        lacks."""
-        self._behind = behind
+    owner = "here"
+    """The process in which responses of this store run."""
+
+    def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
+        """`clock`: Unix time in seconds."""
         self._limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
@@ -80,17 +75,16 @@ class MemoryStore:
             return
         while len(self._records) > self._limits.entries:
             self._records.popitem()
-        while (first := next(iter(self._records), None)) and self._expired(
-            self._records.peek(first)
-        ):
-            self.forget(first)
+        self._forget_expired()
 
     def find(self, id: str, tenant: str | None) -> StoredResponse | None:
         """The tenant's response with this id, if it is in this process."""
-        record = self._records.peek(id) if id in self._records else None
-        if record is None or record.tenant != tenant:
+        if id not in self._records:
             return None
-        if self._expired(record):
+        record = self._records.peek(id)
+        if record.tenant != tenant:
+            return None
+        if self._is_expired(record):
             self.forget(id)
             return None
         return self._records[id]
@@ -100,24 +94,22 @@ class MemoryStore:
     ) -> StoredResponse | None:
         """The tenant's response with this id. `ended`: the client may know of its end. Raises
         TurnwireError where a shared store does not answer."""
-        record = self.find(id, tenant)
-        if record is None and self._behind is not None:
-            return await self._behind.get(id, tenant, ended=ended)
-        return record
+        return self.find(id, tenant)
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """An input or output item of any of the tenant's responses. Raises as `get`."""
-        record = self.find(self._records.owners.get((tenant, id), ""), tenant)
-        if record is None and self._behind is not None:
-            return await self._behind.item(id, tenant)
+        record = self.find(self._records.responses.get((tenant, id), ""), tenant)
         return None if record is None else record.item(id)
 
     async def delete(self, id: str, tenant: str | None) -> bool:
         """Deletes a response everywhere. Returns False where there was none. Raises as `get`."""
-        existed = self.find(id, tenant) is not None
-        if existed:
-            self.forget(id)
-        return existed
+        if self.find(id, tenant) is None:
+            return False
+        self.forget(id)
+        return True
+
+    def cancel_elsewhere(self, id: str) -> None:
+        """Has the process that runs a response cancel it, if that is not this one."""
 
     def forget(self, id: str) -> None:
         """Drops a record of any tenant from this process."""
@@ -126,8 +118,43 @@ class MemoryStore:
     async def wait_for_writes(self) -> None:
         """Waits until every record that was put before this call is stored."""
 
-    def _expired(self, record: StoredResponse) -> bool:
+    def _is_expired(self, record: StoredResponse) -> bool:
         return self._clock() - record.created > self._limits.ttl_s
+
+    def _forget_expired(self) -> None:
+        """Drops the first records, as long as they have expired."""
+        while self._records:
+            first = next(iter(self._records))
+            if not self._is_expired(self._records.peek(first)):
+                return
+            self.forget(first)
+
+
+class ConnectionStore(MemoryStore):
+    """The responses of one connection, in front of the store of the deployment, which has the
+    others."""
+
+    def __init__(
+        self, limits: StoreLimits, clock: Callable[[], float], deployment: MemoryStore
+    ) -> None:
+        super().__init__(limits, clock)
+        self._deployment = deployment
+
+    @override
+    async def get(
+        self, id: str, tenant: str | None, *, ended: bool = False
+    ) -> StoredResponse | None:
+        record = self.find(id, tenant)
+        if record is not None:
+            return record
+        return await self._deployment.get(id, tenant, ended=ended)
+
+    @override
+    async def item(self, id: str, tenant: str | None) -> Raw | None:
+        item = await super().item(id, tenant)
+        if item is not None:
+            return item
+        return await self._deployment.item(id, tenant)
 
 
 class _Records(LRUCache[str, StoredResponse]):
@@ -135,7 +162,7 @@ class _Records(LRUCache[str, StoredResponse]):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes, getsizeof=lambda record: record.size)
-        self.owners: dict[tuple[str | None, str], str] = {}
+        self.responses: dict[tuple[str | None, str], str] = {}
         """The response that has an item, by tenant and item id."""
 
     def peek(self, id: str) -> StoredResponse:
@@ -145,14 +172,14 @@ class _Records(LRUCache[str, StoredResponse]):
     def __setitem__(self, id: str, record: StoredResponse) -> None:
         super().__setitem__(id, record)
         for item, _ in record.items():
-            self.owners[record.tenant, item] = id
+            self.responses[record.tenant, item] = id
 
     def __delitem__(self, id: str) -> None:
         record = self.peek(id)
         super().__delitem__(id)
         for item, _ in record.items():
-            if self.owners.get((record.tenant, item)) == id:
-                del self.owners[record.tenant, item]
+            if self.responses.get((record.tenant, item)) == id:
+                del self.responses[record.tenant, item]
 
 
 class Sharing(Struct, frozen=True):
@@ -196,6 +223,7 @@ class SharedStore(MemoryStore):
         log: FilteringBoundLogger,
     ) -> None:
         super().__init__(limits, clock)
+        self.owner = sharing.id
         self._sharing = sharing
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
@@ -214,14 +242,9 @@ class SharedStore(MemoryStore):
         self, id: str, tenant: str | None, *, ended: bool = False
     ) -> StoredResponse | None:
         record = self.find(id, tenant)
-        if record is not None and (record.ended or record.owner == self._sharing.id):
+        if record is not None and (record.ended or record.owner == self.owner):
             return record
-        key = digest_key(tenant, id)
-        for pause in (0.0, *WAITS_S):
-            await asyncio.sleep(pause)
-            record = _own(await self._sharing.bucket.get(key), id, tenant)
-            if record is not None and (record.ended or not ended):
-                break
+        record = await self._read(id, tenant, ended=ended)
         if record is None:
             return None
         if record.ended:
@@ -234,10 +257,10 @@ class SharedStore(MemoryStore):
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """Only the frontend that stored them finds items with ids from clients."""
         item = await super().item(id, tenant)
-        owner = response_of_item(id)
-        if item is not None or owner is None:
+        response = response_of_item(id)
+        if item is not None or response is None:
             return item
-        record = await self.get(owner, tenant, ended=True)
+        record = await self.get(response, tenant, ended=True)
         return None if record is None else record.item(id)
 
     @override
@@ -245,21 +268,38 @@ class SharedStore(MemoryStore):
         if await self.get(id, tenant) is None:
             return False
         self.forget(id)
-        if (write := self._writes.get(id)) is not None:
+        write = self._writes.get(id)
+        if write is not None:
             await asyncio.wait([write])
         await self._sharing.bucket.delete(digest_key(tenant, id))
         self._sharing.publish_notice(ResponseDeleted(id))
         return True
 
     @override
+    def cancel_elsewhere(self, id: str) -> None:
+        self._sharing.publish_notice(ResponseCancelled(id))
+
+    @override
     async def wait_for_writes(self) -> None:
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 
+    async def _read(self, id: str, tenant: str | None, *, ended: bool) -> StoredResponse | None:
+        """Reads a response from the bucket, again for a moment where it may be on its way."""
+        key = digest_key(tenant, id)
+        record: StoredResponse | None = None
+        for pause in (0.0, *WAITS_S):
+            await asyncio.sleep(pause)
+            record = _of_tenant(await self._sharing.bucket.get(key), id, tenant)
+            if record is not None and (record.ended or not ended):
+                break
+        return record
+
     async def _write(self, record: StoredResponse, before: "asyncio.Task[None] | None") -> None:
         if before is not None:
             await asyncio.wait([before])
-        key, value = digest_key(record.tenant, record.id), msgspec.json.encode(record)
+        key = digest_key(record.tenant, record.id)
+        value = msgspec.json.encode(record)
         if len(value) > MAX_VALUE_BYTES:
             value = msgspec.json.encode(replace(record, events=b""))
         try:
@@ -276,7 +316,11 @@ class SharedStore(MemoryStore):
             del self._writes[id]
 
 
-def _own(value: bytes | None, id: str, tenant: str | None) -> StoredResponse | None:
-    """The record in the bucket, if it is the tenant's; keys are digests, so the record is checked."""
-    record = None if value is None else decode(value)
-    return record if record is not None and (record.id, record.tenant) == (id, tenant) else None
+def _of_tenant(value: bytes | None, id: str, tenant: str | None) -> StoredResponse | None:
+    """The record in the bucket, if it is the tenant's: keys are only digests."""
+    if value is None:
+        return None
+    record = decode(value)
+    if record is None or record.id != id or record.tenant != tenant:
+        return None
+    return record
