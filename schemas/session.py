@@ -1,9 +1,16 @@
-"""Identifies the session of a conversation, for placement, the ledger and the comparison of its
-prompts.
+"""Identifies the session of a conversation by two facts: its client's id, and the first question.
 
-What a client says of its session (headers, user ids, cache keys) is found by the APIs; here it
-becomes keys. Frontends of different releases agree on `placement_key`, and stored ledger entries
-have `session_digest`: their values never change.
+| key              | made of                                | distinguishes                        |
+|------------------|----------------------------------------|--------------------------------------|
+| `placement_key`  | the agent's id, else the question      | sessions of all tenants              |
+| `helper_key`     | a helper's own id                      | the same: what its helpers have      |
+| `tenant_key`     | the tenant; an id, else the question   | sessions of one tenant               |
+| `session_key`    | the tenant, the id and the question    | prompts that may extend each other   |
+| `session_digest` | the id                                 | sessions of a ledger's look-alikes   |
+
+What a client says of its session (headers, user ids, cache keys) is found by the APIs. Frontends of
+different releases agree on `placement_key`, and stored ledger entries have `session_digest`: their
+values never change.
 """
 
 import hashlib
@@ -20,14 +27,15 @@ _DIGEST_BYTES = 8
 
 def first_question(conversation: Conversation) -> str:
     """Returns the text of the user's first message; "" where there is none."""
-    question = next((message for message in conversation.messages if message.role == "user"), None)
-    parts = question.parts if question is not None else []
-    return "\n".join(part.text for part in parts if isinstance(part, Text))
+    for message in conversation.messages:
+        if message.role == "user":
+            return "\n".join(part.text for part in message.parts if isinstance(part, Text))
+    return ""
 
 
 def placement_key(conversation: Conversation) -> str:
-    """Returns a key of the session among all tenants: of its client's id, else of its first
-    question. A helper has the key of the agent that started it, so that both get the same model."""
+    """Returns a key of the session. A helper has the key of the agent that started it, so that both
+    get the same model."""
     session = conversation.client.parent or conversation.client.session
     return _hash(first_question(conversation) if session is None else session)
 
@@ -36,25 +44,26 @@ def helper_key(conversation: Conversation) -> str | None:
     """Returns the `placement_key` that the helpers of this helper have; None if the session is not
     a helper's."""
     client = conversation.client
-    return None if client.parent is None or client.session is None else _hash(client.session)
+    if client.parent is None or client.session is None:
+        return None
+    return _hash(client.session)
 
 
 def tenant_key(conversation: Conversation, session: str | None) -> str:
-    """Returns a key of a session, or without one of the first question, that no other tenant's
-    session has."""
-    told = first_question(conversation) if session is None else f"id\0{session}"
-    return _hash(f"{conversation.client.tenant or ''}\0{told}")
+    """Returns a key of a session of the conversation's tenant.
+
+    `session`: the client's id of it; None: the session has none.
+    """
+    tenant = conversation.client.tenant or ""
+    name = first_question(conversation) if session is None else f"id\0{session}"
+    return _hash(f"{tenant}\0{name}")
 
 
 def session_key(conversation: Conversation) -> SessionKey:
-    """Returns a key that prompts share which may begin with one another: those of a tenant's
-    session with the same first question, since agents send the requests of their helpers under the
-    same session id."""
-    return (
-        conversation.client.tenant,
-        conversation.client.session,
-        _hash(first_question(conversation)),
-    )
+    """Returns a key that prompts share which may begin with one another. Agents send the requests
+    of their helpers under the same session id, with other questions."""
+    client = conversation.client
+    return client.tenant, client.session, _hash(first_question(conversation))
 
 
 def session_digest(session: str | None) -> bytes:

@@ -9,7 +9,7 @@ changed, or the rendered texts what varies in them.
 
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
 
@@ -26,9 +26,10 @@ from schemas.conversation import (
     Reasoning,
     Result,
     Text,
+    ToolReference,
     ToolSpec,
 )
-from services.ledger.chain import text_and_calls
+from services.ledger.chain import parts_of, text_and_calls
 from services.ledger.keys import squeeze
 from services.tokenization.segments import TokenIds, common_prefix
 
@@ -118,20 +119,22 @@ def difference(
 ) -> Difference:
     """Compares a prompt with the one before it in its session, and with that one's answer where it
     is known."""
-    at, again = None, 0
+    at: int | None = None
+    again = 0
     if before.ids and now.ids:
         expected = before.ids + answer_ids
         at = len(common_prefix(expected, now.ids))
         again = len(expected) - at
+    return Difference(at, again, _changes(before, now, answer))
+
+
+def _changes(before: ComparedPrompt, now: ComparedPrompt, answer: Sequence[Part]) -> list[Change]:
+    """Returns the changes by the best that both prompts have: conversations, digests or texts."""
     if before.conversation is not None and now.conversation is not None:
-        return Difference(
-            at, again, _conversation_changes(before.conversation, answer, now.conversation)
-        )
+        return _conversation_changes(before.conversation, answer, now.conversation)
     if before.digests and now.digests:
-        return Difference(at, again, _digest_changes(before, now))
-    return Difference(
-        at, again, [] if now.text.startswith(before.text) else _text_changes(before, now)
-    )
+        return _digest_changes(before, now)
+    return [] if now.text.startswith(before.text) else _text_changes(before, now)
 
 
 def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[str, bytes]:
@@ -141,13 +144,13 @@ def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[st
     """
     values: dict[str, object] = {name: getattr(conversation, name) for name in SETTINGS}
     values["system"] = "\n".join(part.text for part in conversation.system)
-    for name, deferred in (("tools", False), ("deferred", True)):
-        values[name] = [
-            (tool.name, tool.description, tool.schema)
-            for tool in tools
-            if tool.deferred is deferred
-        ]
+    values["tools"] = _contents(tool for tool in tools if not tool.deferred)
+    values["deferred"] = _contents(tool for tool in tools if tool.deferred)
     return {name: xxh3_128_digest(msgspec.json.encode(value)) for name, value in values.items()}
+
+
+def _contents(tools: Iterable[ToolSpec]) -> list[tuple[object, ...]]:
+    return [(tool.name, tool.description, tool.schema) for tool in tools]
 
 
 def system_changes(before: Conversation, now: Conversation) -> list[Change]:
@@ -165,9 +168,7 @@ def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]
 def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
     """Returns the answers of the model in a history: the parts of each run of its messages."""
     runs = groupby(messages, key=lambda message: message.role == "assistant")
-    return [
-        [part for message in run for part in message.parts] for is_answer, run in runs if is_answer
-    ]
+    return [parts_of(run) for is_answer, run in runs if is_answer]
 
 
 def _digest_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
@@ -178,21 +179,24 @@ def _digest_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]
 
 
 def _text_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
-    if changes := _tool_list_changes(before.tools, now.tools):
+    changes = _tool_list_changes(before.tools, now.tools)
+    if changes:
         return changes
-    was, is_now = _words_at(before.text, now.text)
-    shown = was[:WORD], is_now[:WORD]
-    if now.text.startswith(before.text[: before.head]):
-        return [Change("history", "the text after the first answer begins", *shown)]
-    return [Change("system", "the text before the first answer", *shown, _variation(was, is_now))]
+    old, new = _words_at(before.text, now.text)
+    before_answer = before.text[: before.head]
+    if now.text.startswith(before_answer):
+        where = "the text after the first answer begins"
+        return [Change("history", where, old[:WORD], new[:WORD])]
+    where = "the text before the first answer"
+    return [Change("system", where, old[:WORD], new[:WORD], _variation(old, new))]
 
 
 def _variation(was: str, now: str) -> Variation:
     """Returns what kind of text varies where two texts have these words."""
-    return next(
-        (kind for kind, pattern in _VARIATIONS if pattern.search(was) and pattern.search(now)),
-        "text",
-    )
+    for kind, pattern in _VARIATIONS:
+        if pattern.search(was) and pattern.search(now):
+            return kind
+    return "text"
 
 
 def _words_at(was: str, now: str) -> tuple[str, str]:
@@ -202,11 +206,10 @@ def _words_at(was: str, now: str) -> tuple[str, str]:
 
 
 def _word_at(text: str, at: int) -> str:
-    ahead, rest = (
-        _WORD_END.search(text, max(0, at - WORD), at),
-        _WORD_START.match(text, at, at + WORD),
-    )
-    return f"{ahead[0] if ahead else ''}{rest[0] if rest else ''}" or text[at : at + 1]
+    start = _WORD_END.search(text, max(0, at - WORD), at)
+    end = _WORD_START.match(text, at, at + WORD)
+    word = "".join(part[0] for part in (start, end) if part is not None)
+    return word or text[at : at + 1]
 
 
 def _conversation_changes(
@@ -214,8 +217,9 @@ def _conversation_changes(
 ) -> list[Change]:
     """Returns the changes from a conversation with its answer to the next one; an extended history
     is not a change."""
-    names = [[tool.name for tool in conversation.tools] for conversation in (before, now)]
-    changes = _tool_list_changes(*names) or _differing("tools", _tools(before), _tools(now))
+    changes = _tool_list_changes(_tool_names(before), _tool_names(now))
+    if not changes:
+        changes = _differing("tools", _tools(before), _tools(now))
     changes += system_changes(before, now)
     changes += _differing("settings", _settings(before), _settings(now))
     return changes + _history_changes(before.messages, answer, now.messages)
@@ -223,20 +227,20 @@ def _conversation_changes(
 
 def _tool_list_changes(was: Sequence[str], now: Sequence[str]) -> list[Change]:
     if sorted(was) != sorted(now):
-        gone, come = (
-            [name for name in was if name not in now],
-            [name for name in now if name not in was],
-        )
-        return [Change("tools", "the tool list", _places(gone, was), _places(come, now))]
-    return (
-        []
-        if was == now
-        else [Change("tools", "the order of the tools", _places(was, was), _places(now, now))]
-    )
+        gone = [name for name in was if name not in now]
+        new = [name for name in now if name not in was]
+        return [Change("tools", "the tool list", _places(gone, was), _places(new, now))]
+    if was != now:
+        return [Change("tools", "the order of the tools", _places(was, was), _places(now, now))]
+    return []
 
 
 def _places(names: Sequence[str], among: Sequence[str]) -> str:
     return ", ".join(f"{name} ({among.index(name) + 1}. of {len(among)})" for name in names)[:SHOWN]
+
+
+def _tool_names(conversation: Conversation) -> list[str]:
+    return [tool.name for tool in conversation.tools]
 
 
 def _tools(conversation: Conversation) -> dict[str, str]:
@@ -256,12 +260,16 @@ def _settings(conversation: Conversation) -> dict[str, str]:
 
 def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """Returns the texts that differ, by their names."""
-    changes = []
+    changes: list[Change] = []
     for name in {**was, **now}:
-        old, new = was.get(name, ""), now.get(name, "")
-        if old != new:
-            varies = _variation(*_words_at(old, new)) if kind == "system" and old and new else ""
-            changes.append(Change(kind, name, *_around(old, new), varies))
+        old = was.get(name, "")
+        new = now.get(name, "")
+        if old == new:
+            continue
+        varies: Variation | Literal[""] = ""
+        if kind == "system" and old and new:
+            varies = _variation(*_words_at(old, new))
+        changes.append(Change(kind, name, *_around(old, new), varies))
     return changes
 
 
@@ -272,39 +280,64 @@ def _history_changes(
     if len(now) < len(was):
         # A client that edits a message sends the rest again; one that summarizes its history sends
         # fewer.
-        changes.append(
-            Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages")
-        )
+        shorter = f"{len(was)} messages", f"{len(now)} messages"
+        changes.append(Change("history", "the history", *shorter))
     for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
-        if (change := _message_change(number, before, after)) is not None:
+        change = _message_change(f"message {number} ({before.role})", before, after)
+        if change is not None:
             changes.append(change)
             if change.kind != "reasoning":
                 return changes  # what follows moves with it
-    if len(now) > len(was) and answer:
+
+    following = now[len(was) :]
+    if following and answer:
         where = f"message {len(was) + 1} (assistant)"
-        if now[len(was)].role != "assistant":
-            return [*changes, Change("answer", where, _words(answer), "left out")]
-        sent = answers_in(now[len(was) :])[0]
-        if content_of(sent) != content_of(answer):
-            changes.append(Change("answer", where, *_around(_words(answer), _words(sent))))
-        elif _has_reasoning(answer) and not _has_reasoning(sent):
-            changes.append(Change("reasoning", where, _words(answer)[:SHOWN], "no reasoning"))
+        change = _answer_change(where, answer, following)
+        if change is not None:
+            changes.append(change)
     return changes
 
 
-def _message_change(number: int, before: Message, after: Message) -> Change | None:
-    where, old, new = f"message {number} ({before.role})", _words(before.parts), _words(after.parts)
+def _answer_change(
+    where: str, answer: Sequence[Part], following: Sequence[Message]
+) -> Change | None:
+    """Returns how the answer came back at the start of the messages that follow."""
+    if following[0].role != "assistant":
+        return Change("answer", where, _words(answer), "left out")
+    sent = answers_in(following)[0]
+    if content_of(sent) != content_of(answer):
+        return Change("answer", where, *_around(_words(answer), _words(sent)))
+    if _has_reasoning(answer) and not _has_reasoning(sent):
+        return Change("reasoning", where, _words(answer)[:SHOWN], "no reasoning")
+    return None
+
+
+def _message_change(where: str, before: Message, after: Message) -> Change | None:
     if before.role != after.role:
-        return Change("history", where, old[:SHOWN], f"{after.role}: {new}"[:SHOWN])
-    rest = [
-        [part for part in one.parts if not isinstance(part, Reasoning)] for one in (before, after)
-    ]
-    is_answer = before.role == "assistant"
-    if rest[0] == rest[1] or (is_answer and content_of(before.parts) == content_of(after.parts)):
-        if _has_reasoning(before.parts) == _has_reasoning(after.parts):
-            return None
-        return Change("reasoning", where, old[:SHOWN], new[:SHOWN])
-    return Change("message", where, *_around(_words(rest[0]), _words(rest[1])))
+        new_words = f"{after.role}: {_words(after.parts)}"
+        return Change("history", where, _words(before.parts)[:SHOWN], new_words[:SHOWN])
+
+    if not _is_same_content(before, after):
+        old_words = _words(_without_reasoning(before.parts))
+        new_words = _words(_without_reasoning(after.parts))
+        return Change("message", where, *_around(old_words, new_words))
+
+    if _has_reasoning(before.parts) != _has_reasoning(after.parts):
+        old_words = _words(before.parts)
+        new_words = _words(after.parts)
+        return Change("reasoning", where, old_words[:SHOWN], new_words[:SHOWN])
+    return None
+
+
+def _is_same_content(before: Message, after: Message) -> bool:
+    """Returns whether messages of one role are the same, except for reasoning."""
+    if _without_reasoning(before.parts) == _without_reasoning(after.parts):
+        return True
+    return before.role == "assistant" and content_of(before.parts) == content_of(after.parts)
+
+
+def _without_reasoning(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if not isinstance(part, Reasoning)]
 
 
 def _has_reasoning(parts: Sequence[Part]) -> bool:
@@ -324,11 +357,13 @@ def _part_words(part: Part) -> str:
         case Call():
             return f"[call {part.name}] {part.arguments}"
         case Result():
-            return "[result] " + "\n".join(
-                one.text if isinstance(one, Text) else _json(one) for one in part.parts
-            )
+            return "[result] " + "\n".join(map(_content_words, part.parts))
         case Media():
             return f"[{part.kind} {part.media_type}]"
+
+
+def _content_words(content: Text | Media | ToolReference) -> str:
+    return content.text if isinstance(content, Text) else _json(content)
 
 
 def _json(value: object) -> str:
@@ -338,8 +373,16 @@ def _json(value: object) -> str:
 def _around(was: str, now: str) -> tuple[str, str]:
     """Returns the passage of both texts that differs, with a few characters around it."""
     same = len(common_prefix(was, now))
-    tail = len(common_prefix(was[same:][::-1], now[same:][::-1]))
-    start, rest = max(0, same - BEFORE), max(0, tail - BEFORE)
-    shown = [text[start : len(text) - rest][:SHOWN] for text in (was, now)]
-    before, after = "…" if start else "", "…" if rest else ""
-    return before + shown[0] + after, before + shown[1] + after
+    same_after = len(common_prefix(was[same:][::-1], now[same:][::-1]))
+    start = max(0, same - BEFORE)
+    left_out = max(0, same_after - BEFORE)
+    return _excerpt(was, start, left_out), _excerpt(now, start, left_out)
+
+
+def _excerpt(text: str, start: int, left_out: int) -> str:
+    """Returns the text from `start` on, without the last `left_out` characters, and with signs for
+    what is missing."""
+    shown = text[start : len(text) - left_out][:SHOWN]
+    before = "…" if start else ""
+    after = "…" if left_out else ""
+    return before + shown + after

@@ -114,7 +114,7 @@ class PromptEncoder:
         return outcomes[0] if outcomes else Outcome.FIRST, None
 
     def _in_place(self, match: Match, text: str) -> Turn | None:
-        """The turn of a match whose prompt head the text begins with."""
+        """The turn of a match that has the text after the same prompt head; None: it moved."""
         for turn in match.turns:
             context = turn.entry.context
             is_within = 0 <= context.head_chars <= len(text)

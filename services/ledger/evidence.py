@@ -59,8 +59,10 @@ class Evidence(Struct, frozen=True):
     def fits_reasoning(self, entry: LedgerEntry) -> bool:
         """Whether the client sent the entry's reasoning: all of it, however joined, or some of its
         blocks."""
-        all_of_it, blocks = self.thoughts[:1], self.thoughts[1:]
-        return all_of_it == entry.thoughts[:1] or set(blocks) <= set(entry.thoughts)
+        if self.thoughts[:1] == entry.thoughts[:1]:
+            return True
+        blocks = self.thoughts[1:]
+        return set(blocks) <= set(entry.thoughts)
 
     def proof(self, entry: LedgerEntry, unseal: Unseal | None) -> Proof:
         """What the evidence shows of an entry. Equal reasoning proves nothing: other turns may have
@@ -82,18 +84,18 @@ def call_id(turn: str, block: int) -> str:
     and their order (`call_place`).
     """
     first, tag = divmod(_turn_number(turn), _TAGS)
-    return (
-        "toolu_"
-        + _digits(first % _FIRST_NUMBERS + block, _NUMBER_LENGTH)
-        + _digits(tag, _TAG_LENGTH)
-    )
+    number = first % _FIRST_NUMBERS + block
+    return f"toolu_{_digits(number, _NUMBER_LENGTH)}{_digits(tag, _TAG_LENGTH)}"
 
 
 def call_place(call_id: str) -> tuple[str, str]:
     """The tag of the turn with this call, and a text by which the calls of a turn are sorted. Both
     are empty for an id that this server did not make."""
-    found = _find_own(call_id)
-    return ("", "") if found is None else (found[2], found[1][::-1])
+    match = _find_call_id(call_id)
+    if match is None:
+        return "", ""
+    lowest_digit_first, tag = match.groups()
+    return tag, lowest_digit_first[::-1]
 
 
 def item_tags(ids: Iterable[str]) -> set[str]:
@@ -104,46 +106,53 @@ def item_tags(ids: Iterable[str]) -> set[str]:
 def turn_marks(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list[bytes]:
     """The marks of a turn: digests of its own id, from which the ids of Responses items are made,
     its calls and seals."""
-    calls = [_mark("call", _SEPARATORS.sub("", call)) for call in call_ids]
-    return [_mark("turn", turn), *calls, *(_mark("seal", seal) for seal in seals)]
+    marks = [_mark("turn", turn)]
+    marks += [_mark("call", _SEPARATORS.sub("", call_id)) for call_id in call_ids]
+    marks += [_mark("seal", seal) for seal in seals]
+    return marks
 
 
 def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
     """Digests of all reasoning, then of each block; empty where there is none. White space does not
     count."""
     bare = [text for text in map(squeeze, thoughts) if text]
-    return [_mark("thought", text) for text in ("".join(bare), *bare)] if bare else []
+    if not bare:
+        return []
+    return [_mark("thought", text) for text in ("".join(bare), *bare)]
 
 
 def evidence_of(messages: Iterable[Message]) -> Evidence:
     """The evidence in one turn of the model, as a client sent it back."""
     ids: set[bytes] = set()
+    items: list[str] = []
     seals: dict[bytes, str] = {}
     thoughts: list[str] = []
     for message in messages:
-        items = [*message.ids]
+        items += message.ids
         for part in message.parts:
             if isinstance(part, Call):
-                if (own := _find_own(part.call_id)) is not None:
-                    ids.add(_mark("call", f"toolu{own[1]}{own[2]}"))
                 items.append(part.item_id or "")
+                match = _find_call_id(part.call_id)
+                if match is not None:
+                    ids.add(_mark("call", f"toolu{match[1]}{match[2]}"))
             elif isinstance(part, Reasoning):
-                thoughts.append(part.text or "")
                 items.append(part.id or "")
+                thoughts.append(part.text or "")
                 if part.seal:
                     seals[_mark("seal", part.seal)] = part.seal
-        ids.update(_mark("turn", turn) for turn in _turns_of(items))
+    ids.update(_mark("turn", turn) for turn in _turns_of(items))
     return Evidence(frozenset(ids), seals, reasoning_digests(thoughts))
 
 
-def _find_own(call_id: str) -> "re.Match[str] | None":
+def _find_call_id(text: str) -> "re.Match[str] | None":
     """Finds an id that this server made. OpenClaw removes the underscore, or puts the id into a
     longer one."""
-    return _CALL_ID.search(call_id) or _CALL_ID.search(_SEPARATORS.sub("", call_id))
+    return _CALL_ID.search(text) or _CALL_ID.search(_SEPARATORS.sub("", text))
 
 
 def _turns_of(item_ids: Iterable[str]) -> list[str]:
-    return [found[1] for id in item_ids if (found := _ITEM_ID.fullmatch(id))]
+    matches = (_ITEM_ID.fullmatch(id) for id in item_ids)
+    return [match[1] for match in matches if match is not None]
 
 
 def _turn_number(turn: str) -> int:

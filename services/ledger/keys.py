@@ -16,7 +16,7 @@ from typing import Any
 from services.templates.tools import read_arguments
 
 DIGEST_BYTES = 16
-_CHANGES_DIRECTORY = re.compile(r"cd /\S+ && ")
+_CHANGES_DIRECTORY = re.compile(r"\Acd /\S+ && ")
 
 
 def squeeze(text: str) -> str:
@@ -32,7 +32,7 @@ def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
     integers come first. `freeform`: the text is a freeform tool's input itself, unless it is an
     object that holds it. Never raises: text that is not a JSON object is kept unchanged.
     """
-    return _canonical(_value(arguments, freeform), arguments)
+    return _canonical(_value(arguments, freeform=freeform), arguments)
 
 
 def key_arguments(arguments: str, *, freeform: bool = False) -> str:
@@ -41,20 +41,21 @@ def key_arguments(arguments: str, *, freeform: bool = False) -> str:
     the start of a command and white space from the ends of lines that it writes, and fills in flags
     that are off.
     """
-    value = _value(arguments, freeform)
-    return _canonical(
-        {name: _tidied(name, inner) for name, inner in value.items() if inner is not False},
-        arguments,
-    )
+    values = _value(arguments, freeform=freeform)
+    tidied = {name: _tidied(name, value) for name, value in values.items() if value is not False}
+    return _canonical(tidied, arguments)
 
 
 def changes_directory(original: str, sent: str) -> bool:
     """Whether a call that a client sent back enters another directory than the original, or enters
     one where the original enters none. The key does not cover this, and no client does it by
     itself."""
-    ours, theirs = _value(original, False).get("command"), _value(sent, False).get("command")
-    into = _CHANGES_DIRECTORY.match(theirs) if isinstance(theirs, str) else None
-    return into is not None and not (isinstance(ours, str) and ours.startswith(into[0]))
+    command = _value(sent, freeform=False).get("command")
+    change = _CHANGES_DIRECTORY.match(command) if isinstance(command, str) else None
+    if change is None:
+        return False
+    original_command = _value(original, freeform=False).get("command")
+    return not isinstance(original_command, str) or not original_command.startswith(change[0])
 
 
 def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
@@ -81,7 +82,7 @@ def add(hasher: "hashlib.blake2b", kind: str, *texts: str) -> None:
     hasher.update(b"\xff" * 8)
 
 
-def _value(arguments: str, freeform: bool) -> dict[str, Any]:
+def _value(arguments: str, *, freeform: bool) -> dict[str, Any]:
     return read_arguments(arguments, freeform=freeform, decode=_decode)
 
 
@@ -100,8 +101,8 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 def _tidied(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if name == "command" and (found := _CHANGES_DIRECTORY.match(value)):
-        value = value[found.end() :]
+    if name == "command":
+        value = _CHANGES_DIRECTORY.sub("", value, count=1)
     return "\n".join([line.rstrip() for line in value.split("\n")])
 
 

@@ -6,10 +6,13 @@ without the ledger too.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter, itemgetter
 
+from msgspec import Struct
+
 from schemas.conversation import Call, Message, Part, Reasoning, Result
+from services.ledger.chain import parts_of
 from services.ledger.evidence import call_place, item_tags
 
 
@@ -21,32 +24,56 @@ def join_pairs(messages: list[Message]) -> list[Message]:
     of that turn. In messages without calls, the ids of Responses items count. A repeated call
     begins another turn.
     """
-    turns: list[list[list[Message]]] = []
-    """Runs of messages with one role: of a turn, messages of the model and results in alternation."""
-    tag, calls = "", set[str]()
-    for role, group in groupby(messages, key=attrgetter("role")):
-        run = list(group)
+    groups: list[_Group] = []
+    for role, run in groupby(messages, key=attrgetter("role")):
+        group = _Group(list(run))
         if role == "assistant":
-            before, (tag, more) = tag, _place_of(run)
-            if tag and tag == before and calls.isdisjoint(more):
-                turns[-1].append(run)
-                calls |= more
-            else:
-                turns.append([run])
-                calls = more
-        elif role == "tool" and tag:
-            turns[-1].append(run)
+            group.tag, group.calls = _turn_and_calls(group.messages)
+        if groups and groups[-1].is_continued_by(group, role):
+            groups[-1].add(group)
         else:
-            tag = ""
-            turns.append([run])
-    if max(map(len, turns), default=0) < 3:
+            groups.append(group)
+
+    if not any(group.is_in_pairs for group in groups):
         return messages
-    return [
-        message for turn in turns for message in (_joined(turn) if len(turn) > 2 else chain(*turn))
-    ]
+    joined: list[Message] = []
+    for group in groups:
+        joined += _joined(group.messages) if group.is_in_pairs else group.messages
+    return joined
 
 
-def _place_of(messages: Iterable[Message]) -> tuple[str, set[str]]:
+class _Group(Struct):
+    """Messages of one turn and their results, or of another role."""
+
+    messages: list[Message]
+    tag: str = ""
+    """The turn's; "": its messages cannot be continued."""
+    calls: set[str] = set()
+    """Places of the turn's calls."""
+    runs: int = 1
+    """Runs of messages with one role: messages of the model and results in alternation."""
+
+    @property
+    def is_in_pairs(self) -> bool:
+        """Whether results are between the turn's messages."""
+        return self.runs > 2
+
+    def is_continued_by(self, other: "_Group", role: str) -> bool:
+        """Whether messages of this role, which follow, are the same turn's or results of it."""
+        if not self.tag:
+            return False
+        if role == "tool":
+            return True
+        return other.tag == self.tag and self.calls.isdisjoint(other.calls)
+
+    def add(self, other: "_Group") -> None:
+        """Adds the messages that follow."""
+        self.messages += other.messages
+        self.calls |= other.calls
+        self.runs += 1
+
+
+def _turn_and_calls(messages: Iterable[Message]) -> tuple[str, set[str]]:
     """The tag of the one turn of this server that all calls, or else all items, are of, "" if there
     is none; and the calls' places in it."""
     tags: set[str] = set()
@@ -65,26 +92,47 @@ def _place_of(messages: Iterable[Message]) -> tuple[str, set[str]]:
     return tags.pop() if len(tags) == 1 else "", places
 
 
-def _joined(turn: Sequence[Sequence[Message]]) -> Iterable[Message]:
-    """One message of the model, then one with the results, first those of other calls. Equal
-    reasoning counts once: where an API requires it before a call, clients repeat it."""
-    said, answers = list(chain(*turn[::2])), chain(*turn[1::2])
-    calls: list[tuple[str, list[Part]]] = []
-    """Each call with the parts before it, by its place."""
-    rest: list[Part] = []
-    thoughts = set[tuple[str | None, str | None]]()
-    for part in (part for message in said for part in message.parts):
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """One message of the model, then one with the results, first those of other calls."""
+    answers = [message for message in messages if message.role == "assistant"]
+    results = parts_of(message for message in messages if message.role != "assistant")
+    parts = _in_order_of_calls(_without_repeated_reasoning(parts_of(answers)))
+    ids: list[str] = []
+    for message in answers:
+        ids += message.ids
+
+    order = {part.call_id: at for at, part in enumerate(parts) if isinstance(part, Call)}
+    results.sort(key=lambda part: order.get(part.call_id, -1) if isinstance(part, Result) else -1)
+    return [Message("assistant", parts, answers[0].name, ids), Message("tool", results)]
+
+
+def _without_repeated_reasoning(parts: Iterable[Part]) -> list[Part]:
+    """The parts with equal reasoning once: where an API requires it before a call, clients repeat
+    it."""
+    kept: list[Part] = []
+    thoughts: set[tuple[str | None, str | None]] = set()
+    for part in parts:
         if isinstance(part, Reasoning):
             if (part.text, part.seal) in thoughts:
                 continue
             thoughts.add((part.text, part.seal))
-        rest.append(part)
+        kept.append(part)
+    return kept
+
+
+def _in_order_of_calls(parts: Iterable[Part]) -> list[Part]:
+    """The parts in the order of their turn's calls, each call with the parts before it."""
+    segments: list[tuple[str, list[Part]]] = []
+    segment: list[Part] = []
+    for part in parts:
+        segment.append(part)
         if isinstance(part, Call):
-            calls.append((call_place(part.call_id)[1], rest))
-            rest = []
-    parts = [part for _, segment in sorted(calls, key=itemgetter(0)) for part in segment] + rest
-    order = {part.call_id: at for at, part in enumerate(parts) if isinstance(part, Call)}
-    results: list[Part] = [part for message in answers for part in message.parts]
-    results.sort(key=lambda part: order.get(part.call_id, -1) if isinstance(part, Result) else -1)
-    yield Message("assistant", parts, said[0].name, [id for message in said for id in message.ids])
-    yield Message("tool", results)
+            _, place = call_place(part.call_id)
+            segments.append((place, segment))
+            segment = []
+    segments.sort(key=itemgetter(0))
+
+    ordered: list[Part] = []
+    for _, ending_with_call in segments:
+        ordered += ending_with_call
+    return ordered + segment

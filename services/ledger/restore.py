@@ -1,7 +1,7 @@
 """Restores turns that a client sent back: their messages as the model wrote them.
 
-A turn that the client changed is not restored. What is no change: another spelling of arguments,
-texts that were joined, reasoning that is sealed, joined or left out.
+A turn that the client changed is not restored. Clients may spell arguments differently, join texts,
+and send reasoning sealed, joined or not at all: these are not changes.
 """
 
 from collections.abc import Iterator, Sequence

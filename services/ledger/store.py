@@ -44,17 +44,11 @@ class EntryStore:
 
     def add(self, entry: LedgerEntry) -> bool:
         """Keeps an entry. False: the store has it."""
-        stored = Turn(entry)
         with self._lock:
             if entry.mac in self._entries:
                 return False
-            weight = _weight(entry)
-            if weight <= self._max_bytes:
-                siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
-                siblings.entries[entry.mac] = stored
-                siblings.marks.update(dict.fromkeys(entry.marks, stored))
-                self._entries[entry.mac] = stored
-                self._bytes += weight
+            if _weight(entry) <= self._max_bytes:
+                self._put(Turn(entry))
                 while self._bytes > self._max_bytes:
                     self._evict()
             return True
@@ -69,23 +63,27 @@ class EntryStore:
         most."""
         with self._lock:
             siblings = self._siblings.get(key)
-            newest = reversed(siblings.entries.values()) if siblings is not None else ()
-            return list(islice((stored for stored in newest if not stored.entry.beginning), most))
+            if siblings is None:
+                return []
+            newest_first = reversed(siblings.entries.values())
+            whole = (turn for turn in newest_first if not turn.entry.beginning)
+            return list(islice(whole, most))
 
     def find_marked(self, key: bytes, marks: Iterable[bytes]) -> Turn | None:
         """The entry of a key with one of these marks."""
         with self._lock:
             siblings = self._siblings.get(key)
-            entries = siblings.marks if siblings is not None else {}
-            return next((entries[mark] for mark in marks if mark in entries), None)
+            if siblings is None:
+                return None
+            return next((siblings.marks[mark] for mark in marks if mark in siblings.marks), None)
 
     def get(self, mac: bytes) -> Turn | None:
         """The entry with this `mac`; becomes the most recently used."""
         with self._lock:
-            stored = self._entries.get(mac)
-            if stored is not None:
+            turn = self._entries.get(mac)
+            if turn is not None:
                 self._entries.move_to_end(mac)
-            return stored
+            return turn
 
     def is_complete(self, key: bytes) -> bool:
         """Whether all entries of the key are here, to the knowledge of this process."""
@@ -95,7 +93,8 @@ class EntryStore:
     def set_complete(self, key: bytes) -> None:
         """Notes that all entries which the bucket has of this key were added."""
         with self._lock:
-            if (siblings := self._siblings.get(key)) is not None:
+            siblings = self._siblings.get(key)
+            if siblings is not None:
                 siblings.complete = True
 
     def doubt(self) -> None:
@@ -104,14 +103,22 @@ class EntryStore:
             for siblings in self._siblings.values():
                 siblings.complete = False
 
+    def _put(self, turn: Turn) -> None:
+        entry = turn.entry
+        siblings = self._siblings.setdefault(entry.key, _Siblings(not self.shared))
+        siblings.entries[entry.mac] = turn
+        siblings.marks.update(dict.fromkeys(entry.marks, turn))
+        self._entries[entry.mac] = turn
+        self._bytes += _weight(entry)
+
     def _evict(self) -> None:
-        _, stored = self._entries.popitem(last=False)
-        entry = stored.entry
+        _, turn = self._entries.popitem(last=False)
+        entry = turn.entry
         self._bytes -= _weight(entry)
         siblings = self._siblings[entry.key]
         del siblings.entries[entry.mac]
         for mark in entry.marks:
-            if siblings.marks.get(mark) is stored:
+            if siblings.marks.get(mark) is turn:
                 del siblings.marks[mark]
         siblings.complete = False
         if not siblings.entries:
@@ -152,10 +159,7 @@ class PromptCache:
 
 
 def _weight(entry: LedgerEntry) -> int:
+    ids = _PER_ID_BYTE * len(entry.ids)
+    digests = _PER_MARK * (len(entry.marks) + len(entry.thoughts))
     text = 4 * len(entry.context.started) + len(entry.tail)
-    return (
-        _ENTRY_OVERHEAD
-        + _PER_ID_BYTE * len(entry.ids)
-        + _PER_MARK * (len(entry.marks) + len(entry.thoughts))
-        + text
-    )
+    return _ENTRY_OVERHEAD + ids + digests + text
