@@ -2,7 +2,7 @@
 
 function    {"index":0,"id":…,"type":"function","function":{"name":…,"arguments":…}}
 freeform    {"index":0,"id":…,"type":"custom","custom":{"name":…,"input":…}}
-legacy      {"name":…,"arguments":…}                                                    in `function_call`
+legacy      {"name":…,"arguments":…}, in `function_call`
 """
 
 from msgspec import Raw
@@ -70,17 +70,18 @@ class CallWriter:
         if self._legacy:
             return wire.MessageDelta(function_call=wire.CalledFunction(arguments=text))
         if self._input is not None:
-            return wire.MessageDelta(
-                tool_calls=[wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))]
-            )
-        function = wire.CalledFunction(arguments=text)
-        return wire.MessageDelta(tool_calls=[wire.AnswerCall(index=self.index, function=function)])
+            call = wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))
+        else:
+            function = wire.CalledFunction(arguments=text)
+            call = wire.AnswerCall(index=self.index, function=function)
+        return wire.MessageDelta(tool_calls=[call])
 
     def _call(self, arguments: str) -> wire.AnswerCall:
-        index, id = self.index, self.id
+        call = wire.AnswerCall(index=self.index, id=self.id)
         if self._input is not None:
-            return wire.AnswerCall(
-                index=index, id=id, type="custom", custom=wire.CalledTool(self._name, arguments)
-            )
-        function = wire.CalledFunction(self._name, arguments)
-        return wire.AnswerCall(index=index, id=id, type="function", function=function)
+            call.type = "custom"
+            call.custom = wire.CalledTool(self._name, arguments)
+        else:
+            call.type = "function"
+            call.function = wire.CalledFunction(self._name, arguments)
+        return call

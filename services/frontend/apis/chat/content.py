@@ -22,34 +22,44 @@ def content_parts(content: wire.Content | None, path: str) -> list[Text | Media 
     if content is None:
         return []
     if isinstance(content, str):
-        return [Text(content)] if content else []
+        return [*_texts(content)]
     parts: list[Text | Media | Reasoning] = []
     for index, part in enumerate(content):
-        parts += _part(part, f"{path}[{index}]")
+        parts += _parts_of(part, f"{path}[{index}]")
     return parts
 
 
-def _part(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning]:
-    if isinstance(part, str):
-        return [Text(part)] if part else []
-    if isinstance(part, wire.TextPart):
-        return [Text(part.text)] if part.text else []
-    if isinstance(part, wire.RefusalPart):
-        return [Text(part.refusal)] if part.refusal else []
-    if isinstance(part, wire.ThinkingPart):
-        thought = thinking_text(part.thinking)
-        return [Reasoning(thought)] if thought else []
-    if isinstance(part, wire.FilePart):
-        return [_file(part.file, path)]
-    if isinstance(part, wire.AudioPart):
-        audio = part.input_audio
-        media_type = f"audio/{audio.format}" if audio.format else ""
-        return [Media("audio", media_type=media_type, size_bytes=base64_size(audio.data))]
-    if isinstance(part, wire.ImagePart):
-        return [_image(part.image_url, f"{path}.image_url")]
-    if isinstance(part, wire.VideoPart):
-        return [linked_media("document", _url(part.video_url), "video")]
-    return [linked_media("audio", _url(part.audio_url))]
+def _parts_of(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning]:
+    """The parts that one part of a request becomes: one, or none for empty text."""
+    match part:
+        case str():
+            return _texts(part)
+        case wire.TextPart():
+            return _texts(part.text)
+        case wire.RefusalPart():
+            return _texts(part.refusal)
+        case wire.ThinkingPart():
+            thought = thinking_text(part.thinking)
+            return [Reasoning(thought)] if thought else []
+        case wire.FilePart():
+            return [_file(part.file, path)]
+        case wire.AudioPart():
+            return [_audio(part.input_audio)]
+        case wire.ImagePart():
+            return [_image(part.image_url, f"{path}.image_url")]
+        case wire.VideoPart():
+            return [linked_media("document", _url(part.video_url), "video")]
+        case wire.AudioUrlPart():
+            return [linked_media("audio", _url(part.audio_url))]
+
+
+def _texts(text: str) -> list[Text]:
+    return [Text(text)] if text else []
+
+
+def _audio(audio: wire.InputAudio) -> Media:
+    media_type = f"audio/{audio.format}" if audio.format else ""
+    return Media("audio", media_type=media_type, size_bytes=base64_size(audio.data))
 
 
 def thinking_text(thinking: Any) -> str:
@@ -65,7 +75,10 @@ def thinking_text(thinking: Any) -> str:
 def _file(file: wire.File, path: str) -> Media:
     if file.file_data is None:
         param = f"{path}.file"
-        message = f"Invalid '{param}': file references are not supported by this server; send the content itself."
+        message = (
+            f"Invalid '{param}': file references are not supported by this server; send the "
+            "content itself."
+        )
         raise Invalid(message, param=param, code="unsupported_value")
     media_type, data = data_url(file.file_data) or ("", file.file_data)
     size = file_size(data, f"{path}.file.file_data")
@@ -74,8 +87,9 @@ def _file(file: wire.File, path: str) -> Media:
 
 
 def _image(image: str | wire.Url, path: str) -> Media:
-    url, place = (image, path) if isinstance(image, str) else (image.url, f"{path}.url")
-    return linked_image(url, place)
+    if isinstance(image, str):
+        return linked_image(image, path)
+    return linked_image(image.url, f"{path}.url")
 
 
 def _url(location: str | wire.Url) -> str:

@@ -7,15 +7,16 @@ the reasoning names its place.
 
 Reasoning is taken from the first of these fields that has any; the others repeat it:
 
-    reasoning_details[]   OpenRouter's; ours (`format` of `DETAILS`) hold seals and the call that follows each
+    reasoning_details[]   OpenRouter's; ours (`format` of `DETAILS`) hold seals and the call that
+                          follows each
     thinking_blocks[]     LiteLLM's: Messages' blocks with their signatures
-    reasoning_content     a string (most servers), or Dynamo's segments: one before each call, one after the last
+    reasoning_content     a string (most servers), or Dynamo's segments: one before each call, one
+                          after the last
     reasoning, reasoning_text
 """
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -51,16 +52,18 @@ class MessageReader(CallHistory):
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
-        for are_results, run in groupby(
-            enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")
-        ):
-            if are_results:
-                self._add_results(
-                    [self._result(message, f"messages[{index}]") for index, message in run]
-                )
-            else:
-                for index, message in run:
-                    self._message(message, f"messages[{index}]")
+        results: list[Result] = []
+        for index, message in enumerate(messages):
+            path = f"messages[{index}]"
+            if message.role in ("tool", "function"):
+                results.append(self._result(message, path))
+                continue
+            if results:
+                self._add_results(results)
+                results = []
+            self._message(message, path)
+        if results:
+            self._add_results(results)
 
     def _message(self, message: wire.Message, path: str) -> None:
         if message.role == "assistant":
@@ -121,8 +124,8 @@ class MessageReader(CallHistory):
         name = self._name_of(call_id or "")
         if name is None and self._pairing:
             raise Invalid(
-                f"Invalid parameter: messages with role '{message.role}' must be a response to a preceding message "
-                "with 'tool_calls'.",
+                f"Invalid parameter: messages with role '{message.role}' must be a response to a "
+                "preceding message with 'tool_calls'.",
                 param=f"{path}.role",
             )
         content = content_parts(message.content, f"{path}.content")
@@ -136,11 +139,8 @@ def _call(tool_call: wire.ToolCall, path: str) -> Call:
         return Call(tool_call.id, tool_call.custom.name, wrapped, kind="custom")
     if tool_call.function is None:
         raise missing_parameter(f"{path}.{tool_call.type or 'function'}")
-    return Call(
-        tool_call.id,
-        tool_call.function.name,
-        _arguments(tool_call.function.arguments, f"{path}.function"),
-    )
+    arguments = _arguments(tool_call.function.arguments, f"{path}.function")
+    return Call(tool_call.id, tool_call.function.name, arguments)
 
 
 def _arguments(raw: Raw, path: str) -> str:
@@ -169,48 +169,48 @@ def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Ca
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
-    result = (
-        _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
-    )
-    return result or _text(message, len(call_ids))
+    found = _own_details(details, call_ids) or _details(details)
+    found = found or _blocks(message.thinking_blocks)
+    return found or _text(message, len(call_ids))
 
 
 def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
     # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
     places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
-    return [
-        Thought(
-            Reasoning(None, seal),
-            places.get(_UNSAFE.sub("", str(detail.get("id")))) if call_ids else 0,
-        )
-        for detail in details
-        if detail.get("format") == DETAILS and (seal := _text_of(detail, "data"))
-    ]
+    found: list[Thought] = []
+    for detail in details:
+        seal = _text_of(detail, "data")
+        if detail.get("format") != DETAILS or seal is None:
+            continue
+        place: int | None = 0
+        if call_ids:
+            place = places.get(_UNSAFE.sub("", str(detail.get("id"))))
+        found.append(Thought(Reasoning(None, seal), place))
+    return found
 
 
 def _details(details: list[dict[str, Any]]) -> list[Thought]:
-    result = []
+    found: list[Thought] = []
     for detail in details:
-        text, seal = (
-            _text_of(detail, "text"),
-            _text_of(detail, "signature") or _text_of(detail, "data"),
-        )
+        text = _text_of(detail, "text")
         summary = _text_of(detail, "summary")
         if detail.get("format") != DETAILS and (text or summary):
-            result.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
-    return result if any(thought.reasoning.text for thought in result) else []
+            found.append(Thought(Reasoning(text, _seal_of(detail), [summary] if summary else [])))
+    return found if any(thought.reasoning.text for thought in found) else []
 
 
 def _blocks(blocks: Any) -> list[Thought]:
-    result = []
+    found: list[Thought] = []
     for block in objects(blocks):
-        text, seal = (
-            _text_of(block, "thinking"),
-            _text_of(block, "signature") or _text_of(block, "data"),
-        )
+        text = _text_of(block, "thinking")
+        seal = _seal_of(block)
         if text or seal:
-            result.append(Thought(Reasoning(text, seal)))
-    return result
+            found.append(Thought(Reasoning(text, seal)))
+    return found
+
+
+def _seal_of(holder: dict[str, Any]) -> str | None:
+    return _text_of(holder, "signature") or _text_of(holder, "data")
 
 
 def _text(message: wire.Message, calls: int) -> list[Thought]:

@@ -4,10 +4,12 @@ document.
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content
     BlockStop of reasoning                          nothing [, reasoning_dispatch]
-    BlockStart tool_use name=Read                   delta.tool_calls[{index,id,type,function{name,arguments:""}}]
+    BlockStart tool_use name=Read                   delta.tool_calls[{index,id,type,function{
+                                                    name,arguments:""}}]
     Delta '{"file_path": "/a'                       delta.tool_calls[{index,function{arguments}}]
     BlockStop complete                              nothing [, tool_call_dispatch]
-    Finish                                          delta {} with finish_reason; after the last choice usage and [DONE]
+    Finish                                          delta {} with finish_reason; after the last
+                                                    choice usage and [DONE]
 
 Ids, names and roles are sent once: the Python SDK concatenates repeated strings.
 """
@@ -88,9 +90,8 @@ def chat_stream(answer: AnswerInfo, shape: ChatShape, choices: int = 1) -> Chunk
     head = chunk_head(f"chatcmpl-{answer.turn}", "chat.completion.chunk", answer, shape)
     if shape.service_tier is not None:
         head.service_tier = shape.service_tier
-    return ChunkStream(
-        head, [_Choice(head, answer, shape, index) for index in range(choices)], shape
-    )
+    renderers = [_Choice(head, answer, shape, index) for index in range(choices)]
+    return ChunkStream(head, renderers, shape)
 
 
 class ChatCollector(ChunkCollector[wire.AnswerChoice]):
@@ -125,8 +126,9 @@ class ChatCollector(ChunkCollector[wire.AnswerChoice]):
 def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
     """Adds a delta to the message so far, as the SDKs do."""
     for name in ("content", "refusal", "reasoning_content", "reasoning"):
-        if (text := getattr(piece, name)) is not UNSET:
-            before = getattr(into, name)
+        text = getattr(piece, name)
+        if text is not UNSET:
+            before = getattr(into, name) or ""
             setattr(into, name, before + text if before else text)
     if piece.function_call:
         if into.function_call:
@@ -137,17 +139,19 @@ def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
         into.reasoning_details = [*(into.reasoning_details or []), *piece.reasoning_details]
     for call in piece.tool_calls or ():
         into.tool_calls = into.tool_calls or []
-        target = (
-            into.tool_calls[call.index]
-            if call.index is not UNSET and call.index < len(into.tool_calls)
-            else None
-        )
-        if target is None:
-            into.tool_calls.append(replace(call, index=UNSET))
-        elif target.function and call.function:
-            target.function.arguments += call.function.arguments
-        elif target.custom and call.custom:
-            target.custom.input += call.custom.input
+        _add_call(into.tool_calls, call)
+
+
+def _add_call(calls: list[wire.AnswerCall], piece: wire.AnswerCall) -> None:
+    """Adds a new call, or the next piece of one."""
+    if piece.index is UNSET or piece.index >= len(calls):
+        calls.append(replace(piece, index=UNSET))
+        return
+    call = calls[piece.index]
+    if call.function and piece.function:
+        call.function.arguments += piece.function.arguments
+    elif call.custom and piece.custom:
+        call.custom.input += piece.custom.input
 
 
 class _Choice(ChoiceRenderer):
@@ -178,9 +182,8 @@ class _Choice(ChoiceRenderer):
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The role chunk."""
-        chunk = self._chunk(
-            wire.MessageDelta(role="assistant", content="", refusal=None), usage=usage
-        )
+        role = wire.MessageDelta(role="assistant", content="", refusal=None)
+        chunk = self._chunk(role, usage=usage)
         if prepared.prompt_ids:
             chunk.prompt_token_ids = unpack_ids(prepared.prompt_ids)
         return [chunk]
@@ -190,8 +193,10 @@ class _Choice(ChoiceRenderer):
     ) -> Chunk:
         """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`,
         `token_ids`."""
-        more = {} if usage is None else {"usage": usage}
-        return replace(self._head, choices=[wire.ChunkChoice(self._index, delta, **fields)], **more)
+        chunk = replace(self._head, choices=[wire.ChunkChoice(self._index, delta, **fields)])
+        if usage is not None:
+            chunk.usage = usage
+        return chunk
 
     def _bytes_around(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
         """The bytes of a chunk before and after the text in its delta."""
@@ -221,24 +226,29 @@ class _Choice(ChoiceRenderer):
         if block is None or block.kind == "hosted":  # this API has no form for searches
             return
         if block.kind == "text":
-            if tokens and self._shape.logprobs:
-                out.append(self._chunk(wire.MessageDelta(content=text), logprobs=_logprobs(tokens)))
-            elif text:
-                out.append(self._chunk(wire.MessageDelta(content=text)))
-                self.plain = None if self._shape.logprobs else self._bytes_around(b'{"content":')
-        elif block.kind == "tool_use":
-            if self._call is not None:
-                self._add(self._call.piece(text), out)
-                around = self._call.plain()
-                self.plain = around and self._bytes_around(*around)
-        elif text:
+            self._text(text, tokens, out)
+        elif block.kind == "reasoning":
             self._reasoning(text, out)
+        elif self._call is not None:
+            self._add(self._call.piece(text), out)
+            around = self._call.plain()
+            self.plain = around and self._bytes_around(*around)
+
+    def _text(self, text: str, tokens: list[TokenLogprob], out: list[Chunk | ErrorChunk]) -> None:
+        delta = wire.MessageDelta(content=text)
+        if tokens and self._shape.logprobs:
+            out.append(self._chunk(delta, logprobs=_logprobs(tokens)))
+        elif text:
+            out.append(self._chunk(delta))
+            if not self._shape.logprobs:
+                self.plain = self._bytes_around(b'{"content":')
 
     def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
 
     def _stop(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
-        block, self._block = self._block, None
+        block = self._block
+        self._block = None
         self.plain = None
         if block is None:
             return
@@ -255,29 +265,37 @@ class _Choice(ChoiceRenderer):
         if self._block is not None:
             self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
-        calls = (
-            ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
-        )
+        calls = None
+        if self._complete:
+            calls = "function_call" if self._shape.legacy else "tool_calls"
         usage = usage_of(event.usage) if self._shape.continuous_usage else None
         out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
 
     def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:
-        place = self._shape.reasoning
-        opening, self._thinking = not self._thinking, True
+        if not text:
+            return
+        is_first = not self._thinking
+        self._thinking = True
         if self._answer.dispatch_reasoning:
             self._thought.append(text)
+        place = self._shape.reasoning
         if place == "omitted":
             return
         if place == "both":
             out.append(self._chunk(wire.MessageDelta(reasoning_content=text, reasoning=text)))
             return
+
         if place == "inline":
-            text = _THINK[0] + text if opening else text
-            field, delta = b"content", wire.MessageDelta(content=text)
+            if is_first:
+                text = _THINK[0] + text
+            field = b"content"
+            delta = wire.MessageDelta(content=text)
         elif place == "reasoning":
-            field, delta = b"reasoning", wire.MessageDelta(reasoning=text)
+            field = b"reasoning"
+            delta = wire.MessageDelta(reasoning=text)
         else:
-            field, delta = b"reasoning_content", wire.MessageDelta(reasoning_content=text)
+            field = b"reasoning_content"
+            delta = wire.MessageDelta(reasoning_content=text)
         if not self._answer.dispatch_reasoning:
             self.plain = self._bytes_around(b'{"%b":' % field)
         out.append(self._chunk(delta))
@@ -294,15 +312,17 @@ class _Choice(ChoiceRenderer):
             out.append(replace(self._head, reasoning_dispatch=reasoning))
 
     def _stop_call(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         if call is None:
             return
         self._add(call.end(complete=event.complete), out)
         if not event.complete:
             return
         self._complete += 1
-        dispatched = self._dispatched if self._answer.dispatch else None
-        whole = None if dispatched is None else call.whole(dispatched.arguments)
+        if self._dispatched is None or not self._answer.dispatch:
+            return
+        whole = call.whole(self._dispatched.arguments)
         if whole is not None:
             dispatch = {"choice_index": self._index, "tool_call": whole}
             out.append(replace(self._head, tool_call_dispatch=dispatch))
@@ -331,7 +351,5 @@ class _Choice(ChoiceRenderer):
 
 
 def _logprobs(tokens: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-    return {
-        "content": [_UNKNOWN if token is None else logprob(token) for token in tokens],
-        "refusal": None,
-    }
+    content = [_UNKNOWN if token is None else logprob(token) for token in tokens]
+    return {"content": content, "refusal": None}

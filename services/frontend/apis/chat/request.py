@@ -109,33 +109,29 @@ def parse(
     `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default
     one without a memo of tools.
     """
-    request, given_tools = decoder.decode(body)
+    request, request_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid(
             "Invalid 'messages': empty array. Expected at least one message.", param="messages"
         )
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
-    specs = tools.specs(request, given_tools)
-    notes = [
-        name
-        for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation)))
-        if wanted
-    ]
+    specs = tools.specs(request, request_tools)
+    notes = _ignored(request)
     missing: list[Text] = []
-    if (searching := tools.web_search(request, specs, settings.served)) is not None:
+    searching = tools.web_search(request, specs, settings.served)
+    if searching is not None:
         specs = [*specs, searching]
     elif is_set(request.web_search_options):
         notes.append("web_search_options")
         missing = missing_tools(["web_search"])
+
     reader = MessageReader(pairing=not counting)
     reader.read(request.messages)
     last = request.messages[-1]
-    limit = (
-        request.max_tokens
-        if request.max_completion_tokens is None
-        else request.max_completion_tokens
-    )
+    limit = request.max_completion_tokens
+    if limit is None:
+        limit = request.max_tokens
     conversation = Conversation(
         request.model,
         reader.messages,
@@ -157,6 +153,16 @@ def parse(
     conversation = with_client(conversation, headers, session)
     shape = _shape(request, specs, headers, settings)
     return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
+
+
+def _ignored(request: wire.Body) -> list[str]:
+    """The fields that ask for what this server lacks."""
+    fields: list[str] = []
+    if request.store:
+        fields.append("store")
+    if is_set(request.moderation):
+        fields.append("moderation")
+    return fields
 
 
 def _logprobs(request: wire.Body) -> int | None:
@@ -186,14 +192,15 @@ def _shape(
     request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings
 ) -> ChatShape:
     options = request.stream_options
+    include_usage = bool(options and options.include_usage)
     return ChatShape(
         reasoning=_reasoning(request, headers, settings),
         details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),
         freeform=frozenset(tool.name for tool in specs if tool.kind == "custom"),
         logprobs=bool(request.logprobs) and not request.return_token_ids,
-        include_usage=bool(options and options.include_usage),
-        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+        include_usage=include_usage,
+        continuous_usage=bool(include_usage and options and options.continuous_usage_stats),
         service_tier=_tier(request.service_tier),
         fingerprint=settings.fingerprint,
     )
@@ -202,16 +209,17 @@ def _shape(
 def _reasoning(
     request: wire.Body, headers: Mapping[str, str], settings: Settings
 ) -> ReasoningPlace:
-    if request.include_reasoning is False or (
-        request.reasoning is not None and request.reasoning.exclude
-    ):
+    excluded = request.reasoning is not None and request.reasoning.exclude
+    if excluded or request.include_reasoning is False:
         return "omitted"
     if request.separate_reasoning is False:
         return "inline"
     name = headers.get(REASONING_FIELD_HEADER)
-    return next(
-        (field for field in get_args(ReasoningField) if field == name), settings.reasoning_field
-    )
+    field: ReasoningField
+    for field in get_args(ReasoningField):
+        if field == name:
+            return field
+    return settings.reasoning_field
 
 
 def thinking(body: wire.Body) -> Thinking:
@@ -224,22 +232,29 @@ def thinking(body: wire.Body) -> Thinking:
     switch turns reasoning on; the effort `none` and a budget of 0 turn it off.
     """
     options = body.reasoning or wire.ReasoningOptions()
-    effort = _effort(body.reasoning_effort, "reasoning_effort") or _effort(
-        options.effort, "reasoning.effort"
-    )
-    switch = body.thinking if isinstance(body.thinking, wire.Thinking) else None
-    budgets = (
-        switch.budget_tokens if switch else None,
-        options.max_tokens,
-        body.thinking_budget,
-        body.thinking_token_budget,
-    )
-    budget = next((budget for budget in budgets if budget is not None), None)
+    effort = _effort(body.reasoning_effort, "reasoning_effort")
+    if effort is None:
+        effort = _effort(options.effort, "reasoning.effort")
+    budget = _budget(body, options)
     mode = _mode(body, options)
-    if mode is None:
-        mode = "default" if effort is None and budget is None else "adaptive"
-        mode = "disabled" if effort == "none" or budget == 0 else mode
-    return Thinking(mode, budget, effort)
+    if mode is not None:
+        return Thinking(mode, budget, effort)
+    if effort == "none" or budget == 0:
+        return Thinking("disabled", budget, effort)
+    is_set_at_all = effort is not None or budget is not None
+    return Thinking("adaptive" if is_set_at_all else "default", budget, effort)
+
+
+def _budget(body: wire.Body, options: wire.ReasoningOptions) -> int | None:
+    """The limit of reasoning tokens in the first field that has one."""
+    switch = body.thinking
+    budgets = [options.max_tokens, body.thinking_budget, body.thinking_token_budget]
+    if isinstance(switch, wire.Thinking):
+        budgets.insert(0, switch.budget_tokens)
+    for budget in budgets:
+        if budget is not None:
+            return budget
+    return None
 
 
 def _mode(body: wire.Body, options: wire.ReasoningOptions) -> Mode | None:

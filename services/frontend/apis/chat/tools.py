@@ -61,14 +61,14 @@ def web_search(
         place = _options.decode(body.web_search_options).user_location.approximate
     except (msgspec.ValidationError, RecursionError):
         place = {}
-    return hosted_spec(
-        HostedTool(_WEB_SEARCH, location={"type": "approximate", **place} if place else {})
-    )
+    location = {"type": "approximate", **place} if place else {}
+    return hosted_spec(HostedTool(_WEB_SEARCH, location=location))
 
 
 def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
-    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    choice = body.tool_choice
+    parallel = body.parallel_tool_calls is not False
     if legacy(body) or (choice is None and body.function_call is not None):
         return _legacy_choice(body.function_call, tools)
     if choice is None:
@@ -82,13 +82,13 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     if choice.type == "allowed_tools":
         return _allowed_choice(choice, tools, parallel)
     offered = [tool.name for tool in tools]
-    return ToolChoice(
-        "tool", _known_tool(_name(choice, "tool_choice"), offered, "tool_choice"), parallel
-    )
+    name = _known_tool(_name(choice, "tool_choice"), offered, "tool_choice")
+    return ToolChoice("tool", name, parallel)
 
 
 def legacy(body: wire.Body) -> bool:
-    """Whether the answer's call is in `function_call`: the request has `functions` and no `tools`."""
+    """Whether the answer's call is in `function_call`: the request has `functions` and no
+    `tools`."""
     return bool(body.functions) and not body.tools
 
 
@@ -111,9 +111,8 @@ def _tool(tool: wire.Tool, path: str, grammars: list[Grammar]) -> ToolSpec:
             raise missing_parameter(f"{path}.custom.format.grammar")
         own = custom.format.grammar
         place = f"{path}.custom.format.grammar.definition"
-        grammars.append(
-            grammar := checked_grammar(own.syntax, own.definition, place, len(grammars))
-        )
+        grammar = checked_grammar(own.syntax, own.definition, place, len(grammars))
+        grammars.append(grammar)
     return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
 
 
@@ -130,18 +129,15 @@ def _allowed_choice(
     if allowed is None:
         raise missing_parameter("tool_choice.allowed_tools")
     offered = {tool.name for tool in tools}
-    names = [
-        _known_tool(_name(tool, place), offered, place)
-        for index, tool in enumerate(allowed.tools)
-        for place in [f"tool_choice.allowed_tools.tools[{index}]"]
-    ]
-    if allowed.mode == "required" and names:
+    names: list[str] = []
+    for index, tool in enumerate(allowed.tools):
+        place = f"tool_choice.allowed_tools.tools[{index}]"
+        names.append(_known_tool(_name(tool, place), offered, place))
+    if not names:
+        return ToolChoice("none", parallel=parallel)
+    if allowed.mode == "required":
         return ToolChoice("any", parallel=parallel, allowed=names)
-    return (
-        ToolChoice(parallel=parallel, allowed=names)
-        if names
-        else ToolChoice("none", parallel=parallel)
-    )
+    return ToolChoice(parallel=parallel, allowed=names)
 
 
 def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -> ToolChoice:

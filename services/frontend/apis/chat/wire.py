@@ -285,14 +285,16 @@ class Body(OpenAIFields, kw_only=True):
 
 
 class CalledFunction(Struct):
-    """The function of a call. In a chunk: a piece of the arguments; the first piece has the name."""
+    """The function of a call. In a chunk: a piece of the arguments; the first piece has the
+    name."""
 
     name: str | UnsetType = UNSET
     arguments: str = ""
 
 
 class CalledTool(Struct):
-    """The freeform tool of a call. In a chunk: a piece of the input; the first piece has the name."""
+    """The freeform tool of a call. In a chunk: a piece of the input; the first piece has the
+    name."""
 
     name: str | UnsetType = UNSET
     input: str = ""

@@ -92,7 +92,9 @@ class _Choice(ChoiceRenderer):
         ids: dict[str, Any] = {}
         if prepared.prompt_ids:
             ids = {"prompt_token_ids": unpack_ids(prepared.prompt_ids)}
-        return [self._chunk(self._echo, usage=usage, **ids)] if self._echo or ids else []
+        if not self._echo and not ids:
+            return []
+        return [self._chunk(self._echo, usage=usage, **ids)]
 
     def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
         self._base = self._length
@@ -115,7 +117,8 @@ class _Choice(ChoiceRenderer):
             logprobs = self._token_logprobs(placed)
             for index, token in enumerate(event.logprobs):
                 if token is None:
-                    logprobs["token_logprobs"][index] = logprobs["top_logprobs"][index] = None
+                    logprobs["token_logprobs"][index] = None
+                    logprobs["top_logprobs"][index] = None
         out.append(self._chunk("", token_ids=event.ids, logprobs=logprobs))
 
     def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
@@ -123,8 +126,10 @@ class _Choice(ChoiceRenderer):
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 
     def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
-        more = {} if usage is None else {"usage": usage}
-        return replace(self._head, choices=[wire.ChunkChoice(self._index, text, **fields)], **more)
+        chunk = replace(self._head, choices=[wire.ChunkChoice(self._index, text, **fields)])
+        if usage is not None:
+            chunk.usage = usage
+        return chunk
 
     def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Adds the chosen token to `top_logprobs`, so there may be one more than requested, as in
@@ -133,8 +138,10 @@ class _Choice(ChoiceRenderer):
             "text_offset": [self._base + token.at for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "tokens": [token.token for token in tokens],
-            "top_logprobs": [
-                {token.token: token.logprob, **{top.token: top.logprob for top in token.top}}
-                for token in tokens
-            ],
+            "top_logprobs": list(map(_by_token, tokens)),
         }
+
+
+def _by_token(token: TokenLogprob) -> dict[str, float]:
+    """The log probabilities of a token and of those that were most likely in its place."""
+    return {token.token: token.logprob, **{top.token: top.logprob for top in token.top}}

@@ -1,4 +1,5 @@
-"""Parses a Completions request into `Conversation`s, `n` for each prompt; the `Dialect` of the API."""
+"""Parses a Completions request into `Conversation`s, `n` for each prompt; the `Dialect` of the
+API."""
 
 from collections.abc import Mapping, Sequence
 
@@ -51,11 +52,12 @@ class CompletionsRequest(Struct, frozen=True):
     @property
     def conversations(self) -> Sequence[Conversation]:
         """One conversation for each choice, by prompt; a `seed` is varied by choice."""
-        return [
-            replace(for_choice(self.conversation, choice), prompt=prompt)
-            for prompt in self.prompts
-            for choice in range(self.choices)
-        ]
+        conversations: list[Conversation] = []
+        for prompt in self.prompts:
+            for choice in range(self.choices):
+                conversation = for_choice(self.conversation, choice)
+                conversations.append(replace(conversation, prompt=prompt))
+        return conversations
 
     def renderer(self, answer: AnswerInfo) -> Renderer:
         """Returns the renderer of a streamed answer."""
@@ -86,11 +88,13 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
             param="prompt",
             code="invalid_type",
         )
-    return [
-        RawPrompt(item, add_special_tokens=special) if isinstance(item, str) else _tokens(item)
-        for item in prompt
-        if not isinstance(item, int)
-    ]
+    found: list[RawPrompt] = []
+    for item in prompt:
+        if isinstance(item, str):
+            found.append(RawPrompt(item, add_special_tokens=special))
+        elif isinstance(item, list):
+            found.append(_tokens(item))
+    return found
 
 
 def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
@@ -124,13 +128,9 @@ class Completions(Dialect):
     def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsRequest:
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
         request = decode_body(_decode, body, _explain)
-        raw_prompts, each = prompts(request), request.n or 1
-        if len(raw_prompts) * each > MAX_CHOICES:
-            message = f"Too many choices: {len(raw_prompts) * each} of at most {MAX_CHOICES} in one request."
-            raise Invalid(message, param="prompt")
-        if request.best_of and request.best_of != each:
-            message = "'best_of' other than 'n' is not supported by this server."
-            raise Invalid(message, param="best_of", code="unsupported_value")
+        raw_prompts = prompts(request)
+        each = request.n or 1
+        _check_choices(request, len(raw_prompts), each)
         limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
         conversation = Conversation(
             request.model,
@@ -141,20 +141,37 @@ class Completions(Dialect):
         )
         session = request.prompt_cache_key if isinstance(request.prompt_cache_key, str) else None
         conversation = with_client(conversation, headers, session)
-        options = request.stream_options
-        shape = CompletionsShape(
-            echoes=[text for text in echo_texts(raw_prompts, request) for _ in range(each)],
-            prompts=len(raw_prompts),
-            logprobs=request.logprobs is not None and not request.return_token_ids,
-            include_usage=bool(options and options.include_usage),
-            continuous_usage=bool(
-                options and options.include_usage and options.continuous_usage_stats
-            ),
-            fingerprint=self._fingerprint,
-        )
         # Few models are trained to fill a gap, each in its own format, which a client can write
         # into the prompt.
         notes = ["suffix"] if request.suffix else []
+        shape = self._shape(request, raw_prompts, each)
         return CompletionsRequest(
             conversation, raw_prompts, each, bool(request.stream), notes, shape
         )
+
+    def _shape(
+        self, request: wire.Body, raw_prompts: Sequence[RawPrompt], each: int
+    ) -> CompletionsShape:
+        echoes: list[str] = []
+        for text in echo_texts(raw_prompts, request):
+            echoes += [text] * each
+        options = request.stream_options
+        include_usage = bool(options and options.include_usage)
+        return CompletionsShape(
+            echoes=echoes,
+            prompts=len(raw_prompts),
+            logprobs=request.logprobs is not None and not request.return_token_ids,
+            include_usage=include_usage,
+            continuous_usage=bool(include_usage and options and options.continuous_usage_stats),
+            fingerprint=self._fingerprint,
+        )
+
+
+def _check_choices(request: wire.Body, prompts: int, each: int) -> None:
+    """Raises Invalid for too many choices, or a choice among several."""
+    if prompts * each > MAX_CHOICES:
+        message = f"Too many choices: {prompts * each} of at most {MAX_CHOICES} in one request."
+        raise Invalid(message, param="prompt")
+    if request.best_of and request.best_of != each:
+        message = "'best_of' other than 'n' is not supported by this server."
+        raise Invalid(message, param="best_of", code="unsupported_value")
