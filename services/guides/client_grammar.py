@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schemas.conversation import Grammar
-from services.guides.json_regex import JsonExpression, NotEmbeddable
+from services.guides.json_regex import JsonExpression, NotEmbeddable, Terminals, respelled
 
 _COMMON: Final = {
     "DIGIT": "[0-9]",
@@ -20,9 +20,15 @@ _COMMON: Final = {
     "SIGNED_INT": r"(\+|-)?[0-9]+",
     "DECIMAL": r"([0-9]+\.[0-9]*)|(\.[0-9]+)",
     "FLOAT": r"([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+",
-    "SIGNED_FLOAT": r"(\+|-)?(([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+)",
+    "SIGNED_FLOAT": (
+        r"(\+|-)?"
+        r"(([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+)"
+    ),
     "NUMBER": r"([0-9]+)|([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+",
-    "SIGNED_NUMBER": r"(\+|-)?(([0-9]+)|([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+)",
+    "SIGNED_NUMBER": (
+        r"(\+|-)?"
+        r"(([0-9]+)|([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+)"
+    ),
     "ESCAPED_STRING": r'"([^"\\]|\\.)*"',
     "LCASE_LETTER": "[a-z]",
     "UCASE_LETTER": "[A-Z]",
@@ -66,27 +72,24 @@ def embedded(
     if grammar.syntax == "regex" and not in_json:
         terminal = f"{prefix.upper()}REGEX"
         return terminal, [f"{terminal}: {_bare(grammar.definition, '', closers)}"]
+
     rewriter = _Rewriter(prefix, in_json, closers)
+    start = f"{prefix}start"
     if grammar.syntax == "regex":
-        return f"{prefix}start", [
-            f"{prefix}start: {rewriter.expression(grammar.definition, '')}",
-            *rewriter.own(),
-        ]
+        rule = f"{start}: {rewriter.expression(grammar.definition, '')}"
+        return start, [rule, *rewriter.terminals.lines()]
+
     lines = rewriter.rewrite(grammar.definition)
-    if not any(line.startswith(f"{prefix}start:") for line in lines):
+    if not any(line.startswith(f"{start}:") for line in lines):
         raise NotEmbeddable("there is no rule start")
-    return f"{prefix}start", lines
+    return start, lines
 
 
 def _bare(pattern: str, flags: str, closers: Sequence[str]) -> str:
     """The body of a terminal that matches bare text."""
     kept = "".join(flag for flag in flags if flag in "imsx")
-    body = (
-        "/"
-        + re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern)
-        + "/"
-        + kept
-    )
+    between_slashes = respelled(pattern, {"/": r"\/", "\n": r"\n"})
+    body = f"/{between_slashes}/{kept}"
     return f"{body} & {without(closers)}" if closers else body
 
 
@@ -102,82 +105,83 @@ def avoiding(texts: Sequence[str]) -> str | None:
     if any(text[0] != head or head in text[1:] for text in texts):
         return None
     following: dict[str, set[str]] = {}
+    """The beginning of a text → the characters that continue it."""
     for text in texts:
         for end in range(1, len(text)):
             following.setdefault(text[:end], set()).add(text[end])
-    excluded = {
-        start: "".join(map(quoted_regex, sorted({*after, head})))
-        for start, after in following.items()
-    }
-    starts = "|".join(quoted_regex(start) for start in excluded if start not in texts)
-    misses = "|".join(
-        f"{quoted_regex(start)}[^{after}]"
-        for start, after in excluded.items()
-        if start not in texts
-    )
-    return f"^(?:[^{quoted_regex(head)}]|(?:{starts})*(?:{misses}))*(?:{starts})*$"
+
+    starts: list[str] = []
+    misses: list[str] = []
+    for beginning, continuing in following.items():
+        if beginning in texts:
+            continue
+        start = quoted_regex(beginning)
+        excluded = "".join(map(quoted_regex, sorted({*continuing, head})))
+        starts.append(start)
+        misses.append(f"{start}[^{excluded}]")
+    any_start = f"(?:{'|'.join(starts)})*"
+    any_miss = f"(?:{'|'.join(misses)})"
+    return f"^(?:[^{quoted_regex(head)}]|{any_start}{any_miss})*{any_start}$"
 
 
 def quoted_regex(text: str) -> str:
     """A regular expression for exactly this text, to be written between slashes."""
-    return "".join(
-        rf"\x{{{ord(char):x}}}" if not char.isalnum() and ord(char) < 128 else char for char in text
-    )
+    return "".join(map(_quoted_character, text))
+
+
+def _quoted_character(char: str) -> str:
+    if char.isalnum() or ord(char) >= 128:
+        return char
+    return rf"\x{{{ord(char):x}}}"
 
 
 class _Rewriter:
     """Copies a grammar token by token, with new names and rewritten terminals."""
 
     def __init__(self, prefix: str, in_json: bool, closers: Sequence[str]) -> None:
-        self._prefix, self._in_json, self._closers = prefix, in_json, closers
-        self._terminals: dict[str, int] = {}
+        self._prefix = prefix
+        self._in_json = in_json
+        self._closers = closers
         self._imports: dict[str, str] = {}
-        self._json = JsonExpression(self._terminal)
+        """Name of an imported terminal → its name in `_COMMON`."""
+        self.terminals = Terminals(prefix)
+        self._json = JsonExpression(self.terminals)
 
     def rewrite(self, definition: str) -> list[str]:
         """The rules, one a line. Raises NotEmbeddable."""
         rules = [" ".join(rule).replace(" :", ":", 1) for rule in self._rules(definition) if rule]
         imported = [
-            f"{self._name(name)}: {self.expression(_COMMON[of], '')}"
-            for name, of in self._imports.items()
+            f"{self._name(name)}: {self.expression(_COMMON[common], '')}"
+            for name, common in self._imports.items()
         ]
-        return [*rules, *imported, *self.own()]
-
-    def own(self) -> list[str]:
-        """The lines of the terminals that the rules use."""
-        return [f"{self._prefix.upper()}X{i}: {body}" for body, i in self._terminals.items()]
+        return [*rules, *imported, *self.terminals.lines()]
 
     def expression(self, pattern: str, flags: str) -> str:
         """A regular expression in the form that a rule may contain."""
-        pattern = re.sub(
-            r"\\.", lambda found: "/" if found[0] == r"\/" else found[0], pattern, flags=re.DOTALL
-        )
+        pattern = respelled(pattern, {r"\/": "/"})
         if self._in_json:
             return f"({self._json.rewrite(pattern, flags)})"
-        return self._terminal(_bare(pattern, flags, self._closers))
-
-    def _terminal(self, body: str) -> str:
-        return f"{self._prefix.upper()}X{self._terminals.setdefault(body, len(self._terminals))}"
+        return self.terminals.name(_bare(pattern, flags, self._closers))
 
     def _rules(self, definition: str) -> list[list[str]]:
         """Splits a grammar into rules: each begins at a name before a colon."""
         tokens = [*_tokens(definition)]
+        next_texts = [*(token[0] for token in tokens[1:]), ""]
         rules: list[list[str]] = [[]]
-        for i, found in enumerate(tokens):
-            kind = found.lastgroup
-            if kind in ("import", "several"):
-                self._import(found)
-            elif kind == "name" and i + 1 < len(tokens) and tokens[i + 1][0] == ":":
-                rules.append([self._name(found["plain"])])
+        for token, next_text in zip(tokens, next_texts, strict=False):
+            if token.lastgroup in ("import", "several"):
+                self._import(token)
+            elif token.lastgroup == "name" and next_text == ":":
+                rules.append([self._name(token["plain"])])
             else:
-                rules[-1].append(self._token(found, rules[-1]))
+                rules[-1].append(self._token(token, rules[-1]))
         return rules
 
-    def _token(self, found: re.Match[str], rule: list[str]) -> str:
-        text = found[0]
-        match found.lastgroup:
+    def _token(self, token: re.Match[str], rule: list[str]) -> str:
+        text = token[0]
+        match token.lastgroup:
             case "name":
-                return self._name(found["plain"])
+                return self._name(token["plain"])
             case "string":
                 return self._string(text)
             case "regex":
@@ -194,12 +198,12 @@ class _Rewriter:
         return text
 
     def _string(self, text: str) -> str:
-        quoted = text.removesuffix("i") if text.endswith('"i') else text
+        any_case = text.endswith('"i')
         try:
-            value = str(ast.literal_eval(quoted))
+            value = str(ast.literal_eval(text.removesuffix("i")))
         except (SyntaxError, ValueError):
             raise NotEmbeddable(f"the string {text}") from None
-        if text.endswith('"i'):
+        if any_case:
             return self.expression(quoted_regex(value), "i")
         if self._in_json:
             value = json.dumps(value, ensure_ascii=False)[1:-1]
@@ -208,26 +212,34 @@ class _Rewriter:
     def _name(self, name: str) -> str:
         """The new name, in lower case inside JSON strings: there terminals become rules (see
         `json_regex`)."""
-        if not name.strip("_")[:1].isupper():
+        is_terminal = name.strip("_")[:1].isupper()
+        if not is_terminal:
             return self._prefix + name
-        return f"{self._prefix}0_{name.lower()}" if self._in_json else self._prefix.upper() + name
+        if self._in_json:
+            return f"{self._prefix}0_{name.lower()}"
+        return self._prefix.upper() + name
 
-    def _import(self, found: re.Match[str]) -> None:
-        names = (
-            [found["common"]] if found["common"] else re.findall(r"\w+", found[0].partition("(")[2])
-        )
-        for name in names:
+    def _import(self, token: re.Match[str]) -> None:
+        for name in _imported_names(token):
             if name not in _COMMON:
                 raise NotEmbeddable(f"common.{name}")
-            self._imports[found["as"] or name] = name
+            self._imports[token["as"] or name] = name
+
+
+def _imported_names(token: re.Match[str]) -> list[str]:
+    if token["common"]:
+        return [token["common"]]
+    listed = token[0].partition("(")[2]
+    return re.findall(r"\w+", listed)
 
 
 def _tokens(definition: str) -> Iterator[re.Match[str]]:
     at = 0
     while at < len(definition):
-        found = _TOKEN.match(definition, at)
-        if found is None:
-            raise NotEmbeddable(definition[at:].split("\n", maxsplit=1)[0][:40])
-        if found.lastgroup not in ("blank", "line"):
-            yield found
-        at = found.end()
+        token = _TOKEN.match(definition, at)
+        if token is None:
+            rest_of_line = definition[at:].split("\n", maxsplit=1)[0]
+            raise NotEmbeddable(rest_of_line[:40])
+        if token.lastgroup not in ("blank", "line"):
+            yield token
+        at = token.end()

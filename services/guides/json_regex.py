@@ -10,8 +10,8 @@ take the backslash of the `\n` that follows it.
 
 import json
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 _ESCAPED: Final = {char: json.dumps(char)[1:-1] for char in '"\\\b\f\n\r\t'}
 _PLAIN: Final = r'[^"\\\x00-\x1f]'
@@ -33,7 +33,6 @@ _PART: Final = re.compile(
 )
 _TIMES: Final = re.compile(r"([*+?]|\{\d*,?\d*\})\??")
 _END: Final = re.compile(r"[)$]*\Z")
-_UNREPEATED: Final = frozenset({"flags", "opener", "bar", "anchor"})
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 
 
@@ -41,11 +40,28 @@ class NotEmbeddable(ValueError):
     """The expression or grammar uses something that cannot be embedded."""
 
 
-class JsonExpression:
-    """Rewrites one expression. `terminal` names a terminal by its body."""
+class Terminals:
+    """Names the terminals that the rules of an embedded grammar use."""
 
-    def __init__(self, terminal: Callable[[str], str]) -> None:
-        self._terminal = terminal
+    def __init__(self, prefix: str) -> None:
+        """`prefix`: the beginning of all names, in lower case."""
+        self._prefix = f"{prefix.upper()}X"
+        self._numbers: dict[str, int] = {}
+
+    def name(self, body: str) -> str:
+        """Returns the name of the terminal with this body."""
+        return f"{self._prefix}{self._numbers.setdefault(body, len(self._numbers))}"
+
+    def lines(self) -> list[str]:
+        """Returns the line of each terminal."""
+        return [f"{self._prefix}{number}: {body}" for body, number in self._numbers.items()]
+
+
+class JsonExpression:
+    """Rewrites expressions. `terminals` gets those that the rules use."""
+
+    def __init__(self, terminals: Terminals) -> None:
+        self._terminals = terminals
 
     def rewrite(self, pattern: str, flags: str = "") -> str:
         """A rule's body for `pattern`, in the syntax of Rust's regular expressions; `flags` of
@@ -55,62 +71,119 @@ class JsonExpression:
         """
         if "x" in flags:
             raise NotEmbeddable("the flag x")
-        any_case, dot_all = "i" in flags, "s" in flags
-        out: list[str] = []
-        groups: list[tuple[bool, bool]] = []
-        first, last = len(pattern) - len(pattern.lstrip("(^")), len(pattern.rstrip("$)")) - 1
+        mode = _Mode(any_case="i" in flags, dot_all="s" in flags)
+        return _ExpressionRewriter(pattern, mode, self._terminals).rule()
+
+
+class _Mode(NamedTuple):
+    """The flags that are on at a place of an expression."""
+
+    any_case: bool
+    dot_all: bool
+
+    def changed(self, on: str, off: str) -> "_Mode":
+        """Returns the mode after a part that turns flags on and off."""
+        return _Mode(
+            any_case=("i" in on or self.any_case) and "i" not in off,
+            dot_all=("s" in on or self.dot_all) and "s" not in off,
+        )
+
+
+class _ExpressionRewriter:
+    """Rewrites one expression, part by part."""
+
+    def __init__(self, pattern: str, mode: _Mode, terminals: Terminals) -> None:
+        self._pattern = pattern
+        self._mode = mode
+        self._terminals = terminals
+        self._out: list[str] = []
+        self._outer: list[_Mode] = []
+        """The modes outside the open groups."""
+        self._first = len(pattern) - len(pattern.lstrip("(^"))
+        self._last = len(pattern.rstrip("$)")) - 1
+        """Where the expression begins and ends without its anchors."""
+
+    def rule(self) -> str:
+        """Returns the rule's body. Raises NotEmbeddable."""
+        pattern = self._pattern
         at = 0
         while at < len(pattern):
-            found = _PART.match(pattern, at)
-            if found is None:
+            part = _PART.match(pattern, at)
+            if part is None:
                 raise NotEmbeddable(f"the escape, class or group {pattern[at : at + 4]}")
-            members = ""
-            match found.lastgroup:
-                case "code" | "letter" | "escaped" | "char":
-                    out.append(self._literal(_character(found), any_case))
-                case "class" | "any":
-                    members = _members(found, dot_all)
-                    out.append(self._one(members, any_case))
-                case "opener" | "flags":
-                    if found["flags"] is None or found["rest"] == ":":
-                        groups.append((any_case, dot_all))
-                        out.append("(")
-                    on, off = found["on"] or "", found["off"] or ""
-                    any_case = ("i" in on or any_case) and "i" not in off
-                    dot_all = ("s" in on or dot_all) and "s" not in off
-                case "closer":
-                    if not groups:
-                        raise NotEmbeddable("a group that is not open")
-                    any_case, dot_all = groups.pop()
-                    out.append(")")
-                case "bar":
-                    out.append("|")
-                case "anchor":
-                    if first < at < last:
-                        raise NotEmbeddable("an anchor inside the expression")
-            at = found.end()
-            times = _TIMES.match(pattern, at) if found.lastgroup not in _UNREPEATED else None
-            if times is not None:
-                at = times.end()
-                if members and times[1] in "*+" and _END.match(pattern, at):
-                    out[-1] = self._one(members, any_case, "+")
-                out[-1] += times[1]
-        return " ".join(out) or '""'
+            at = self._add(part)
+        return " ".join(self._out) or '""'
 
-    def _literal(self, char: str, any_case: bool) -> str:
-        if any_case and char.lower() != char.upper():
-            return self._terminal(f"/(?i:{char})/")
+    def _add(self, part: re.Match[str]) -> int:
+        """Adds a part, and how often it is repeated. Returns the place after both."""
+        match part.lastgroup:
+            case "code" | "letter" | "escaped" | "char":
+                self._out.append(self._literal(_character(part)))
+            case "class" | "any":
+                members = _members(part, self._mode.dot_all)
+                self._out.append(self._class(members))
+                return self._repeat(part.end(), members)
+            case "closer":
+                self._close_group()
+            case "opener" | "flags":
+                self._open_group(part)
+                return part.end()
+            case "bar":
+                self._out.append("|")
+                return part.end()
+            case "anchor":
+                if self._first < part.start() < self._last:
+                    raise NotEmbeddable("an anchor inside the expression")
+                return part.end()
+        return self._repeat(part.end())
+
+    def _open_group(self, part: re.Match[str]) -> None:
+        """Opens a group, or changes the flags of the open one."""
+        changes_open_group = part["rest"] == ")"
+        if not changes_open_group:
+            self._outer.append(self._mode)
+            self._out.append("(")
+        self._mode = self._mode.changed(part["on"] or "", part["off"] or "")
+
+    def _close_group(self) -> None:
+        if not self._outer:
+            raise NotEmbeddable("a group that is not open")
+        self._mode = self._outer.pop()
+        self._out.append(")")
+
+    def _repeat(self, at: int, members: str = "") -> int:
+        """Adds the repetition at a place, of a class with these `members`. Returns the place after
+        it."""
+        times = _TIMES.match(self._pattern, at)
+        if times is None:
+            return at
+        is_last = _END.match(self._pattern, times.end())
+        if members and times[1] in "*+" and is_last:
+            self._out[-1] = self._class(members, "+")
+        self._out[-1] += times[1]
+        return times.end()
+
+    def _literal(self, char: str) -> str:
+        if self._mode.any_case and char.lower() != char.upper():
+            return self._terminals.name(f"/(?i:{char})/")
         if char < " " and char not in _ESCAPED:
             return json.dumps(rf"\u{ord(char):04x}")
         return json.dumps(_ESCAPED.get(char, char), ensure_ascii=False)
 
-    def _one(self, members: str, any_case: bool, times: str = "") -> str:
+    def _class(self, members: str, times: str = "") -> str:
         """One character of a class. `times` "+", at the end of the expression: all characters up to
         an escape."""
-        body = f"[{members}&&{_PLAIN}]{times}"
-        body = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], body)
-        plain = self._terminal(f"/(?i:{body})/" if any_case else f"/{body}/")
+        body = respelled(f"[{members}&&{_PLAIN}]{times}", {"/": r"\/"})
+        if self._mode.any_case:
+            body = f"(?i:{body})"
+        plain = self._terminals.name(f"/{body}/")
         return f"({' | '.join([plain, *_escapes(members)])})"
+
+
+def respelled(pattern: str, spellings: Mapping[str, str]) -> str:
+    """Replaces escapes, slashes and line breaks of an expression, unless an escape contains
+    them."""
+    return re.sub(r"\\.|/|\n", lambda found: spellings.get(found[0], found[0]), pattern)
 
 
 def _character(found: re.Match[str]) -> str:
@@ -118,14 +191,18 @@ def _character(found: re.Match[str]) -> str:
     if found["code"]:
         return chr(int(found[2] or found[3] or found[4], 16))
     last = found[0][-1]
-    return _LETTERS[last] if found["letter"] else last
+    if found["letter"]:
+        return _LETTERS[last]
+    return last
 
 
 def _members(found: re.Match[str], dot_all: bool) -> str:
     """The class that a part stands for."""
     if found["any"]:
         return r"[\s\S]" if dot_all else r"[^\n]"
-    return found[0] if found[0][0] == "[" else f"[{found[0]}]"
+    if found[0].startswith("["):
+        return found[0]
+    return f"[{found[0]}]"
 
 
 def _escapes(members: str) -> list[str]:

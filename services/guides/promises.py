@@ -1,15 +1,15 @@
 """Finds what a request promises about the model's calls and final answer, and which promises are
 not enforced."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from schemas.control import THINKING_BUDGET
 from schemas.conversation import Conversation, ToolSpec
-from services.families import UnknownFamily, family
+from services.families import Family, UnknownFamily, family
 from services.families.response_template import InvalidResponseTemplate
-from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
+from services.guides.writer import Unguidable
 from services.runtime.long_work import levels, long_work
 
 GRAMMAR: Final = "grammar"
@@ -25,17 +25,21 @@ def promises(conversation: Conversation) -> set[str]:
     """The promises that a grammar of the turn keeps, named by the APIs' fields: `strict`,
     `grammar`, `format` (beside tools), `tool_choice` and `allowed_tools`. Empty for a turn without
     callable tools."""
-    choice, tools = conversation.tool_choice, callable_tools(conversation)
-    if conversation.prompt is not None or conversation.sampling.ignore_eos or not tools:
+    if conversation.prompt is not None or conversation.sampling.ignore_eos:
         return set()
-    found = {
+    tools = callable_tools(conversation)
+    if not tools:
+        return set()
+
+    choice = conversation.tool_choice
+    promised = {
         "strict": any(tool.strict and tool.kind == "function" for tool in tools),
         GRAMMAR: any(tool.grammar is not None for tool in tools),
         "format": conversation.format is not None,
         "tool_choice": choice.mode in ("any", "tool"),
         "allowed_tools": bool(choice.allowed),
     }
-    return {name for name, promised in found.items() if promised}
+    return {name for name, is_promised in promised.items() if is_promised}
 
 
 def callable_tools(conversation: Conversation) -> list[ToolSpec]:
@@ -44,11 +48,13 @@ def callable_tools(conversation: Conversation) -> list[ToolSpec]:
     if choice.mode == "none":
         return []
     names = {choice.name} if choice.mode == "tool" else set(choice.allowed)
-    return [tool for tool in conversation.tools if not names or _named(tool) & names]
+    return [tool for tool in conversation.tools if not names or _names_of(tool) & names]
 
 
-def _named(tool: ToolSpec) -> set[str]:
-    return {tool.name, f"{tool.namespace}__{tool.name}"} if tool.namespace else {tool.name}
+def _names_of(tool: ToolSpec) -> set[str]:
+    if not tool.namespace:
+        return {tool.name}
+    return {tool.name, f"{tool.namespace}__{tool.name}"}
 
 
 def not_enforced(
@@ -59,19 +65,17 @@ def not_enforced(
     prompt names a single tool.
 
     Raises LongWork for many tools on the event loop."""
+    lost = set(_lost_promises(conversation, features, family_name))
+    if _has_budget(conversation) and THINKING_BUDGET not in features:
+        lost.add(THINKING_BUDGET)
+    return sorted(lost)
+
+
+def _has_budget(conversation: Conversation) -> bool:
     thinking = conversation.thinking
-    budget = (
-        conversation.prompt is None
-        and thinking.mode != "disabled"
-        and thinking.budget_tokens is not None
-        and THINKING_BUDGET not in features
-    )
-    return sorted(
-        [
-            *_lost_promises(conversation, features, family_name),
-            *([THINKING_BUDGET] if budget else []),
-        ]
-    )
+    if conversation.prompt is not None or thinking.mode == "disabled":
+        return False
+    return thinking.budget_tokens is not None
 
 
 def _lost_promises(
@@ -79,27 +83,37 @@ def _lost_promises(
 ) -> Collection[str]:
     if not conversation.tools:
         return []
-    asked = promises(conversation) - {"allowed_tools"}
+    promised = promises(conversation) - {"allowed_tools"}
     tools = callable_tools(conversation)
     if len(tools) == 1:
-        asked.discard("tool_choice")
-    if not asked or GRAMMAR not in features:
-        return asked
+        promised.discard("tool_choice")
+    if not promised or GRAMMAR not in features:
+        return promised
+
+    forced = conversation.tool_choice.mode in ("any", "tool")
     try:
-        found = family(family_name)
-        forced = conversation.tool_choice.mode in ("any", "tool")
-        prefix = found.style.call_prefix(None) if forced else ""
-        held = [tool for tool in tools if tool.strict or tool.grammar is not None]
-        if (
-            len(held) > _LOOP_TOOLS
-            or sum(len(t.grammar.definition) for t in held if t.grammar) > _LOOP_CHARS
-        ):
-            long_work()
-        for _ in levels([tool.schema for tool in held]):
-            pass
-        _, lost = turn_grammar(
-            TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found
-        )
+        return _lost_by_grammar(tools, family(family_name), forced=forced)
     except (Unguidable, UnknownFamily, InvalidResponseTemplate):
-        return asked
+        return promised
+
+
+def _lost_by_grammar(tools: Sequence[ToolSpec], family: Family, *, forced: bool) -> set[str]:
+    """The promises that the grammar of a turn cannot keep. Raises Unguidable where there is no
+    grammar."""
+    prefix = ""
+    if forced:
+        prefix = family.style.call_prefix(None)
+    restricted = [tool for tool in tools if tool.strict or tool.grammar is not None]
+    _check_loop(restricted)
+    form = TurnForm(tools=restricted or tools[:1], forced=forced, prefix=prefix)
+    _, lost = turn_grammar(form, family)
     return {promise.partition(" ")[0] for promise in lost}
+
+
+def _check_loop(tools: Sequence[ToolSpec]) -> None:
+    """Raises LongWork on the event loop, where these tools would take too long."""
+    grammar_chars = sum(len(tool.grammar.definition) for tool in tools if tool.grammar is not None)
+    if len(tools) > _LOOP_TOOLS or grammar_chars > _LOOP_CHARS:
+        long_work()
+    for _ in levels([tool.schema for tool in tools]):
+        pass

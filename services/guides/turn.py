@@ -3,6 +3,7 @@ schemas."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -12,8 +13,8 @@ from services.families import Family
 from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
 from services.families.writing import NAME
-from services.guides.calls import CallRules, Unguidable
-from services.guides.writer import RuleWriter
+from services.guides.calls import CallRules
+from services.guides.writer import RuleWriter, Unguidable
 
 _LEAST_MARKER: Final = 4
 """Characters. Free text cannot do without shorter markers, such as a bare `[` or `{`."""
@@ -48,20 +49,27 @@ def turn_grammar(
     Raises Unguidable where the family's calls cannot be distinguished from its text, or have a form
     of their own.
     """
-    writer = RuleWriter(tokens or {})
-    calls = CallRules(
-        family, writer, [text for text, token in (tokens or {}).items() if token in stop_ids]
-    )
-    turn: _RunningText | _Messages
-    if isinstance(family.grammar, Channels):
-        turn = _Messages(form, family, writer, calls)
-    elif isinstance(family.grammar, Markup):
-        turn = _RunningText(form, family, family.grammar, writer, calls)
-    else:
-        raise Unguidable(f"{family.name} has a grammar of its own")
+    added_tokens = tokens or {}
+    stops = [text for text, token in added_tokens.items() if token in stop_ids]
+    writer = RuleWriter(added_tokens)
+    calls = CallRules(family, writer, stops)
+    turn = _turn(form, family, writer, calls)
+
     body = turn.forced() if form.forced else turn.free()
-    stop = f" {writer.token(stop_ids)}?" if stop_ids else ""
-    return "\n".join([f"start: {body}{stop}", *writer.lines, ""]), tuple(calls.lost)
+    if stop_ids:
+        body += f" {writer.token(stop_ids)}?"
+    grammar = "\n".join([f"start: {body}", *writer.lines, ""])
+    return grammar, tuple(calls.lost)
+
+
+def _turn(
+    form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules
+) -> "_RunningText | _Messages":
+    if isinstance(family.grammar, Channels):
+        return _Messages(form, family, writer, calls)
+    if isinstance(family.grammar, Markup):
+        return _RunningText(form, family, family.grammar, writer, calls)
+    raise Unguidable(f"{family.name} has a grammar of its own")
 
 
 class _Turn:
@@ -76,7 +84,10 @@ class _Turn:
     def __init__(
         self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules
     ) -> None:
-        self.form, self.family, self.writer, self.calls = form, family, writer, calls
+        self.form = form
+        self.family = family
+        self.writer = writer
+        self.calls = calls
 
     @cached_property
     def words(self) -> str:
@@ -85,22 +96,19 @@ class _Turn:
 
     def any_call(self, written: str) -> str:
         """A call of any tool that begins with `written`."""
-        fitting = [
-            tool
+        calls = [
+            self.calls.call(tool, written)
             for tool in self.form.tools
             if self.calls.before_arguments(tool).startswith(written)
         ]
-        return self.writer.choice(self.calls.call(tool, written) for tool in fitting)
+        return self.writer.choice(calls)
 
     def answer(self) -> str:
         """The final answer in its format."""
         output = self.form.format
-        schema = (
-            output.schema
-            if output is not None and output.schema is not None
-            else {"type": "object"}
-        )
-        return self.calls.schema(schema)
+        if output is None or output.schema is None:
+            return self.writer.schema({"type": "object"})
+        return self.writer.schema(output.schema)
 
 
 class _RunningText(_Turn):
@@ -110,16 +118,19 @@ class _RunningText(_Turn):
         self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules
     ) -> None:
         super().__init__(form, family, writer, calls)
-        heads = [call.shape.head for call in grammar.calls]
         thinks = [(_plain(opener), _plain(closer)) for opener, closer in grammar.think]
+        self.thinks = thinks[:1]
         self.frames = [(_plain(opener), _plain(closer)) for opener, closer in grammar.frames]
         self.framed = grammar.framed
-        self.thinks = thinks[:1]
+
+        heads = [call.shape.head for call in grammar.calls]
         opening = family.style.call.partition(NAME)[0]
-        trigger = max((head for head in heads if opening.startswith(head)), key=len, default="")
+        trigger = max(filter(opening.startswith, heads), key=len, default="")
         self.trigger = writer.whole_tokens(opening, len(trigger))
-        self.distinct = bool(trigger) and all(len(head.strip()) >= _LEAST_MARKER for head in heads)
-        markers = (*heads, *(marker for pair in (*thinks, *self.frames) for marker in pair))
+        shortest = min((len(head.strip()) for head in heads), default=0)
+        self.distinct = bool(trigger) and shortest >= _LEAST_MARKER
+
+        markers = [*heads, *chain.from_iterable([*thinks, *self.frames])]
         self.markers = tuple(dict.fromkeys(markers))
 
     @cached_property
@@ -128,7 +139,10 @@ class _RunningText(_Turn):
         return self.writer.terminal(_BLANKS)
 
     def forced(self) -> str:
-        return self.any_call(self.form.prefix) + (self.more() if self.distinct else "")
+        call = self.any_call(self.form.prefix)
+        if self.distinct:
+            call += self.more()
+        return call
 
     def free(self) -> str:
         if not self.distinct:
@@ -143,7 +157,9 @@ class _RunningText(_Turn):
         """What may follow a call; "" if nothing may."""
         if not self.form.parallel:
             return ""
-        return f" {self.text()}" if self.form.format is None else f" {self.bare_call()}*"
+        if self.form.format is None:
+            return f" {self.text()}"
+        return f" {self.bare_call()}*"
 
     def call(self, before: str) -> str:
         """A call after the terminal `before`, or after nothing."""
@@ -155,39 +171,52 @@ class _RunningText(_Turn):
 
     def text(self) -> str:
         """Text with calls in it."""
-        until, words = self.writer.until, self.words
-        calls = [self.call(words), *self.thoughts(called=True)]
-        framing = [*(until(self.blanks, opener) for opener, _ in self.frames)]
-        framing += [until(words, closer) for _, closer in self.frames]
-        other = [*self.thoughts(), *framing]
+        until = self.writer.until
+        choice = self.writer.choice
+        words = self.words
+        calls = [self.call(words), *self.thoughts_before_call()]
+        opened = [until(self.blanks, opener) for opener, _ in self.frames]
+        closed = [until(words, closer) for _, closer in self.frames]
+        other = [*self.thoughts(), *opened, *closed]
         if self.form.parallel:
-            return f"{self.writer.choice([*calls, *other])}* {words}?"
-        end = self.writer.choice([*calls, words])
-        return f"{self.writer.choice(other)}* {end}?" if other else f"{end}?"
+            return f"{choice([*calls, *other])}* {words}?"
 
-    def thoughts(self, *, called: bool = False) -> list[str]:
-        """Whole blocks of reasoning; with `called` those that a call ends."""
+        end = f"{choice([*calls, words])}?"
+        return f"{choice(other)}* {end}" if other else end
+
+    def thoughts(self) -> list[str]:
+        """Whole blocks of reasoning."""
         until = self.writer.until
         return [
-            self.writer.rule(
-                f"{until(self.blanks, opener)} {self.call(self.words) if called else until(self.words, closer)}"
-            )
+            self.writer.rule(f"{until(self.blanks, opener)} {until(self.words, closer)}")
             for opener, closer in self.thinks
+        ]
+
+    def thoughts_before_call(self) -> list[str]:
+        """Blocks of reasoning that a call ends."""
+        return [
+            self.writer.rule(f"{self.writer.until(self.blanks, opener)} {self.call(self.words)}")
+            for opener, _ in self.thinks
         ]
 
     def formed(self) -> str:
         """Calls, or an answer in its format; reasoning before either."""
-        until, choice, blanks = self.writer.until, self.writer.choice, self.blanks
+        until = self.writer.until
+        choice = self.writer.choice
+        blanks = self.blanks
         bare = f"{blanks}? {self.answer()}"
         answers = [bare]
         for opener, closer in self.frames:
             answers.append(f"{until(blanks, opener)} {bare} {until(blanks, closer)}")
             if self.framed:  # the prompt may have opened one
                 answers.append(f"{bare} {until(blanks, closer)}")
-        called = choice([self.bare_call(), *self.thoughts(called=True)])
+
+        called = choice([self.bare_call(), *self.thoughts_before_call()])
         thoughts = self.thoughts()
-        before = f"{choice(thoughts)}* " if thoughts else ""
-        return before + choice([choice(answers), called + self.more()])
+        turn = ""
+        if thoughts:
+            turn = f"{choice(thoughts)}* "
+        return turn + choice([choice(answers), called + self.more()])
 
 
 class _Messages(_Turn):
@@ -206,17 +235,27 @@ class _Messages(_Turn):
         return self.any_call(self.form.prefix)
 
     def free(self) -> str:
-        writer, style, words = self.writer, self.family.style, self.words
-        joint = writer.literal(style.joint)
-        thought = f"{writer.until(words, self.closer)} {joint}"
-        opener, _, closer = style.text.partition("{text}")
+        writer = self.writer
+        words = self.words
+        joint = writer.literal(self.family.style.joint)
+        rest_of_thought = f"{writer.until(words, self.closer)} {joint}"
+        thought = f"{writer.literal(self.opener)} {rest_of_thought}"
+        opener, _, closer = self.family.style.text.partition("{text}")
         opened = writer.literal(opener)
-        before = [f"{writer.literal(self.opener)} {thought}"]
         if self.form.format is None:
-            before.append(f"{opened} {writer.until(words, closer)} {joint}")
-        last = f"{words}?" if self.form.format is None else self.answer()
-        start = f"{thought} " if self.form.in_reasoning else ""
-        return f"{start}{writer.choice(before)}* {writer.choice([f'{opened} {last}', self.any_call('')])}"
+            text = f"{opened} {writer.until(words, closer)} {joint}"
+            before = [thought, text]
+            last = f"{opened} {words}?"
+        else:
+            before = [thought]
+            last = f"{opened} {self.answer()}"
+
+        messages = writer.choice(before)
+        end = writer.choice([last, self.any_call("")])
+        turn = f"{messages}* {end}"
+        if self.form.in_reasoning:
+            turn = f"{rest_of_thought} {turn}"
+        return turn
 
 
 def _plain(marker: str) -> str:

@@ -4,21 +4,31 @@ marker."""
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from services.guides.client_grammar import without
 
+SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
+"""Allows for a deep indent. Without a limit, small models write white space to the end of the
+context window."""
+_NOTHING: Final = "(?!)"
 _ANY: Final = "/(?s:.+)/"
+
+
+class Unguidable(ValueError):
+    """The family's calls cannot be restricted by a grammar."""
 
 
 class RuleWriter:
     """Collects the rules of one grammar."""
 
     def __init__(self, tokens: Mapping[str, int]) -> None:
-        """`tokens`: the tokenizer's added tokens. llguidance matches some of them by their id only."""
+        """`tokens`: the tokenizer's added tokens. llguidance matches some of them by their id
+        only."""
         self._tokens = tokens
         longest_first = sorted(filter(None, tokens), key=len, reverse=True)
-        self._added = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        any_token = "|".join(map(re.escape, longest_first))
+        self._added = re.compile(any_token or _NOTHING)
         self.lines: list[str] = []
         self._names: dict[str, str] = {}
 
@@ -34,16 +44,25 @@ class RuleWriter:
         """Adds a terminal with this body; returns its name."""
         return self._named("T", body, "")
 
+    def schema(self, schema: Mapping[str, Any]) -> str:
+        """Adds a rule for a JSON value of this schema; returns its name."""
+        guided = json.dumps({**schema, "x-guidance": SPACING}, ensure_ascii=False)
+        return self.rule(f"%json {guided}")
+
     def _named(self, kind: str, body: str, attributes: str) -> str:
         key = f"{kind}{attributes}: {body}"
-        if key not in self._names:
-            self._names[key] = name = f"{kind}{len(self._names)}"
+        name = self._names.get(key)
+        if name is None:
+            name = f"{kind}{len(self._names)}"
+            self._names[key] = name
             self.lines.append(f"{name}{attributes}: {body}")
-        return self._names[key]
+        return name
 
     def text_without(self, markers: Sequence[str]) -> str:
         """Adds a terminal for non-empty text without any of `markers`; returns its name."""
-        return self.terminal(f"{_ANY} & {without(markers)}" if markers else _ANY)
+        if not markers:
+            return self.terminal(_ANY)
+        return self.terminal(f"{_ANY} & {without(markers)}")
 
     def literal(self, text: str) -> str:
         """Exactly this text; "" for none."""
@@ -52,12 +71,13 @@ class RuleWriter:
     def until(self, before: str, marker: str, *, optional: bool = True) -> str:
         """The terminal `before`, or nothing if it is optional, and the marker that ends it."""
         first, *rest = self._split(marker)
-        before = f"{before}?" if optional else before
+        if optional:
+            before = f"{before}?"
         if first in self._tokens:
             opened = f"{before} {self._piece(first)}"
         elif rest:
             # The text before a token may end in the marker's beginning.
-            opened = f"{self.terminal(f'{before} {_string(first)}')} {self._piece(rest.pop(0))}"
+            opened = self.terminal(f"{before} {_string(first)}")
         else:
             opened = self.rule(f"{before} {_string(first)}", "[lazy]")
         return " ".join([opened, *map(self._piece, rest)])
@@ -65,7 +85,7 @@ class RuleWriter:
     def whole_tokens(self, text: str, length: int) -> str:
         """The first `length` characters of `text`, or more: an added token that begins there is
         whole."""
-        for found in self._added.finditer(text) if self._added else ():
+        for found in self._added.finditer(text):
             if found.start() < length < found.end():
                 length = found.end()
         return text[:length]
@@ -77,13 +97,15 @@ class RuleWriter:
     def _split(self, text: str) -> list[str]:
         pieces: list[str] = []
         at = 0
-        for found in self._added.finditer(text) if self._added else ():
+        for found in self._added.finditer(text):
             pieces += [text[at : found.start()], found[0]]
             at = found.end()
         return [piece for piece in (*pieces, text[at:]) if piece]
 
     def _piece(self, piece: str) -> str:
-        return self.token([self._tokens[piece]]) if piece in self._tokens else _string(piece)
+        if piece in self._tokens:
+            return self.token([self._tokens[piece]])
+        return _string(piece)
 
 
 def _string(text: str) -> str:

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.frames import ThoughtBudget
-from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
+from services.guides.writer import Unguidable
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 

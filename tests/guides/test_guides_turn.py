@@ -16,8 +16,8 @@ from schemas.conversation import Grammar, OutputFormat, ToolSpec
 from services.families import Family, families, family
 from services.families.response_template import template_name
 from services.families.writing import Tags
-from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
+from services.guides.writer import Unguidable
 from tests.families.response_templates import OWN, of_trl
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
-from services.guides.calls import SPACING
+from services.guides.writer import SPACING
 from services.worker.engine import EngineRequest
 
 
