@@ -146,7 +146,7 @@ class Model:
     def _text(self, prompt: Prompt) -> str:
         style, pieces = self.setup.family.style, []
         closed = not prompt.in_reasoning and bool(
-            prompt.found and prompt.found.context and prompt.found.context.opening
+            prompt.recalled.context and prompt.recalled.context.opening
         )
         thinks = bool(style.reasoning) and not closed
         opened = prompt.in_reasoning
@@ -240,7 +240,7 @@ class Model:
 
     def _parsed(self, prompt: Prompt, ids: list[int], reason: FinishReason) -> TurnParse:
         self._turns += 1
-        assert prompt.found is not None
+        assert prompt.recalled.outcome
         context = ParseContext(
             model=self.setup.card.name,
             family=self.setup.family.name,
@@ -249,7 +249,7 @@ class Model:
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
-            ledger=prompt.found.context,
+            ledger=prompt.recalled.context,
         )
         parse = TurnParse(TurnStream(f"{self._number:08x}{self._turns:016x}", 1, context, "w"))
         parse.start(self.ledger.model.vocabulary, self._sealer)

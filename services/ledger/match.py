@@ -14,6 +14,8 @@ from services.ledger.turn import Turn
 class Outcome(StrEnum):
     """What became of a turn of the conversation; of the newest one a metric's label, too."""
 
+    NOT_LOOKED_UP = ""
+    """There is no ledger, or the client sent a whole prompt."""
     FIRST = "first"
     """There is no earlier turn."""
     UNKNOWN = "unknown"

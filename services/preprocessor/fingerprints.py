@@ -46,8 +46,8 @@ class Fingerprints:
         names. None if the request names none, or the prompt has no fingerprint: it was sent as
         text, or there is no ledger."""
         named = conversation.client.compare
-        recalled = prompt.found
-        if named is None or recalled is None or recalled.context is None:
+        recalled = prompt.recalled
+        if named is None or recalled.context is None:
             return None
 
         if self._strip:

@@ -58,8 +58,8 @@ def prepare_turn(
         grammar=guide.grammar,
         thoughts=guide.thoughts,
         trace=request.trace,
-        reused=prompt.found.reused if prompt.found is not None else 0,
-        recall=prompt.found.outcome if prompt.found is not None else "",
+        reused=prompt.recalled.reused,
+        recall=prompt.recalled.outcome.value,
         images=prompt.images,
     )
     return PreparedTurn(
@@ -126,6 +126,6 @@ def _ledger_context(prompt: Prompt, conversation: Conversation) -> LedgerContext
     """The prompt's part of the turn's ledger entry. None for a turn that may end where the template
     does not close it: its entry could not be used."""
     sampling = conversation.sampling
-    if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
+    if sampling.stop_token_ids or sampling.ignore_eos:
         return None
-    return prompt.found.context
+    return prompt.recalled.context

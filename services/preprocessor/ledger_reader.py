@@ -107,8 +107,8 @@ class NoLedger:
         memory may have more entries now. Never raises."""
         return False
 
-    def count(self, prompt: LedgerPrompt | None) -> None:
-        """Counts the tokens of a turn's prompt by origin; None: it was not looked up."""
+    def count(self, prompt: LedgerPrompt) -> None:
+        """Counts the tokens of a turn's prompt by origin, if it was looked up."""
 
 
 NO_LEDGER = NoLedger()
@@ -191,8 +191,8 @@ class LedgerReader(NoLedger):
         return True
 
     @override
-    def count(self, prompt: LedgerPrompt | None) -> None:
-        if prompt is None:
+    def count(self, prompt: LedgerPrompt) -> None:
+        if not prompt.outcome:
             return
         self._outcomes.labels(prompt.outcome).inc()
         self._tokens.labels("ledger").inc(prompt.reused)

@@ -24,7 +24,7 @@ from services.images.prompt_images import place_images
 from services.ledger.encode import LedgerPrompt
 from services.ledger.pairs import join_pairs
 from services.ledger.recall import Recall
-from services.preprocessor.encode import encode, encode_raw
+from services.preprocessor.encode import NOT_RECALLED, encode, encode_raw
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.render import (
@@ -71,8 +71,8 @@ class Prompt(Struct, frozen=True, kw_only=True):
     stop_ids: list[int]
     sampling: Sampling
     """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
-    found: LedgerPrompt | None = None
-    """The ledger's part, if there is a ledger."""
+    recalled: LedgerPrompt = NOT_RECALLED
+    """The ledger's part."""
     images: list[PromptImage] = []
 
 
@@ -103,7 +103,7 @@ def assemble(
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
     tools = PromptTools()
     recall: Recall | None = None
-    recalled: LedgerPrompt | None = None
+    recalled = NOT_RECALLED
     ids: Sequence[int]
     try:
         if conversation.prompt is not None:
@@ -134,7 +134,7 @@ def assemble(
     if limit:
         cap = setup.card.max_output_tokens or None
         max_tokens, window_limited = limit_output(len(ids), requested, setup.window(window), cap)
-        if recall is not None and recalled is not None:
+        if recall is not None:
             recall.keep(recalled)
 
     sampling = with_defaults(conversation.sampling, setup.sampling)
@@ -151,7 +151,7 @@ def assemble(
         window_limited=window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(sampling, max_tokens=max_tokens),
-        found=recalled,
+        recalled=recalled,
         images=place_images(ids, rendered.images),
     )
 

@@ -83,7 +83,7 @@ class Session:
 
     def parse(self, prompt: Prompt, text: str, *, turn: str = "t1", **more: Any) -> TurnParse:
         """The parse of a turn that has not ended."""
-        assert prompt.found is not None
+        assert prompt.recalled.outcome
         context = ParseContext(
             model="m",
             family=self.setup.family.name,
@@ -92,7 +92,7 @@ class Session:
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
-            ledger=prompt.found.context,
+            ledger=prompt.recalled.context,
             **more,
         )
         parse = TurnParse(TurnStream(turn, 1, context, "w"))
@@ -343,8 +343,8 @@ class TestClients:
         other = replace(BASH, description="fun")
         assert len(other.description) == len(BASH.description)
         prompt = session.prompt(assistant(Text("Looking."), called()), results(), tools=[other])
-        assert prompt.found is not None
-        assert prompt.found.outcome == "moved"
+        assert prompt.recalled.outcome
+        assert prompt.recalled.outcome == "moved"
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
 
     def test_turns_of_another_tenant_are_not_found(self, session: Session) -> None:
@@ -411,8 +411,8 @@ class TestEntries:
         lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_end=5))
         session.ledger.add(SIGNER.sign(lost))
         prompt = self.prompt(session)
-        assert prompt.found is not None
-        assert prompt.found.outcome == "reused"
+        assert prompt.recalled.outcome
+        assert prompt.recalled.outcome == "reused"
         assert session.setup.tokenizer.decode(prompt.ids).count(
             "<|im_start|>"
         ) == prompt.text.count("<|im_start|>")

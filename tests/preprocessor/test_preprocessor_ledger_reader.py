@@ -140,7 +140,7 @@ async def test_prompt_has_the_fetched_turns(
     prompt = await preparation.prompt(conversation(), limit=False, size=1, on_step=steps.append)
     preparation.threads.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
-    assert prompt.found is not None
-    assert prompt.found.outcome == ("moved" if there else "unknown"), (
+    assert prompt.recalled.outcome
+    assert prompt.recalled.outcome == ("moved" if there else "unknown"), (
         "the entry follows another prompt"
     )

@@ -68,7 +68,7 @@ def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
     for stop in setup.tokenizer.token_strings(setup.stop_ids):
         text = text.removesuffix(stop or "\x00")
     thought = style.reasoning and "I think first."
-    context = prompt.found and prompt.found.context
+    context = prompt.recalled.context
     if not thought or (not prompt.in_reasoning and context and context.opening):
         return text
     written = setup.family.style.write_reasoning(thought)
@@ -83,8 +83,8 @@ def _fate(
     conversation = Conversation(setup.card.name, messages, tools=[_TOOL])
     try:
         prompt = assemble(conversation, setup, limit=False, look_up=ledger.look_up)
-        assert prompt.found is not None
-        context = prompt.found.context
+        assert prompt.recalled.outcome
+        context = prompt.recalled.context
         assert context is not None
         output = _output(setup, prompt, text)
         parts = ledger.reader.read(
@@ -115,7 +115,7 @@ def _fate(
         later = Conversation(
             setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL]
         )
-        found = assemble(later, setup, limit=False, look_up=ledger.look_up).found
+        found = assemble(later, setup, limit=False, look_up=ledger.look_up).recalled
     except Invalid:
         return "refused", []
     return ("kept" if found is not None and found.outcome == "reused" else "changed"), sent
