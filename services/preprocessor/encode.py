@@ -37,13 +37,15 @@ def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
     if prompt.text is not None:
         ids = tokenizer.encode(prompt.text, prompt.add_special_tokens)
     else:
-        try:
-            ids = unpack_ids(prompt.token_ids)
-        except ValueError as error:
-            raise Invalid(
-                f"the prompt is not a list of token ids: {error}", param="prompt"
-            ) from None
+        ids = _unpack(prompt.token_ids)
         tokenizer.check_ids(ids, param="prompt")
     if not ids:
         raise Invalid("the prompt is empty", param="prompt")
     return ids
+
+
+def _unpack(packed: bytes) -> list[int]:
+    try:
+        return unpack_ids(packed)
+    except ValueError as error:
+        raise Invalid(f"the prompt is not a list of token ids: {error}", param="prompt") from None

@@ -72,11 +72,10 @@ def thought_budget(
     tokens = thinking.budget_tokens
     if tokens is None:
         tokens = setup.card.effort_budgets.get(thinking.effort or "")
-    if tokens is None or setup.thoughts is None or thinking.mode == "disabled":
+    if tokens is None or setup.thoughts is None:
         return None
 
-    is_turn = conversation.prompt is None
-    has_form = prompt.enforced_format is not None
-    if not is_turn or has_form or not prompt.max_tokens:
+    has_no_thoughts = conversation.prompt or prompt.enforced_format or not prompt.max_tokens
+    if has_no_thoughts or thinking.mode == "disabled":
         return None
     return replace(setup.thoughts, tokens=tokens, in_reasoning=prompt.in_reasoning)

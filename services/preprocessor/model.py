@@ -115,9 +115,9 @@ class ModelSetup:
         thoughts = unlimited_thoughts(tokenizer, family, traits.separators[1])
 
         features: list[str] = []
-        if thoughts is not None:
+        if thoughts:
             features.append(THINKING_BUDGET)
-        if vision.processor is not None:
+        if vision.processor:
             features.append(VISION)
         return cls(
             template=template,

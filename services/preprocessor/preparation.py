@@ -4,6 +4,7 @@ gets besides."""
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 from schemas.conversation import Conversation
 from schemas.frames import PromptImage, TurnRequest
@@ -100,16 +101,13 @@ class Preparation:
 
     def _can_guide(self) -> bool:
         """Whether a worker's engine can enforce a grammar."""
+        workers = self._process.registry.living("worker")
         model = self.setup.card.name
-        return any(
-            GRAMMAR in card.features
-            for worker in self._process.registry.living("worker")
-            for card in worker.models
-            if card.name == model
-        )
+        cards = chain.from_iterable(worker.models for worker in workers)
+        return any(card.name == model and GRAMMAR in card.features for card in cards)
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""
         workers = self._process.registry.able("worker", self.setup.card.name)
-        windows = [card.max_model_len for worker in workers for card in worker.models]
-        return max(windows, default=None)
+        cards = chain.from_iterable(worker.models for worker in workers)
+        return max((card.max_model_len for card in cards), default=None)

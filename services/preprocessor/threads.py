@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar, TypeVarTuple
+from typing import TypeAlias, TypeVar, TypeVarTuple
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
@@ -25,6 +25,9 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
+Work: TypeAlias = Callable[[], T]
+Clock: TypeAlias = Callable[[], float]
+"""Returns a time in seconds."""
 
 LOOP_S = 0.02
 """Estimated time up to which a prompt is made on the event loop. With 0.01, four clients with
@@ -73,22 +76,22 @@ class PromptThreads:
         self._slow = asyncio.Semaphore(SLOW_TEMPLATES)
         self._render_timeout_s = render_timeout_s
 
-    async def make(self, step: Callable[[], T], expected_s: float) -> T:
-        """Runs a step of a prompt on the event loop or in a thread, by its expected time. Again in
+    async def make(self, work: Work[T], expected_s: float) -> T:
+        """Makes a prompt on the event loop or in a thread, by its expected time. Again in
         a thread if its text is too long for the loop, and if its template is stopped. Raises
         Invalid, which names the template, where rendering takes longer than `render_timeout_s`."""
         try:
             if expected_s <= LOOP_S:
                 with suppress(LongWork):
-                    return self._on_loop(step)
-            return await self._in_thread(step)
+                    return self._on_loop(work)
+            return await self._in_thread(work)
         except _SlowTemplate:
-            return await self._apart(step)
+            return await self._apart(work)
 
-    def make_here(self, step: Callable[[], T]) -> T:
-        """Runs a step of a prompt in this thread, which is one of the pool. Raises as `make`."""
+    def make_here(self, work: Work[T]) -> T:
+        """Makes a prompt in this thread, which is one of the pool. Raises as `make`."""
         try:
-            return self._stopped(step, self._render_timeout_s, time.monotonic)
+            return self._stopped(work, self._render_timeout_s, time.monotonic)
         except _SlowTemplate:
             raise self._too_slow() from None
 
@@ -100,20 +103,20 @@ class PromptThreads:
         """Ends the thread pool."""
         self._pool.shutdown(wait=False)
 
-    def _on_loop(self, step: Callable[[], T]) -> T:
+    def _on_loop(self, work: Work[T]) -> T:
         # By CPU time: a busy machine is not a slow template.
         with self._setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
-            return self._stopped(step, LOOP_STOP_S, time.thread_time)
+            return self._stopped(work, LOOP_STOP_S, time.thread_time)
 
-    async def _in_thread(self, step: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Work[T]) -> T:
         seconds = min(THREAD_STOP_S, self._render_timeout_s)
-        return await self.run(self._stopped, step, seconds, time.thread_time)
+        return await self.run(self._stopped, work, seconds, time.thread_time)
 
-    async def _apart(self, step: Callable[[], T]) -> T:
-        """Runs a step with a slow template, few of them at once."""
+    async def _apart(self, work: Work[T]) -> T:
+        """Makes a prompt with a slow template, few of them at once."""
         try:
             async with self._slow:
-                return await self.run(self._stopped, step, self._render_timeout_s, time.monotonic)
+                return await self.run(self._stopped, work, self._render_timeout_s, time.monotonic)
         except _SlowTemplate:
             self._log.warning(
                 "preprocessor.template_slow",
@@ -122,8 +125,8 @@ class PromptThreads:
             )
             raise self._too_slow() from None
 
-    def _stopped(self, step: Callable[[], T], seconds: float, clock: Callable[[], float]) -> T:
-        """Runs a step. Raises _SlowTemplate where the template still runs after `seconds` by
+    def _stopped(self, work: Work[T], seconds: float, clock: Clock) -> T:
+        """Makes a prompt. Raises _SlowTemplate where the template still runs after `seconds` by
         `clock`."""
         end = clock() + seconds
 
@@ -132,7 +135,7 @@ class PromptThreads:
                 raise _SlowTemplate
 
         with self._setup.template.checked(check):
-            return step()
+            return work()
 
     def _too_slow(self) -> Invalid:
         template = self._setup.template.name

@@ -3,6 +3,7 @@ blocks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -198,7 +199,8 @@ class Placement:
 
     def _cards(self, workers: Sequence[Heartbeat]) -> list[ModelCard]:
         """What the workers report of the model."""
-        return [card for worker in workers for card in worker.models if card.name == self._model]
+        cards = chain.from_iterable(worker.models for worker in workers)
+        return [card for card in cards if card.name == self._model]
 
     def _present(self, worker: str) -> list[Heartbeat]:
         """The last heartbeat of a worker; empty: it has left."""
