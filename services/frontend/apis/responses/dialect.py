@@ -14,9 +14,9 @@ from services.frontend.apis.responses.errors import not_found, previous_not_foun
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.stream import (
-    CompactionStream,
     ResponsesCollector,
     ResponsesStream,
+    SummaryStream,
 )
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
@@ -64,7 +64,7 @@ class ResponsesTurn(Struct, frozen=True):
     def renderer(self, answer: AnswerInfo) -> ResponsesStream:
         """Returns the renderer of a streamed answer, or of a compaction."""
         if self.sealer is not None:
-            return CompactionStream(answer, self.shape, self.sealer)
+            return SummaryStream(answer, self.shape, self.sealer)
         return ResponsesStream(answer, self.shape)
 
     def collector(self, answer: AnswerInfo) -> ResponsesCollector:

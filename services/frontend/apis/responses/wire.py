@@ -380,7 +380,7 @@ class UrlCitation(Struct, tag="url_citation"):
     title: str
 
 
-class TextPart(Struct, tag="output_text"):
+class OutputTextPart(Struct, tag="output_text"):
     """The text of a message. `logprobs`: for each token, if requested."""
 
     text: str
@@ -401,7 +401,7 @@ class OutputMessage(OutputItem, kw_only=True):
     type: Literal["message"] = "message"
     status: ItemStatus
     role: Literal["assistant"] = "assistant"
-    content: list[TextPart]
+    content: list[OutputTextPart]
 
 
 class OutputReasoning(OutputItem, kw_only=True):
@@ -497,7 +497,7 @@ class OutputToolSearchCall(OutputCall, kw_only=True):
     execution: Literal["client"] = "client"
 
 
-class UrlSource(Struct, tag="url"):
+class SearchSource(Struct, tag="url"):
     """A page that a search found."""
 
     url: str
@@ -508,7 +508,7 @@ class SearchAction(Struct, tag="search"):
 
     query: str
     queries: list[str]
-    sources: list[UrlSource] | UnsetType = UNSET
+    sources: list[SearchSource] | UnsetType = UNSET
 
 
 class OpenPageAction(Struct, tag="open_page"):
@@ -677,7 +677,7 @@ class ContentPartEvent(ContentEvent, kw_only=True):
     """The part of a message or of reasoning."""
 
     content_index: int = 0
-    part: TextPart | ReasoningText
+    part: OutputTextPart | ReasoningText
 
 
 class ContentPartAdded(ContentPartEvent, tag="response.content_part.added"):
@@ -820,18 +820,18 @@ Delta: TypeAlias = (
 )
 
 
-class Dispatch(Struct):
+class ItemDispatch(Struct):
     """A finished item once more, on request. The event has no number."""
 
     output_index: int
     item: Item
 
 
-class ToolCallDispatch(Dispatch, tag="tool_call_dispatch"):
+class ToolCallDispatch(ItemDispatch, tag="tool_call_dispatch"):
     """A complete call once more."""
 
 
-class ReasoningDispatch(Dispatch, tag="reasoning_dispatch"):
+class ReasoningDispatch(ItemDispatch, tag="reasoning_dispatch"):
     """Finished reasoning once more."""
 
 
@@ -864,6 +864,7 @@ Event: TypeAlias = (
     | ToolCallDispatch
     | ReasoningDispatch
 )
+Events: TypeAlias = list[Event]
 
 
 # Other documents.

@@ -84,6 +84,15 @@ class ResponseState:
         """Whether the Response has ended."""
         return self.status != "in_progress"
 
+    def add_whole(self, item: Raw) -> wire.Events:
+        """Adds an item that is complete, and returns its events."""
+        index = len(self.items)
+        self.items.append(item)
+        return [
+            wire.OutputItemAdded(output_index=index, item=item),
+            wire.OutputItemDone(output_index=index, item=item),
+        ]
+
     def cut_by(self, finish: Finish) -> bool:
         """Whether a limit ended the turn early. A prefill, which generates nothing, is not cut."""
         at_limit = finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT)

@@ -31,7 +31,7 @@ class EventEncoder:
     def encode(self, events: Sequence[wire.Event]) -> bytes:
         """The bytes of the next events; `[DONE]` follows the last event of a stream."""
         for event in events:
-            if not isinstance(event, wire.Dispatch):
+            if not isinstance(event, wire.ItemDispatch):
                 event.sequence_number = self.number
                 self.number += 1
         frames = [_frame(event) for event in events]

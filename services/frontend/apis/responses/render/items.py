@@ -6,7 +6,7 @@ depend on how the turn's events were split.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,6 +19,7 @@ from services.frontend.turns.interfaces import AnswerInfo
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block that was open when the turn ended."""
+DispatchKind: TypeAlias = type[wire.ToolCallDispatch] | type[wire.ReasoningDispatch]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -69,11 +70,12 @@ class OpenItem(ABC):
     plain: Plain | None = None
     """Set if the next piece only has to be appended to `pieces` and sent between these bytes."""
 
-    def __init__(self, prefix: str, place: ItemPlace) -> None:
-        """`prefix`: of the item's id."""
+    def __init__(self, prefix: str, place: ItemPlace, dispatch: DispatchKind | None = None) -> None:
+        """`prefix`: of the item's id. `dispatch`: the event that repeats the item at its end."""
         self.id = place.item_id(prefix)
         self.index = place.index
         self.pieces: list[str] = []
+        self._dispatch = dispatch
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}, {len(self.pieces)} pieces>"
@@ -83,29 +85,48 @@ class OpenItem(ABC):
         """The text so far."""
         return "".join(self.pieces)
 
-    def begin(self, out: list[wire.Event]) -> None:  # noqa: B027  items of text begin later
-        """Begins a call."""
+    def begin(self, out: wire.Events) -> None:  # noqa: B027  only calls begin with their block
+        """Begins the block."""
 
-    @abstractmethod
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
         """Adds the next piece. `tokens`: as in `Delta.logprobs`."""
+        if not text:
+            return
+        if not self.pieces:
+            self._open(out)
+        self.pieces.append(text)
+        delta = self._delta(text)
+        if delta is not None:
+            out.append(delta)
 
     @abstractmethod
-    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
-        """Ends the item. Returns it for the Response; None where it has none.
+    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
+        """Ends the block. Returns the item for the Response; None where it has none.
 
         Agents run calls on `output_item.done`, so a cut-off call that looks complete has none.
         """
 
-    @abstractmethod
     def cut_off(self) -> wire.OutputItem | None:
-        """The item of a turn that ended before it; None where the Response has none."""
+        """The item of a turn that ended in this block; None where the Response has none."""
+        return None
+
+    def _open(self, out: wire.Events) -> None:  # noqa: B027  only items of text begin here
+        """Begins with the first character."""
+
+    def _delta(self, text: str) -> wire.Delta | None:
+        """The event of a piece of text; None for items that are sent whole."""
+        return None
 
     def _added(self, item: wire.OutputItem) -> wire.OutputItemAdded:
         return wire.OutputItemAdded(output_index=self.index, item=encode_item(item))
 
-    def _done(self, item: Raw) -> wire.OutputItemDone:
-        return wire.OutputItemDone(output_index=self.index, item=item)
+    def _done(self, item: wire.OutputItem, out: wire.Events) -> Raw:
+        """Ends the item with its last events, and returns its JSON."""
+        encoded = encode_item(item)
+        out.append(wire.OutputItemDone(output_index=self.index, item=encoded))
+        if self._dispatch is not None:
+            out.append(self._dispatch(self.index, encoded))
+        return encoded
 
 
 def encode_item(item: wire.OutputItem) -> Raw:

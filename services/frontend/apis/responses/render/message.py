@@ -10,7 +10,7 @@ from typing_extensions import override
 from schemas.events import BlockStop, TokenLogprob
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.render.events import plain_delta
-from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, encode_item
+from services.frontend.apis.responses.render.items import ItemPlace, OpenItem
 from services.frontend.apis.shared.openai.chunks import logprob
 
 _ENDS = r"(?![A-Za-z0-9_/]|[-.?#&=%~+:@][A-Za-z0-9_/%])"
@@ -28,7 +28,7 @@ class OpenMessage(OpenItem):
         self._logprobs: list[dict[str, Any]] = []
 
     @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
         if not text and not self.pieces:
             return
         logprobs: list[dict[str, Any]] = []
@@ -39,27 +39,26 @@ class OpenMessage(OpenItem):
         self._logprobs += logprobs
         if text:
             self.pieces.append(text)
-            out.append(self._delta(text, logprobs))
+            out.append(self._text_delta(text, logprobs))
 
-    def _open(self, out: list[wire.Event]) -> None:
-        opening = wire.TextPart("", [], [])
+    @override
+    def _open(self, out: wire.Events) -> None:
+        opening = wire.OutputTextPart("", [], [])
         out.append(self._added(self._item("in_progress", [])))
         out.append(wire.ContentPartAdded(item_id=self.id, output_index=self.index, part=opening))
         if not self._with_logprobs:
-            self.plain = plain_delta(self._delta("", []))
+            self.plain = plain_delta(self._text_delta("", []))
 
     @override
-    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
         if not self.pieces:
             return None
         part = self._part(url_citations(self.text, self._titles))
         self._end_part(part, out)
         status: wire.ItemStatus = "completed" if stop.complete else "incomplete"
-        item = encode_item(self._item(status, [part]))
-        out.append(self._done(item))
-        return item
+        return self._done(self._item(status, [part]), out)
 
-    def _end_part(self, part: wire.TextPart, out: list[wire.Event]) -> None:
+    def _end_part(self, part: wire.OutputTextPart, out: wire.Events) -> None:
         for number, citation in enumerate(part.annotations):
             out.append(
                 wire.OutputTextAnnotationAdded(
@@ -85,15 +84,17 @@ class OpenMessage(OpenItem):
             return None
         return self._item("incomplete", [self._part([])])
 
-    def _delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire.OutputTextDelta:
+    def _text_delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire.OutputTextDelta:
         return wire.OutputTextDelta(
             item_id=self.id, output_index=self.index, delta=text, logprobs=logprobs
         )
 
-    def _part(self, citations: list[wire.UrlCitation]) -> wire.TextPart:
-        return wire.TextPart(self.text, citations, self._logprobs)
+    def _part(self, citations: list[wire.UrlCitation]) -> wire.OutputTextPart:
+        return wire.OutputTextPart(self.text, citations, self._logprobs)
 
-    def _item(self, status: wire.ItemStatus, content: list[wire.TextPart]) -> wire.OutputMessage:
+    def _item(
+        self, status: wire.ItemStatus, content: list[wire.OutputTextPart]
+    ) -> wire.OutputMessage:
         return wire.OutputMessage(id=self.id, status=status, content=content)
 
 

@@ -1,18 +1,15 @@
 """Renders reasoning."""
 
-from collections.abc import Sequence
-
 from msgspec import Raw
 from typing_extensions import override
 
-from schemas.events import BlockStop, TokenLogprob
+from schemas.events import BlockStop
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.render.events import plain_delta
 from services.frontend.apis.responses.render.items import (
     CUT_OFF,
     ItemPlace,
     OpenItem,
-    encode_item,
 )
 
 
@@ -22,21 +19,13 @@ class OpenReasoning(OpenItem):
     the text twice; the AI SDK and Codex show only the summary."""
 
     def __init__(self, place: ItemPlace) -> None:
-        super().__init__("rs", place)
+        dispatch = wire.ReasoningDispatch if place.answer.dispatch_reasoning else None
+        super().__init__("rs", place, dispatch)
         self._summary = place.shape.summary
         self._sealed = place.shape.sealed
-        self._dispatched = place.answer.dispatch_reasoning
 
     @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
-        if not text:
-            return
-        if not self.pieces:
-            self._open(out)
-        self.pieces.append(text)
-        out.append(self._delta(text))
-
-    def _open(self, out: list[wire.Event]) -> None:
+    def _open(self, out: wire.Events) -> None:
         part = wire.ReasoningText("")
         out.append(self._added(wire.OutputReasoning(id=self.id, summary=[])))
         out.append(wire.ContentPartAdded(item_id=self.id, output_index=self.index, part=part))
@@ -48,24 +37,18 @@ class OpenReasoning(OpenItem):
         self.plain = plain_delta(self._delta(""))
 
     @override
-    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
         if not self.pieces:
             return None
-        self._end_text(self.text, out)
-        if self._summary:
-            self._end_summary(self.text, out)
-        item = encode_item(self._item(stop))
-        out.append(self._done(item))
-        if self._dispatched:
-            out.append(wire.ReasoningDispatch(self.index, item))
-        return item
-
-    def _end_text(self, text: str, out: list[wire.Event]) -> None:
+        text = self.text
         part = wire.ReasoningText(text)
         out.append(wire.ReasoningTextDone(item_id=self.id, output_index=self.index, text=text))
         out.append(wire.ContentPartDone(item_id=self.id, output_index=self.index, part=part))
+        if self._summary:
+            self._end_summary(text, out)
+        return self._done(self._item(stop), out)
 
-    def _end_summary(self, text: str, out: list[wire.Event]) -> None:
+    def _end_summary(self, text: str, out: wire.Events) -> None:
         part = wire.SummaryText(text)
         out.append(wire.SummaryTextDone(item_id=self.id, output_index=self.index, text=text))
         out.append(wire.SummaryPartDone(item_id=self.id, output_index=self.index, part=part))
@@ -76,6 +59,7 @@ class OpenReasoning(OpenItem):
             return None
         return self._item(CUT_OFF)
 
+    @override
     def _delta(self, text: str) -> wire.SummaryTextDelta | wire.ReasoningTextDelta:
         if self._summary:
             return wire.SummaryTextDelta(item_id=self.id, output_index=self.index, delta=text)

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 from typing_extensions import override
 
-from schemas.events import BlockStart, BlockStop, HostedResult, TokenLogprob
+from schemas.events import BlockStart, BlockStop, HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, encode_item
 from services.frontend.hosted.tools import hosted_argument, pack
@@ -23,11 +23,7 @@ class OpenSearch(OpenItem):
         self._with_sources = place.shape.sources
 
     @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: list[wire.Event]) -> None:
-        self.pieces.append(text)
-
-    @override
-    def end(self, stop: BlockStop, out: list[wire.Event]) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
         if not stop.complete:
             return None
         item = self._item("in_progress")
@@ -36,23 +32,17 @@ class OpenSearch(OpenItem):
         out.append(wire.WebSearchSearching(item_id=self.id, output_index=self.index))
         return encode_item(item)
 
-    def finish(self, result: HostedResult, out: list[wire.Event]) -> Raw:
+    def finish(self, result: HostedResult, out: wire.Events) -> Raw:
         """Ends the search, and returns its item."""
         finished = self._item("failed" if result.error else "completed")
         if self._with_sources and isinstance(finished.action, wire.SearchAction):
-            finished.action.sources = [wire.UrlSource(source.url) for source in result.sources]
-        item = encode_item(finished)
+            finished.action.sources = [wire.SearchSource(source.url) for source in result.sources]
         out.append(wire.WebSearchCompleted(item_id=self.id, output_index=self.index))
-        out.append(self._done(item))
-        return item
+        return self._done(finished, out)
 
     def fail(self) -> Raw:
         """The item of a search that will have no result."""
         return encode_item(self._item("failed"))
-
-    @override
-    def cut_off(self) -> None:
-        return None
 
     def _item(self, status: wire.ItemStatus) -> wire.OutputWebSearchCall:
         return wire.OutputWebSearchCall(id=self.id, status=status, action=self._action())
@@ -78,7 +68,7 @@ class Searches:
         self._open[search.call_id] = search
 
     def finish(
-        self, results: Sequence[HostedResult], items: list[Raw], out: list[wire.Event]
+        self, results: Sequence[HostedResult], items: list[Raw], out: wire.Events
     ) -> list[HostedResult]:
         """Ends the searches that have results, in `items` too. Returns their results."""
         expected = [result for result in results if result.call_id in self._open]

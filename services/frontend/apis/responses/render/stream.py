@@ -84,12 +84,12 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         if shape.compared:
             self.state.diagnostics = diagnostics(prepared.comparison, compacted=shape.compacted)
         response = self.state.document()
-        out: list[wire.Event] = [
+        out: wire.Events = [
             wire.ResponseCreated(response=response),
             wire.ResponseInProgress(response=response),
         ]
         for item in shape.before:
-            self._add_whole(item, out)
+            out += self.state.add_whole(item)
         return out
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
@@ -111,19 +111,19 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
 
     def error(self, info: ErrorInfo) -> bytes:
         """`response.failed`, the last event."""
-        out: list[wire.Event] = []
+        out: wire.Events = []
         self._fail(info, out)
         return self.encode(out)
 
     def break_off(self) -> bytes:
         """Ends the output of a cancelled turn: writes the pending end of a message. An open item is
         incomplete in the Response."""
-        out: list[wire.Event] = []
+        out: wire.Events = []
         if not self.state.ended:
             self._break_off(out)
         return self.encode(out)
 
-    def _start(self, event: BlockStart, out: list[wire.Event]) -> None:
+    def _start(self, event: BlockStart, out: wire.Events) -> None:
         self._close_message(out)
         self._item = self._open_item(event)
         self._item.begin(out)
@@ -144,20 +144,20 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         state = self.state
         return ItemPlace(state.answer, state.shape, self._turn, len(state.items))
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[wire.Event]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire.Events) -> None:
         if self._item is not None:
             self._item.add(text, tokens, out)
 
-    def _stop(self, event: BlockStop, out: list[wire.Event]) -> None:
+    def _stop(self, event: BlockStop, out: wire.Events) -> None:
         if isinstance(self._item, OpenMessage):
             self._pending_stop = event
         else:
             self._close(event, out)
 
-    def _tokens(self, event: OutputTokens, out: list[wire.Event]) -> None:
+    def _tokens(self, event: OutputTokens, out: wire.Events) -> None:
         self.state.tokens.add(event)
 
-    def _close(self, stop: BlockStop, out: list[wire.Event]) -> None:
+    def _close(self, stop: BlockStop, out: wire.Events) -> None:
         item = self._item
         self._item = None
         self._pending_stop = None
@@ -168,25 +168,20 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         if isinstance(item, OpenSearch):
             self._searches.add(item)
 
-    def _close_message(self, out: list[wire.Event]) -> None:
+    def _close_message(self, out: wire.Events) -> None:
         """Writes the pending end of a message."""
         if self._pending_stop is not None:
             self._close(self._pending_stop, out)
 
-    def _add_whole(self, item: Raw, out: list[wire.Event]) -> None:
-        index = len(self.state.items)
-        out.append(wire.OutputItemAdded(output_index=index, item=item))
-        out.append(wire.OutputItemDone(output_index=index, item=item))
-        self.state.items.append(item)
-
-    def _results(self, event: HostedResults, out: list[wire.Event]) -> None:
+    def _results(self, event: HostedResults, out: wire.Events) -> None:
         """Ends the searches that have results, and adds the item that carries the results."""
         carried = self._searches.finish(event.results, self.state.items, out)
         if carried:
-            self._add_whole(encode_item(results_item(self._next_place(), carried)), out)
+            item = results_item(self._next_place(), carried)
+            out += self.state.add_whole(encode_item(item))
         self._turn = event.turn
 
-    def _finish(self, event: Finish, out: list[wire.Event]) -> None:
+    def _finish(self, event: Finish, out: wire.Events) -> None:
         cut = self.state.cut_by(event)
         stop = self._pending_stop
         if cut or stop is None:
@@ -195,14 +190,14 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         self.state.finish(event.usage, cut=cut)
         out.append(self.state.last_event())
 
-    def _fail(self, info: ErrorInfo, out: list[wire.Event]) -> None:
+    def _fail(self, info: ErrorInfo, out: wire.Events) -> None:
         if self.state.ended:
             return
         self._break_off(out)
         self.state.fail(info)
         out.append(self.state.last_event())
 
-    def _break_off(self, out: list[wire.Event]) -> None:
+    def _break_off(self, out: wire.Events) -> None:
         self._close_message(out)
         self._searches.fail(self.state.items)
         # An open item gets no end: agents that retry keep the items that have one.
@@ -212,7 +207,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         self._item = None
 
 
-class CompactionStream(ResponsesStream):
+class SummaryStream(ResponsesStream):
     """Renders a compaction: one item with the model's summary, sealed. Codex treats any other item
     as a failure, so neither reasoning nor text is sent; before the item the stream has only
     keep-alive events."""
@@ -226,21 +221,21 @@ class CompactionStream(ResponsesStream):
         """The pieces of each text."""
 
     @override
-    def _start(self, event: BlockStart, out: list[wire.Event]) -> None:
+    def _start(self, event: BlockStart, out: wire.Events) -> None:
         self._pieces = []
         if event.kind == "text":
             self._texts.append(self._pieces)
 
     @override
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[wire.Event]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire.Events) -> None:
         self._pieces.append(text)
 
     @override
-    def _stop(self, event: BlockStop, out: list[wire.Event]) -> None:
+    def _stop(self, event: BlockStop, out: wire.Events) -> None:
         self._pieces = []
 
     @override
-    def _finish(self, event: Finish, out: list[wire.Event]) -> None:
+    def _finish(self, event: Finish, out: wire.Events) -> None:
         texts = ["".join(pieces) for pieces in self._texts]
         summary = "\n".join(text for text in texts if text).strip()
         if not summary:
@@ -250,7 +245,7 @@ class CompactionStream(ResponsesStream):
             id=f"cmp_{self.state.answer.turn}000",
             encrypted_content=seal_summary(self._sealer, summary),
         )
-        self._add_whole(encode_item(item), out)
+        out += self.state.add_whole(encode_item(item))
         self.state.finish(event.usage, cut=False)  # a summary is used even if it reached the limit
         out.append(self.state.last_event())
 

@@ -14,7 +14,7 @@ from services.frontend.apis.responses.request.tool_specs import TOOL_SEARCH
 from services.frontend.apis.responses.request.tools import RequestTools, rendered_name
 
 
-class CallReader:
+class ToolCallReader:
     """Adds calls and results to the history, and tools that a search found to the request's."""
 
     def __init__(self, history: ItemHistory, tools: RequestTools) -> None:

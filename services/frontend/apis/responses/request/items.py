@@ -7,7 +7,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
-from services.frontend.apis.responses.request.calls import CallReader
+from services.frontend.apis.responses.request.calls import ToolCallReader
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.members import convert
@@ -30,7 +30,7 @@ class ItemReader:
         self._tools = tools
         self._sealer = sealer
         self._history = ItemHistory(pairing=pairing)
-        self._calls = CallReader(self._history, tools)
+        self._calls = ToolCallReader(self._history, tools)
         self._reasoning = ReasoningReader(self._history, tools, sealer)
 
     @property
