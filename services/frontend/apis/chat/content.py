@@ -32,12 +32,8 @@ def content_parts(content: wire.Content | None, path: str) -> list[Text | Media 
 def _parts_of(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning]:
     """The parts that one part of a request becomes: one, or none for empty text."""
     match part:
-        case str():
-            return _texts(part)
-        case wire.TextPart():
-            return _texts(part.text)
-        case wire.RefusalPart():
-            return _texts(part.refusal)
+        case str(text) | wire.TextPart(text=text) | wire.RefusalPart(refusal=text):
+            return _texts(text)
         case wire.ThinkingPart():
             thought = thinking_text(part.thinking)
             return [Reasoning(thought)] if thought else []

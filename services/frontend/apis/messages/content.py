@@ -58,9 +58,11 @@ def result_parts(content: str | list[wire.ResultBlock] | None, path: str) -> lis
         if isinstance(block, wire.ToolReferenceBlock):
             parts.append(ToolReference(block.tool_name))
         elif isinstance(block, wire.BrowserStateBlock):
-            changes = raw_text(block.state_changes)
             state = f"Open tabs: {raw_text(block.tabs)}"
-            parts.append(Text(state if changes == "null" else f"{state}\nChanges: {changes}"))
+            changes = raw_text(block.state_changes)
+            if changes != "null":
+                state += f"\nChanges: {changes}"
+            parts.append(Text(state))
         else:
             parts += plain_parts(block, f"{path}.content.{index}") or []
     return parts
@@ -159,7 +161,9 @@ def _base64(source: wire.Base64Source, path: str) -> bytes | str:
     data = bytes(source.data)
     if not data.startswith(b'"'):
         raise Invalid(f"{path}.source.base64.data: Input should be a valid string")
-    return msgspec.json.decode(data, type=str) if b"\\" in data else data[1:-1]
+    if b"\\" in data:
+        return msgspec.json.decode(data, type=str)
+    return data[1:-1]
 
 
 def _no_files(path: str) -> Invalid:

@@ -63,12 +63,13 @@ def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
 
 def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
     """The error as a document, which may also be the last event of a stream."""
-    details = {**({"error_code": info.code} if info.code else {}), **(info.details or {})}
-    return AnthropicError(
-        "error",
-        AnthropicErrorDetail(KINDS[info.kind][1], info.message, details or UNSET),
-        request_id,
-    )
+    details: dict[str, Any] = {}
+    if info.code:
+        details["error_code"] = info.code
+    details |= info.details or {}
+    _, kind = KINDS[info.kind]
+    error = AnthropicErrorDetail(kind, info.message, details or UNSET)
+    return AnthropicError("error", error, request_id)
 
 
 STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})
@@ -108,6 +109,8 @@ _TAGS_IN = {
     ("document", "source"): tags_of(wire.DocumentBlock.__annotations__["source"]),
 }
 """Values of `type` that depend on the type of the surrounding object."""
+_SHOWN_TYPES = ("source", "thinking", "tool_choice", "cache_control")
+"""Fields with an object; the native API writes its type after the field's name."""
 _CHOICES = {
     "role": ("user", "assistant", "system"),
     "effort": get_args(wire.Effort),
@@ -133,9 +136,14 @@ def explain(body: bytes, message: str) -> Invalid:
     tag = _TAG.match(what)
     if tag and steps and steps[-1] == "type":
         place = ".".join(steps[:-1])
-        text = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
+        text = (
+            f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected "
+            "tags"
+        )
         tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
-        return Invalid(f"{text}: {tags}" if tags else text, param=f"{place}.type")
+        if tags:
+            text += f": {tags}"
+        return Invalid(text, param=f"{place}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
 
@@ -145,9 +153,11 @@ def extra_input(name: str) -> Invalid:
 
 
 def _reason(what: str, steps: Sequence[str]) -> str:
-    if bound := _BOUND.match(what):
+    bound = _BOUND.match(what)
+    if bound:
         return f"Input should be {_SIDES[bound['sign']]} {bound['bound'].removesuffix('.0')}"
-    expected, choices = _EXPECTED.match(what), _CHOICES.get(steps[-1] if steps else "")
+    expected = _EXPECTED.match(what)
+    choices = _CHOICES.get(steps[-1] if steps else "")
     if choices and (expected is None or "str" in expected[1]):
         return one_of(choices)
     if expected:
@@ -169,10 +179,14 @@ def _tags_at(body: bytes, steps: Sequence[str]) -> Sequence[str]:
         path.pop()
     if not path:
         return ()
-    node = values_along(body, path[:-1])[-1]
+    *above, field = path
+    node = values_along(body, above)[-1]
     around = node.get("type") if isinstance(node, dict) else None
-    inside = _TAGS_IN.get((around, path[-1])) if isinstance(around, str) else None
-    return inside or _TAGS.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
+    if isinstance(around, str) and _TAGS_IN.get((around, field)):
+        return _TAGS_IN[around, field]
+    if _TAGS.get(field):
+        return _TAGS[field]
+    return _BLOCKS if field == "content" else ()
 
 
 def _place(body: bytes, steps: Sequence[str]) -> str:
@@ -180,12 +194,7 @@ def _place(body: bytes, steps: Sequence[str]) -> str:
     place: list[str] = []
     for step, node in zip(steps, values_along(body, steps[:-1])[1:], strict=False):
         place.append(step)
-        inside = (step.isdigit() and place[0] != "system") or step in (
-            "source",
-            "thinking",
-            "tool_choice",
-            "cache_control",
-        )
-        if inside and isinstance(node, dict) and isinstance(node.get("type"), str):
+        shows_type = step in _SHOWN_TYPES or (step.isdigit() and place[0] != "system")
+        if shows_type and isinstance(node, dict) and isinstance(node.get("type"), str):
             place.append(node["type"])
     return ".".join([*place, *steps[-1:]])

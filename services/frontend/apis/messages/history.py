@@ -34,9 +34,8 @@ class MessageReader(CallHistory):
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
-        last_user = max(
-            (i for i, message in enumerate(messages) if message.role == "user"), default=-1
-        )
+        users = [at for at, message in enumerate(messages) if message.role == "user"]
+        last_user = users[-1] if users else -1
         for index, message in enumerate(messages):
             if message.role == "system":
                 self._system(message, f"messages.{index}", cleared=index < last_user)
@@ -54,11 +53,12 @@ class MessageReader(CallHistory):
             self.effort = message.output_config.effort
         if message.content is None and message.output_config is not None:
             return
-        over = cleared and message.clear_at == "next_user_message"
+        is_over = cleared and message.clear_at == "next_user_message"
         parts: list[Part] = []
         for index, block in enumerate(_blocks(message, path)):
             if isinstance(block, wire.TextBlock):
-                parts += [] if over else plain_parts(block, path) or []
+                if not is_over:
+                    parts += plain_parts(block, path) or []
             elif isinstance(block, wire.ToolAdditionBlock | wire.ToolRemovalBlock):
                 parts += self.tools.change(block, f"{path}.content.{index}")
             else:
@@ -99,25 +99,35 @@ class MessageReader(CallHistory):
             elif isinstance(block, wire.ToolResultBlock):
                 raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
             elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
-                parts.append(
-                    self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place)
-                )
-            elif (
-                isinstance(block, _WEB_RESULTS)
-                and (name := self._name_of(own_id(block.tool_use_id))) is not None
-            ):
-                self.messages += [Message("assistant", parts)] if parts else []
+                call = wire.ToolUseBlock(own_id(block.id), block.name, block.input)
+                parts.append(self._call(call, place))
+            elif isinstance(block, _WEB_RESULTS) and self._called_by(block) is not None:
+                self._end_message(parts)
                 parts = []
-                self._hosted.append(
-                    (result_part(result_of(block, name, place)), len(self.messages))
-                )
+                self._hosted_result(block, place)
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
-                parts.clear()
+                parts = []
             else:
                 parts += _assistant_parts(block, place)
+        self._end_message(parts)
+
+    def _end_message(self, parts: list[Part]) -> None:
+        """Adds a message of the assistant, if it has parts."""
         if parts:
             self.messages.append(Message("assistant", parts))
+
+    def _called_by(self, block: wire.WebSearchResultBlock | wire.WebFetchResultBlock) -> str | None:
+        """The name of the tool that a result is of; None if its call is not in the history."""
+        return self._name_of(own_id(block.tool_use_id))
+
+    def _hosted_result(
+        self, block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, place: str
+    ) -> None:
+        """Notes the result of a tool that this server ran."""
+        name = self._called_by(block) or ""
+        result = result_part(result_of(block, name, place))
+        self._hosted.append((result, len(self.messages)))
 
     def _call(self, block: wire.ToolUseBlock, path: str) -> Call:
         arguments = raw_text(block.input)
@@ -133,8 +143,9 @@ class MessageReader(CallHistory):
         name = self._name_of(block.tool_use_id)
         if name is None and self._pairing:
             raise Invalid(
-                f"{path}: unexpected `tool_use_id` found in `tool_result` blocks: {block.tool_use_id}. Each "
-                "`tool_result` block must have a corresponding `tool_use` block in the previous message.",
+                f"{path}: unexpected `tool_use_id` found in `tool_result` blocks: "
+                f"{block.tool_use_id}. Each `tool_result` block must have a corresponding "
+                "`tool_use` block in the previous message.",
                 param=f"{path}.tool_use_id",
             )
         return Result(

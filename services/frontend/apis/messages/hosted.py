@@ -1,9 +1,10 @@
 """Converts web search and web fetch (tools, calls, results) to and from the blocks of this API."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import HostedTool, ToolSpec
 from schemas.errors import Invalid
@@ -13,7 +14,8 @@ from services.frontend.hosted.tools import hosted_spec, pack, unpack
 
 _CHARS_PER_TOKEN = 4
 _PREFIX = "srv"
-"""Ids of hosted calls begin with `srvtoolu_` in the native API, ids of other calls with `toolu_`."""
+"""Ids of hosted calls begin with `srvtoolu_` in the native API, ids of other calls with
+`toolu_`."""
 
 
 DIRECT = {"type": "direct"}
@@ -59,15 +61,16 @@ def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | 
             raise Invalid(
                 f"{path}.url_sources: not supported by this server", param=f"{path}.url_sources"
             )
+        max_chars = None
+        if tool.max_content_tokens is not None:
+            max_chars = tool.max_content_tokens * _CHARS_PER_TOKEN
         hosted = HostedTool(
             kind,
             max_uses=tool.max_uses,
             allowed_domains=tool.allowed_domains or [],
             blocked_domains=tool.blocked_domains or [],
             location=tool.user_location or {},
-            max_chars=None
-            if tool.max_content_tokens is None
-            else tool.max_content_tokens * _CHARS_PER_TOKEN,
+            max_chars=max_chars,
             deferred=True,
         )
         return hosted_spec(hosted, tool.name)
@@ -90,28 +93,33 @@ def result_block(result: HostedResult) -> wire.WebSearchContent | wire.WebFetchC
     if result.error is not None:
         content = {"type": f"{result.kind}_tool_result_error", "error_code": result.error}
     elif result.kind == "web_search":
-        content = [
-            {
-                "type": "web_search_result",
-                "url": source.url,
-                "title": source.title,
-                "encrypted_content": pack(source.text.encode()),
-                "page_age": source.age,
-            }
-            for source in result.sources
-        ]
+        content = list(map(_shown_page, result.sources))
     else:
         (page,) = result.sources
-        text = {"type": "text", "media_type": "text/plain", "data": page.text}
-        document = {"type": "document", "source": text, "title": page.title or None}
-        content = {
-            "type": "web_fetch_result",
-            "url": page.url,
-            "content": document,
-            "retrieved_at": None,
-        }
+        content = _shown_document(page)
     kind = wire.WebSearchContent if result.kind == "web_search" else wire.WebFetchContent
     return kind(shown_id(result.call_id), DIRECT, content)
+
+
+def _shown_page(page: WebSource) -> dict[str, Any]:
+    return {
+        "type": "web_search_result",
+        "url": page.url,
+        "title": page.title,
+        "encrypted_content": pack(page.text.encode()),
+        "page_age": page.age,
+    }
+
+
+def _shown_document(page: WebSource) -> dict[str, Any]:
+    text = {"type": "text", "media_type": "text/plain", "data": page.text}
+    document = {"type": "document", "source": text, "title": page.title or None}
+    return {
+        "type": "web_fetch_result",
+        "url": page.url,
+        "content": document,
+        "retrieved_at": None,
+    }
 
 
 def result_of(
@@ -125,21 +133,19 @@ def result_of(
         raise Invalid(
             f"{path}.content: Input should be a valid result or error", param=f"{path}.content"
         ) from None
-    search = isinstance(block, wire.WebSearchResultBlock)
-    result = HostedResult(
-        own_id(block.tool_use_id), name, "web_search" if search else "web_fetch", ""
-    )
-    if isinstance(content, _Fetched):
-        page = WebSource(content.url, content.content.title or "", content.content.source.data)
-        error = content.error_code
-        return msgspec.structs.replace(result, sources=[] if error else [page], error=error)
-    pages = [
-        WebSource(
-            page.url,
-            page.title or "",
-            (unpack(page.encrypted_content) or b"").decode("utf-8", "replace"),
-            page.page_age,
-        )
-        for page in content
-    ]
-    return msgspec.structs.replace(result, sources=pages)
+    kind: Literal["web_search", "web_fetch"] = "web_fetch"
+    if isinstance(block, wire.WebSearchResultBlock):
+        kind = "web_search"
+    result = HostedResult(own_id(block.tool_use_id), name, kind, "")
+    if isinstance(content, list):
+        return replace(result, sources=list(map(_returned_page, content)))
+    if content.error_code:
+        return replace(result, sources=[], error=content.error_code)
+    document = content.content
+    page = WebSource(content.url, document.title or "", document.source.data)
+    return replace(result, sources=[page], error=content.error_code)
+
+
+def _returned_page(page: _Page) -> WebSource:
+    text = (unpack(page.encrypted_content) or b"").decode("utf-8", "replace")
+    return WebSource(page.url, page.title or "", text, page.page_age)

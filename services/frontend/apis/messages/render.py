@@ -1,12 +1,13 @@
 """Renders a turn as the event stream of the Messages API, and folds the events to one document.
 
-    BlockStart reasoning                            nothing yet
-    Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
-    BlockStop seal=…                                signature_delta, content_block_stop [, reasoning_dispatch]
-    BlockStart tool_use name=Read                   content_block_start tool_use, input_json_delta ""
-    Delta '{"file_path": "/a'                       input_json_delta
-    BlockStop complete                              content_block_stop [, tool_call_dispatch]
-    Finish                                          message_delta, message_stop
+    BlockStart reasoning                nothing yet
+    Delta "Let me look."                content_block_start thinking, ping (the first time),
+                                        thinking_delta
+    BlockStop seal=…                    signature_delta, content_block_stop [, reasoning_dispatch]
+    BlockStart tool_use name=Read       content_block_start tool_use, input_json_delta ""
+    Delta '{"file_path": "/a'           input_json_delta
+    BlockStop complete                  content_block_stop [, tool_call_dispatch]
+    Finish                              message_delta, message_stop
 
 A text or thinking block opens with its first character, so none is ever empty; the indices that the
 client sees are counted here and have no gaps. Agents start a tool at its content_block_stop, while
@@ -53,7 +54,10 @@ COUNT_EVERY = 16
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 _encode = msgspec.json.Encoder().encode
-_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
+_DELTA = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
+)
 _FIELDS = {
     "text": (b"text_delta", b"text"),
     "reasoning": (b"thinking_delta", b"thinking"),
@@ -103,6 +107,33 @@ _NAMES: dict[type, bytes] = {
 }
 
 
+class OpenBlock:
+    """The block that the turn writes, and what the client has of it."""
+
+    __slots__ = ("call", "counted", "index", "is_started", "kind", "start", "texts", "uncounted")
+
+    def __init__(self, start: BlockStart) -> None:
+        self.start = start
+        self.kind = start.kind
+        self.index: int | None = None
+        """The block's number in the answer; None until the client has its start."""
+        self.is_started = False
+        """Whether the client has some of its text."""
+        self.texts: list[str] = []
+        """The text of reasoning that will be sent again whole."""
+        self.call: Dispatch | None = None
+        """The block as a complete call."""
+        self.counted = 0
+        """Tokens of an omitted thought that were reported."""
+        self.uncounted = 0
+        """At least the tokens of an omitted thought that were not reported."""
+
+    @property
+    def is_thought(self) -> bool:
+        """Whether the block is reasoning."""
+        return self.kind == "reasoning"
+
+
 class MessagesStream(TurnRenderer[Event], Renderer):
     """Renders one turn."""
 
@@ -119,26 +150,18 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         """`count_thinking`: the beta `thinking-token-count`. `applied_edits`: None where the
         request has no `context_management`. `compaction`: the compaction at the beginning of the
         answer. `compare`: as in `Client`."""
-        self._compare = compare
         self._answer = answer
-        self._compaction = compaction
         self._omit_thinking = omit_thinking
         self._counts = count_thinking
-        self._counted = self._uncounted = 0
-        """Tokens of the open thought that were reported, and at least those that were not."""
         self._applied_edits = applied_edits
-        self._block: BlockStart | None = None
-        self._open = False
-        self._index = -1
-        self._head = b""
-        """The bytes of a delta of the open block before its text; `_END` follows it."""
+        self._compaction = compaction
+        self._compare = compare
+        self._block: OpenBlock | None = None
+        self._blocks = 0
+        """Blocks of the answer so far."""
         self._calls = 0
+        """Complete calls so far."""
         self._pinged = False
-        self._started = False
-        self._text: list[str] = []
-        """The text of open reasoning that will be sent again whole."""
-        self._call: Dispatch | None = None
-        """The open block as a complete call."""
         self._ids = TokenReport()
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
@@ -148,18 +171,19 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         return self.encode(self.opening(prepared))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
-        """`message_start`, with the exact size of the prompt and the part expected in the KV cache."""
-        self._ids.start(prepared[0])
+        """`message_start`, with the exact size of the prompt and the part expected in the KV
+        cache."""
+        first = prepared[0]
+        self._ids.start(first)
         message = wire.StartedAnswer(
             id=f"msg_{self._answer.turn}",
             model=self._answer.model,
             content=[],
-            usage=_first_usage(prepared[0]),
-            diagnostics=UNSET
-            if self._compare is None
-            else diagnostics(self._compare, prepared[0].comparison),
+            usage=_first_usage(first),
             **self._ids.prompt(),
         )
+        if self._compare is not None:
+            message.diagnostics = diagnostics(self._compare, first.comparison)
         return [wire.MessageStart(message), *self._compaction_block()]
 
     def error(self, info: ErrorInfo) -> bytes:
@@ -179,135 +203,129 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         """The block of the compaction, if there is one."""
         if self._compaction is None:
             return ()
-        self._index += 1
+        self._blocks += 1
         return block_events(self._compaction)
 
     def _start(self, event: BlockStart, out: list[Event]) -> None:
-        self._block = event
-        self._open = self._started = False
+        self._block = block = OpenBlock(event)
         self.plain = None
-        self._text.clear()
-        self._counted = self._uncounted = 0
-        self._call = None
         if event.kind in ("tool_use", "hosted"):
-            self._announce(event, _tool_use(event, self._answer), out)
-            out.append(self._piece(""))
+            self._announce(block, _tool_use(event, self._answer), out)
+            out.append(self._piece(block, ""))
 
-    def _announce(self, block: BlockStart, content: wire.Content, out: list[Event]) -> None:
-        self._index += 1
-        self._open = True
-        self._head = _DELTA % (self._index, *_FIELDS[block.kind])
-        out.append(wire.ContentBlockStart(self._index, content))
+    def _announce(self, block: OpenBlock, content: wire.Content, out: list[Event]) -> None:
+        """Sends the start of a block."""
+        block.index = self._blocks
+        self._blocks += 1
+        out.append(wire.ContentBlockStart(block.index, content))
         if not self._pinged:
             self._pinged = True
             out.append(wire.Ping())
-
-    def _piece(self, text: str) -> wire.ContentBlockDelta:
-        """A delta of the open block. Encoded, it equals `_head`, the text and `_END`."""
-        kind = self._block.kind if self._block is not None else ""
-        if kind == "text":
-            return wire.ContentBlockDelta(self._index, wire.TextDelta(text))
-        if kind == "reasoning":
-            return wire.ContentBlockDelta(
-                self._index, wire.ThinkingDelta(text, None if self._counts else UNSET)
-            )
-        return wire.ContentBlockDelta(self._index, wire.InputJsonDelta(text))
 
     def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Event]) -> None:
         block = self._block
         if block is None or not text:
             return
-        if not self._open:
-            thinking = block.kind == "reasoning"
-            self._announce(
-                block, wire.ThinkingContent("", "") if thinking else wire.TextContent(""), out
-            )
-        if block.kind == "reasoning" and self._omit_thinking:
-            self._uncounted += 1  # a delta has a token or more
-            if self._uncounted == COUNT_EVERY:
-                self._count(COUNT_EVERY, out)
+        if block.index is None:
+            content = wire.ThinkingContent("", "") if block.is_thought else wire.TextContent("")
+            self._announce(block, content, out)
+        if block.is_thought and self._omit_thinking:
+            self._count_piece(block, out)
             return
-        is_repeated = block.kind == "reasoning" and self._answer.dispatch_reasoning
-        if is_repeated:
-            self._text.append(text)
-        counted = block.kind == "reasoning" and self._counts
-        self.plain = None if is_repeated else (self._head, _COUNTED_END if counted else _END)
-        self._started = True
-        out.append(self._piece(text))
+
+        if block.is_thought and self._answer.dispatch_reasoning:
+            block.texts.append(text)
+            self.plain = None
+        else:
+            self.plain = self._bytes_around(block)
+        block.is_started = True
+        out.append(self._piece(block, text))
+
+    def _piece(self, block: OpenBlock, text: str) -> wire.ContentBlockDelta:
+        """A delta of a block. Encoded, its text is between `_bytes_around`."""
+        delta: wire.BlockDelta
+        if block.kind == "text":
+            delta = wire.TextDelta(text)
+        elif block.is_thought:
+            delta = wire.ThinkingDelta(text, None if self._counts else UNSET)
+        else:
+            delta = wire.InputJsonDelta(text)
+        return wire.ContentBlockDelta(_index_of(block), delta)
+
+    def _bytes_around(self, block: OpenBlock) -> tuple[bytes, bytes]:
+        """The bytes of a delta before and after its text."""
+        head = _DELTA % (_index_of(block), *_FIELDS[block.kind])
+        return head, _COUNTED_END if block.is_thought and self._counts else _END
+
+    def _count_piece(self, block: OpenBlock, out: list[Event]) -> None:
+        """Counts a delta of an omitted thought, which has a token or more."""
+        block.uncounted += 1
+        if block.uncounted == COUNT_EVERY:
+            self._report_tokens(block, COUNT_EVERY, out)
+
+    def _report_tokens(self, block: OpenBlock, tokens: int, out: list[Event]) -> None:
+        """Reports further tokens of a thought, if the client asked for it."""
+        if self._counts and tokens > 0:
+            block.counted += tokens
+            block.uncounted = 0
+            delta = wire.ThinkingDelta("", tokens)
+            out.append(wire.ContentBlockDelta(_index_of(block), delta))
+
+    def _dispatch(self, event: Dispatch) -> None:
+        if self._block is not None:
+            self._block.call = event
 
     def _stop(self, event: BlockStop, out: list[Event]) -> None:
         block = self._block
+        self._block = None
         self.plain = None
-        if block is None or not self._open:
-            self._block = None
+        if block is None or block.index is None:
             return
-        if block.kind == "reasoning":
+        if block.is_thought:
             if self._omit_thinking:
-                self._count(event.tokens - self._counted, out)
-            out.append(
-                wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED))
-            )
-        if block.kind == "tool_use" and not event.complete and not self._started:
+                self._report_tokens(block, event.tokens - block.counted, out)
+            signature = wire.SignatureDelta(event.seal or UNSEALED)
+            out.append(wire.ContentBlockDelta(block.index, signature))
+        if block.kind == "tool_use" and not event.complete and not block.is_started:
             # Clients read empty arguments as {} and run the call; they never run the beginning of
             # an object.
-            out.append(self._piece("{"))
-        out.append(wire.ContentBlockStop(self._index))
-        self._block = None
-        if block.kind == "tool_use" and event.complete:
-            self._calls += 1
-        if block.kind == "reasoning" and event.complete and self._answer.dispatch_reasoning:
-            self._send_whole(block, "".join(self._text), event.seal, out)
-        elif self._call is not None and event.complete and self._answer.dispatch:
-            self._send_whole(block, self._call.arguments or "{}", None, out)
+            out.append(self._piece(block, "{"))
+        out.append(wire.ContentBlockStop(block.index))
 
-    def _count(self, tokens: int, out: list[Event]) -> None:
-        """Reports further tokens of the open thought, if the client asked for it."""
-        if self._counts and tokens > 0:
-            self._counted, self._uncounted = self._counted + tokens, 0
-            out.append(wire.ContentBlockDelta(self._index, wire.ThinkingDelta("", tokens)))
+        if event.complete:
+            self._calls += block.kind == "tool_use"
+            self._send_whole(block, event.seal, out)
 
-    def _dispatch(self, event: Dispatch) -> None:
-        self._call = event
+    def _send_whole(self, block: OpenBlock, seal: str | None, out: list[Event]) -> None:
+        """Sends the whole block in an event of its own, if a client or an operator requested it."""
+        if block.is_thought:
+            if self._answer.dispatch_reasoning:
+                thought = wire.ThinkingContent("".join(block.texts), seal or UNSEALED)
+                out.append(wire.ReasoningDispatch(_with_index(block, thought)))
+        elif block.call is not None and self._answer.dispatch:
+            arguments = block.call.arguments or "{}"
+            if is_json(arguments, dict[str, Raw]):
+                call = replace(_tool_use(block.start, self._answer), input=_on_one_line(arguments))
+                out.append(wire.ToolCallDispatch(_with_index(block, call)))
 
     def _tokens(self, event: OutputTokens, out: list[Event]) -> None:
         self._ids.add(event)
 
     def _results(self, event: HostedResults, out: list[Event]) -> None:
         for result in event.results:
-            self._index += 1
+            index = self._blocks
+            self._blocks += 1
             self._hosted_uses[result.kind] += result.error is None
-            out.append(wire.ContentBlockStart(self._index, result_block(result)))
-            out.append(wire.ContentBlockStop(self._index))
-
-    def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[Event]) -> None:
-        """Sends the whole block in an event of its own, which a client or an operator requested."""
-        if block.kind == "reasoning":
-            out.append(
-                wire.ReasoningDispatch(
-                    self._with_index(wire.ThinkingContent(text, seal or UNSEALED))
-                )
-            )
-        elif is_json(text, dict[str, Raw]):
-            arguments = text.encode()
-            if b"\n" in arguments or b"\r" in arguments:
-                # An event is one line; the model may have put line breaks between the tokens of its
-                # JSON.
-                arguments = msgspec.json.format(arguments, indent=-1)
-            call = replace(_tool_use(block, self._answer), input=Raw(arguments))
-            out.append(wire.ToolCallDispatch(self._with_index(call)))
-
-    def _with_index(self, content: wire.ThinkingContent | wire.ToolUseContent) -> dict[str, Any]:
-        return {"index": self._index, "type": content.__struct_config__.tag, **asdict(content)}
+            out.append(wire.ContentBlockStart(index, result_block(result)))
+            out.append(wire.ContentBlockStop(index))
 
     def _finish(self, event: Finish, out: list[Event]) -> None:
         if self._block is not None:
-            self._stop(BlockStop(self._block.block, complete=False), out)
+            self._stop(BlockStop(self._block.start.block, complete=False), out)
         usage = _last_usage(event.usage)
         if self._hosted_uses:
-            uses = {
-                f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")
-            }
-            usage.server_tool_use = uses
+            kinds = ("web_search", "web_fetch")
+            usage.server_tool_use = {f"{kind}_requests": self._hosted_uses[kind] for kind in kinds}
         if self._compaction is not None:
             usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)
         out += self._last(wire.MessageDelta(_stop(event, self._calls), usage, **self._ids.output()))
@@ -332,17 +350,16 @@ class CompactionStream(MessagesStream):
         """Returns no events before the end of the turn."""
         self._events += events
         last = events[-1]
-        if (failure := failure_of(last)) is not None:
+        failure = failure_of(last)
+        if failure is not None:
             return [error_document(failure, self._answer.request_id)]
         if not isinstance(last, Finish):
             return []
         self._compaction = summary_of(self._events)
         usage = _last_usage(Usage())
         usage.iterations = _iterations(compaction=last.usage)
-        return [
-            *self._compaction_block(),
-            *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage)),
-        ]
+        end = wire.MessageDelta(wire.Stop("compaction", None), usage)
+        return [*self._compaction_block(), *self._last(end)]
 
 
 class MessageCollector(Collector):
@@ -411,16 +428,11 @@ class MessageCollector(Collector):
 
     def _end(self, end: wire.MessageDelta) -> None:
         first = self._message.usage
-        usage = asdict(end.usage) | {
-            "cache_creation": first.cache_creation,
-            "service_tier": first.service_tier,
-        }
-        members = (
-            asdict(self._message)
-            | asdict(end.delta)
-            | asdict(end)
-            | {"usage": wire.AnswerUsage(**usage)}
+        usage = wire.AnswerUsage(
+            **asdict(end.usage)
+            | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
         )
+        members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": usage}
         del members["delta"]
         self._message = wire.Answer(**members)
 
@@ -437,16 +449,22 @@ def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
 def diagnostics(compare: str, comparison: PromptComparison | None) -> dict[str, Any] | None:
     """The answer's `diagnostics`, for a request that has them. None where nothing was missed, or
     nothing was to be compared. `compare`: as in `Client`."""
-    if not compare or (comparison is not None and comparison.earlier and not comparison.missed):
+    if not compare:
         return None
-    reason: dict[str, Any] = {"type": "unavailable"}
-    if comparison is not None and not comparison.earlier:
-        reason = {"type": "previous_message_not_found"}
-    elif comparison is not None and (
-        known := [part for part in comparison.changed if part in _MISS_REASONS]
-    ):
-        reason = {"type": _MISS_REASONS[known[0]], "cache_missed_input_tokens": comparison.missed}
-    return {"cache_miss_reason": reason}
+    if comparison is None:
+        return {"cache_miss_reason": {"type": "unavailable"}}
+    if not comparison.earlier:
+        return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+    if not comparison.missed:
+        return None
+    for part in comparison.changed:
+        if part in _MISS_REASONS:
+            reason = {
+                "type": _MISS_REASONS[part],
+                "cache_missed_input_tokens": comparison.missed,
+            }
+            return {"cache_miss_reason": reason}
+    return {"cache_miss_reason": {"type": "unavailable"}}
 
 
 def _first_usage(prepared: Prepared) -> wire.Usage:
@@ -482,21 +500,43 @@ def _iterations(**usages: Usage) -> list[dict[str, Any]]:
 def _input(text: str) -> str:
     """The arguments of a call as a JSON object: unchanged if they are one, else without the member
     that was cut off."""
-    depth, end = 0, 1
+    depth = 0
+    last_comma = 1
     for token in _JSON_TOKEN.finditer(text):
         depth += _DEPTHS.get(token[0], 0)
         if token[0] == "," and depth == 1:
-            end = token.start()
+            last_comma = token.start()
+
+    candidates = [text]
     # A value at the end is complete if it has a closing character; a number may be cut.
-    closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
-    return next(
-        (
-            candidate
-            for candidate in (text, *closed, text[:end] + "}")
-            if is_json(candidate, dict[str, Raw])
-        ),
-        "{}",
-    )
+    if text.endswith(('"', "]", "}")):
+        candidates.append(text + "}")
+    candidates.append(text[:last_comma] + "}")
+    for candidate in candidates:
+        if is_json(candidate, dict[str, Raw]):
+            return candidate
+    return "{}"
+
+
+def _index_of(block: OpenBlock) -> int:
+    """The number of a block that the client has the start of."""
+    assert block.index is not None
+    return block.index
+
+
+def _with_index(
+    block: OpenBlock, content: wire.ThinkingContent | wire.ToolUseContent
+) -> dict[str, Any]:
+    return {"index": block.index, "type": content.__struct_config__.tag, **asdict(content)}
+
+
+def _on_one_line(arguments: str) -> Raw:
+    """JSON for an event, which is one line; the model may have put line breaks between the tokens
+    of its JSON."""
+    encoded = arguments.encode()
+    if b"\n" in encoded or b"\r" in encoded:
+        encoded = msgspec.json.format(encoded, indent=-1)
+    return Raw(encoded)
 
 
 def _tool_use(block: BlockStart, answer: AnswerInfo) -> wire.ToolUseContent:

@@ -65,9 +65,8 @@ class MessagesRequest(Struct, frozen=True):
 
     def collector(self, answer: AnswerInfo) -> Collector:
         """Returns the collector of an answer in one document."""
-        return MessageCollector(
-            self._stream(replace(answer, dispatch=False, dispatch_reasoning=False))
-        )
+        answer = replace(answer, dispatch=False, dispatch_reasoning=False)
+        return MessageCollector(self._stream(answer))
 
     def _stream(self, answer: AnswerInfo) -> MessagesStream:
         make = CompactionStream if self.pausing else MessagesStream
@@ -102,13 +101,11 @@ def parse(
         _check_turn(request, headers)
     reader = MessageReader(declared.specs, pairing=not counting)
     reader.read(request.messages)
-    all_messages = reader.messages
     kept = context_edits.thinking_turns(request.context_management)
-    messages, cleared = (
-        context_edits.forget_thinking(all_messages, kept)
-        if isinstance(kept, int)
-        else (all_messages, 0)
-    )
+    messages = reader.messages
+    cleared = 0
+    if isinstance(kept, int):
+        messages, cleared = context_edits.forget_thinking(messages, kept)
     conversation = Conversation(
         request.model,
         messages,
@@ -138,11 +135,12 @@ def parse(
     conversation = with_client(
         conversation, headers, _session(request), compare=_compared(request.diagnostics)
     )
-    edits, compact_edit = None, None
-    if (management := request.context_management) is not None:
-        edits = context_edits.Edits(
-            all_messages if cleared else [], cleared, context_edits.tool_edit(management)
-        )
+    edits = None
+    compact_edit = None
+    management = request.context_management
+    if management is not None:
+        original = reader.messages if cleared else []
+        edits = context_edits.Edits(original, cleared, context_edits.tool_edit(management))
         compact_edit = read_compact_edit(management, declared.specs)
     return MessagesRequest(
         conversation, bool(request.stream), declared.dropped, edits, compact_edit
@@ -192,9 +190,10 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
     last = request.messages[-1]
     if last.role == "assistant" and last.content:
         final = last.content if isinstance(last.content, str) else last.content[-1]
-        text = final.text if isinstance(final, wire.TextBlock) else final
-        if isinstance(text, str):
-            _check_prefill(request, text, last.content[0])
+        if isinstance(final, wire.TextBlock):
+            _check_prefill(request, final.text, last.content[0])
+        elif isinstance(final, str):
+            _check_prefill(request, final, last.content[0])
 
 
 def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> None:
@@ -208,9 +207,9 @@ def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> No
         found = "text" if isinstance(first, str) else first.__struct_config__.tag
         place = f"messages.{len(request.messages) - 1}.content.0.type"
         raise Invalid(
-            f"{place}: Expected `thinking` or `redacted_thinking`, but found `{found}`. When `thinking` is enabled, a "
-            "final `assistant` message must start with a thinking block. To avoid this requirement, disable "
-            "`thinking`.",
+            f"{place}: Expected `thinking` or `redacted_thinking`, but found `{found}`. When "
+            "`thinking` is enabled, a final `assistant` message must start with a thinking block. "
+            "To avoid this requirement, disable `thinking`.",
             param=place,
         )
 
@@ -223,55 +222,64 @@ def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
 
 
 def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
-    effort = latest_effort or (request.output_config.effort if request.output_config else None)
+    effort = latest_effort
+    if not effort and request.output_config:
+        effort = request.output_config.effort
     thinking = request.thinking
     if thinking is None:
         # Claude Code sends effort without `thinking` when thinking is off, and in its side jobs.
         return Thinking("disabled" if effort else "default", effort=effort)
     if thinking.type in ("disabled", "between_tools"):  # what is written between calls is text
         return Thinking("disabled", effort=effort)
+
+    _check_budget(thinking)
     display: Literal["full", "omitted"] = "omitted" if thinking.display == "omitted" else "full"
-    place = f"thinking.{thinking.type}.budget_tokens"
-    if thinking.type == "enabled" and thinking.budget_tokens is None:
-        raise Invalid(f"{place}: Field required", param="thinking.budget_tokens")
-    if thinking.budget_tokens is not None and thinking.budget_tokens < _MIN_BUDGET:
-        message = f"{place}: Input should be greater than or equal to {_MIN_BUDGET}"
-        raise Invalid(message, param="thinking.budget_tokens")
     mode: Literal["enabled", "adaptive"] = "enabled" if thinking.type == "enabled" else "adaptive"
     return Thinking(mode, thinking.budget_tokens, effort, display)
 
 
+def _check_budget(thinking: wire.Thinking) -> None:
+    """Raises Invalid for a budget that is missing or too small."""
+    place = f"thinking.{thinking.type}.budget_tokens"
+    budget = thinking.budget_tokens
+    if budget is None:
+        if thinking.type == "enabled":
+            raise Invalid(f"{place}: Field required", param="thinking.budget_tokens")
+    elif budget < _MIN_BUDGET:
+        message = f"{place}: Input should be greater than or equal to {_MIN_BUDGET}"
+        raise Invalid(message, param="thinking.budget_tokens")
+
+
 def _format(request: wire.Body) -> OutputFormat | None:
-    format, older = (
-        request.output_config.format if request.output_config else None,
-        request.output_format,
-    )
-    if format is not None and older is not None:
+    output_format = request.output_config.format if request.output_config else None
+    if output_format is not None and request.output_format is not None:
         message = "output_format: only one of `output_format` and `output_config.format` may be set"
         raise Invalid(message, param="output_format")
-    format = format or older
-    return None if format is None else OutputFormat("json_schema", schema=format.schema)
+    output_format = output_format or request.output_format
+    if output_format is None:
+        return None
+    return OutputFormat("json_schema", schema=output_format.schema)
 
 
 def _ttl(request: wire.Body) -> str | None:
     """The longest `ttl` of the request. It holds for the whole prompt."""
+    contents = (message.content for message in request.messages)
     marks = [request.cache_control]
-    for items in (
-        request.system,
-        request.tools,
-        *(message.content for message in request.messages),
-    ):
+    for items in (request.system, request.tools, *contents):
         if type(items) is list:
             marks += [getattr(item, "cache_control", None) for item in items]
-    return max(
-        (mark.ttl for mark in marks if mark is not None), key=CACHE_TTLS.__getitem__, default=None
-    )
+    ttls = [mark.ttl for mark in marks if mark is not None]
+    return max(ttls, key=CACHE_TTLS.__getitem__, default=None)
 
 
 def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
-    if diagnostics is None or (previous := diagnostics.previous_message_id) is None:
-        return None if diagnostics is None else ""
-    return previous.removeprefix("msg_") or "msg_"  # an empty id is none that a turn has
+    """The id of the message to compare with; "" for none, None where nothing is asked."""
+    if diagnostics is None:
+        return None
+    previous = diagnostics.previous_message_id
+    if previous is None:
+        return ""
+    return previous.removeprefix("msg_") or "msg_"  # no turn has an empty id
 
 
 def _session(request: wire.Body) -> str | None:
@@ -321,6 +329,8 @@ class Messages(Dialect):
         """The answer to count_tokens."""
         count = wire.Tokens(tokens)
         if ask.edits is not None:
-            original = tokens if ask.edits.original_tokens is None else ask.edits.original_tokens
+            original = ask.edits.original_tokens
+            if original is None:
+                original = tokens
             count.context_management = wire.OriginalTokens(original)
         return msgspec.json.encode(count)

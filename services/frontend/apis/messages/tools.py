@@ -109,12 +109,14 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
     """
     tools = _tools.decode(data)
     shown, dropped = specs(tools or [], served)
-    kinds = (
-        next(prefix.rstrip("_") for prefix in HOSTED if kind.startswith(prefix)) for kind in dropped
-    )
-    return Tools(
-        tools, shown, dropped, missing_tools(kind for kind in kinds if kind not in _NEEDLESS)
-    )
+    kinds = map(_hosted_kind, dropped)
+    needed = [kind for kind in kinds if kind not in _NEEDLESS]
+    return Tools(tools, shown, dropped, missing_tools(needed))
+
+
+def _hosted_kind(type_name: str) -> str:
+    """The kind of a hosted tool, by its type, which has a date."""
+    return next(prefix.rstrip("_") for prefix in HOSTED if type_name.startswith(prefix))
 
 
 def specs(
@@ -129,8 +131,9 @@ def specs(
     dropped: list[str] = []
     for index, tool in enumerate(tools):
         if tool.type is not None and tool.type.startswith(HOSTED):
-            if (own := tool_spec(tool, served, f"tools.{index}")) is not None:
-                shown.append(own)
+            hosted = tool_spec(tool, served, f"tools.{index}")
+            if hosted is not None:
+                shown.append(hosted)
             else:
                 dropped.append(tool.type)
         else:
@@ -138,7 +141,8 @@ def specs(
     names = [tool.name for tool in shown]
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
-    if any(kind.startswith(_SEARCH) for kind in dropped) or all(tool.deferred for tool in shown):
+    is_searched = any(kind.startswith(_SEARCH) for kind in dropped)
+    if is_searched or all(tool.deferred for tool in shown):
         # Without a search nothing could load a deferred tool, so all tools are listed from the
         # start.
         shown = [replace(tool, deferred=False) for tool in shown]
@@ -149,25 +153,27 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
     """One tool. Raises Invalid."""
     kind = tool.type or CUSTOM
     if kind == CUSTOM:
-        if not tool.name:
-            raise Invalid(f"{path}.custom.name: Field required", param=f"{path}.name")
-        if not _NAME.fullmatch(tool.name):
-            pattern = f"String should match pattern '^{_NAME.pattern}$'"
-            raise Invalid(f"{path}.custom.name: {pattern}", param=f"{path}.name")
-        if tool.input_schema is None:
-            raise Invalid(
-                f"{path}.custom.input_schema: Field required", param=f"{path}.input_schema"
-            )
-        name, description, schema = tool.name, _description(tool), tool.input_schema
+        known = _custom(tool, f"{path}.custom", path)
     else:
-        name, description, schema = _built_in(kind, path)
-    return ToolSpec(
-        tool.name or name,
-        description=description,
-        schema=schema,
+        known = _built_in(kind, path)
+    return replace(
+        known,
+        name=tool.name or known.name,
         deferred=bool(tool.defer_loading),
         strict=tool.strict,
     )
+
+
+def _custom(tool: wire.Tool, place: str, path: str) -> ToolSpec:
+    """A tool that the request defines. `place`: as errors name it."""
+    if not tool.name:
+        raise Invalid(f"{place}.name: Field required", param=f"{path}.name")
+    if not _NAME.fullmatch(tool.name):
+        pattern = f"String should match pattern '^{_NAME.pattern}$'"
+        raise Invalid(f"{place}.name: {pattern}", param=f"{path}.name")
+    if tool.input_schema is None:
+        raise Invalid(f"{place}.input_schema: Field required", param=f"{path}.input_schema")
+    return ToolSpec(tool.name, _description(tool), tool.input_schema)
 
 
 def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
@@ -175,25 +181,16 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     choice = body.tool_choice
     if choice is None:
         return ToolChoice()
-    if not body.tools and not tools:
-        raise Invalid(
-            "tool_choice: may only be specified while providing tools.", param="tool_choice"
-        )
-    if choice.type == "tool" and not choice.name:
-        raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
+    _check_choice(choice, body, tools)
     parallel = not choice.disable_parallel_tool_use
-    forced = choice.type in ("any", "tool")
-    if forced and body.thinking is not None and body.thinking.type == "enabled":
-        raise Invalid(
-            "Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice"
-        )
     hosted = [tool for tool in body.tools or [] if (tool.type or CUSTOM).startswith(HOSTED)]
-    if forced and not tools:
-        raise _not_run(", ".join(tool.name or tool.type or "" for tool in hosted))
     if not tools:
+        if choice.type in ("any", "tool"):
+            raise _not_run(", ".join(tool.name or tool.type or "" for tool in hosted))
         return ToolChoice(parallel=parallel)
     if choice.type != "tool":
         return ToolChoice(choice.type, parallel=parallel)
+
     if any(tool.name == choice.name for tool in tools):
         return ToolChoice("tool", name=choice.name, parallel=parallel)
     if any(tool.name == choice.name for tool in hosted):
@@ -202,6 +199,21 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         f"tool_choice.tool.name: Tool '{choice.name}' not found in provided tools",
         param="tool_choice",
     )
+
+
+def _check_choice(choice: wire.ToolChoice, body: wire.Body, tools: list[ToolSpec]) -> None:
+    """Raises Invalid for a choice that no request may have, or not with this one's thinking."""
+    if not body.tools and not tools:
+        raise Invalid(
+            "tool_choice: may only be specified while providing tools.", param="tool_choice"
+        )
+    if choice.type == "tool" and not choice.name:
+        raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
+    forced = choice.type in ("any", "tool")
+    if forced and body.thinking is not None and body.thinking.type == "enabled":
+        raise Invalid(
+            "Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice"
+        )
 
 
 def _not_run(names: str) -> Invalid:
@@ -219,18 +231,16 @@ def _description(tool: wire.Tool) -> str:
     return f"{text}\n\nExamples of input:\n{examples}".lstrip()
 
 
-def _built_in(kind: str, path: str) -> tuple[str, str, dict[str, Any]]:
+def _built_in(kind: str, path: str) -> ToolSpec:
+    """A tool that Anthropic's models know, with the schema that it has."""
     for prefix, name, description, properties, required in _BUILT_IN:
         if kind.startswith(prefix):
-            return (
-                name,
-                description,
-                {"type": "object", "properties": properties, "required": required},
-            )
+            schema = {"type": "object", "properties": properties, "required": required}
+            return ToolSpec(name, description, schema)
     raise Invalid(
         f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags: "
-        "'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', 'text_editor_20250429', "
-        "'text_editor_20250728'",
+        "'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', "
+        "'text_editor_20250429', 'text_editor_20250728'",
         param=f"{path}.type",
     )
 
@@ -259,7 +269,8 @@ class ToolSet:
 
     def runs(self, name: str) -> bool:
         """Whether the tool is one that this server runs; the calls of others are text."""
-        return (spec := self._by_name.get(name)) is not None and spec.hosted is not None
+        spec = self._by_name.get(name)
+        return spec is not None and spec.hosted is not None
 
     @property
     def offered(self) -> list[ToolSpec]:
@@ -285,11 +296,9 @@ class ToolSet:
             return []
         available = not spec.deferred and spec.name not in self._withdrawn
         self._withdrawn.discard(spec.name)
-        return (
-            []
-            if available
-            else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
-        )
+        if available:
+            return []
+        return [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
 
     def compact(self, changes: Sequence[Change], path: str) -> None:
         """Makes the list again from the request's tools and the changes in a compaction, which
@@ -318,7 +327,9 @@ class ToolSet:
     def _put(self, spec: ToolSpec) -> None:
         former = self._by_name.get(spec.name)
         self._by_name[spec.name] = spec
-        self._listed += (not spec.deferred) - (former is not None and not former.deferred)
+        if former is not None:
+            self._listed -= not former.deferred
+        self._listed += not spec.deferred
 
 
 def _definition(spec: ToolSpec) -> str:

@@ -246,7 +246,8 @@ class ToolRemovalBlock(Struct, tag="tool_removal"):
 
 
 class CompactionBlock(Struct, tag="compaction"):
-    """Replaces everything before it. `content` None: the compaction failed, the block is ignored."""
+    """Replaces everything before it. `content` None: the compaction failed, the block is
+    ignored."""
 
     content: str | None = None
     tool_changes: list[ToolAdditionBlock | ToolRemovalBlock] | None = None
