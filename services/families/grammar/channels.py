@@ -16,7 +16,7 @@ from re import Pattern, compile, escape
 from typing import Final, TypeAlias
 
 from services.families.grammar.markup import Call, CallReader
-from services.families.grammar.scanner import Reader
+from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
@@ -77,7 +77,8 @@ class Channels:
             edge = yield from self._message(turn, kind)
             if edge is None:
                 break
-            before, fenced = kind, turn.code.fenced
+            before = kind
+            fenced = turn.code.fenced
             shown = turn.calls and edge is _Edge.HEADER and (fenced or turn.code.last == "`")
             if not shown:
                 turn.end_prose()
@@ -97,38 +98,52 @@ class Channels:
         passed text."""
         scanner = turn.scanner
         if first and not (yield from scanner.follows(*self._openings)):
-            cut = [shape.cut(scanner.text, scanner.position) for shape in self._openings]
-            lost = scanner.final and not scanner.stopped and any(cut)
-            return (None if lost else MessageKind.TEXT), ""
+            return self._without_header(scanner), ""
+        text, limit = yield from self._header_text(scanner)
+        if limit is not None and limit.meaning is _Edge.BODY:
+            header = text + limit.match[0]
+            turn.blocks.passed(text.partition(_token(self.starts[0]))[0])
+            scanner.position += len(header)
+            yield from scanner.skip(Shape(limit.match[0]))
+            return self.route(header), header
+        return self._bare_header(turn, text, first, ended=limit is not None)
+
+    def _without_header(self, scanner: Scanner) -> Kind | None:
+        """The kind of the first message, which begins without a header; None if the input was cut
+        off in one."""
+        cuts = [shape.cut(scanner.text, scanner.position) for shape in self._openings]
+        cut_off = scanner.final and not scanner.stopped and any(cuts)
+        return None if cut_off else MessageKind.TEXT
+
+    def _header_text(self, scanner: Scanner) -> Reader[tuple[str, MarkerMatch[_Edge] | None]]:
+        """The text up to what ends a header, and that marker; None if there is none. Passes over
+        nothing."""
         while True:
-            found = self._before.match(scanner.text, scanner.position)
-            assert found is not None
-            text = found.group()
-            limit = self._limits.at(scanner.text, found.end(), scanner.final)
-            if scanner.final or (
-                limit is not MORE and (limit or len(scanner.text) >= found.end() + self._reach)
-            ):
-                break
+            before = self._before.match(scanner.text, scanner.position)
+            assert before is not None
+            limit = self._limits.at(scanner.text, before.end(), scanner.final)
+            shown = limit is not None or len(scanner.text) >= before.end() + self._reach
+            if scanner.final or (shown and limit is not MORE):
+                return before[0], limit if isinstance(limit, MarkerMatch) else None
             yield
-        edge = limit.meaning if isinstance(limit, MarkerMatch) else None
+
+    def _bare_header(
+        self, turn: TurnState, text: str, first: bool, *, ended: bool
+    ) -> tuple[Kind | None, str]:
+        """Passes over a header without a marker for its body; `ended`: what comes next shows that
+        it is whole. Returns as `_header` does."""
+        scanner = turn.scanner
         parts = self._parts.match(text)
         assert parts is not None
-        if edge is _Edge.BODY and isinstance(limit, MarkerMatch):
-            body = limit.match[0]
-            turn.blocks.passed(text.partition(_token(self.starts[0]))[0])
-            scanner.position += len(text + body)
-            while (yield from scanner.match(Shape(body))) is not None:
-                pass
-            return self.route(text + body), text + body
-        kind = self.route(text) if first or parts[0] else MessageKind.TEXT
-        if edge is None and scanner.final and not scanner.stopped and (first or parts[0]):
+        is_header = first or bool(parts[0])
+        if is_header and not ended and scanner.final and not scanner.stopped:
             return None, text
-        if edge is None or not isinstance(kind, Tool):
+        kind = self.route(text) if is_header else MessageKind.TEXT
+        is_call = isinstance(kind, Tool)
+        if not ended or not is_call:
             text = parts[0]
         scanner.position += len(text)
-        if (
-            edge is None and isinstance(kind, Tool) and turn.calls
-        ):  # neither a body nor the end of the message follows
+        if isinstance(kind, Tool) and turn.calls and not ended:
             turn.open_call(turn.tools.named(kind.name or "", ("functions.",)))
             turn.blocks.close(False)
             kind = MessageKind.TEXT
@@ -140,8 +155,7 @@ class Channels:
         ends = tuple(Shape("{ws}" + end) for end in self.ends)
         while isinstance(kind, Tool):
             yield from kind.body.read(turn, self._opener(kind))
-            while (yield from scanner.match(*ends)) is not None:
-                pass
+            yield from scanner.skip(*ends)
             if not fenced:
                 return (yield from scanner.peek()) != "`"
             yield from scanner.blanks()
@@ -178,7 +192,7 @@ class Channels:
     @cached_property
     def _openings(self) -> tuple[Shape, ...]:
         """The beginnings of a header that follows a prompt."""
-        follow = self.starts[0].then or tuple(body.head for body in self.bodies)
+        follow = self.starts[0].then or tuple(self._body_heads)
         beginnings = (*self.parts, *(part for part in follow if part == "to="))
         bodies = (Shape("{ws}" + body.text, body.then) for body in self.bodies)
         return (
@@ -198,31 +212,32 @@ class Channels:
     @cached_property
     def _before(self) -> Pattern[str]:
         """Matches the text before one of `_limits`."""
-        limits = "|".join(map(escape, (*(body.head for body in self.bodies), *self.ends, "{")))
+        limits = "|".join(map(escape, (*self._body_heads, *self.ends, "{")))
         words = rf"(?s:(?!{limits}|to=).){{0,{_MAX_HEADER}}}+"
         return compile(rf"{words}(?:to=[^\s<>|{{]{{0,256}}+{words})?")
 
     @cached_property
     def _limits(self) -> Markers[_Edge]:
-        bodies, ends = (
-            ((body, _Edge.BODY) for body in self.bodies),
-            ((Shape(end), _Edge.END) for end in self.ends),
-        )
+        bodies = [(body, _Edge.BODY) for body in self.bodies]
+        ends = [(Shape(end), _Edge.END) for end in self.ends]
         return Markers([*bodies, *ends, (Shape("{"), _Edge.JSON)])
 
     @cached_property
     def _reach(self) -> int:
         """The characters after a header's longest text that may show where it ends."""
-        return max(len(text) for text in (*(body.head for body in self.bodies), *self.ends))
+        return max(map(len, (*self._body_heads, *self.ends)))
 
     @cached_property
     def _within(self) -> tuple[Markers[_Edge], Markers[_Edge]]:
         """The markers that end text, and those that end reasoning."""
         edges = [(Shape(end), _Edge.END) for end in self.ends]
         edges += [(shape, _Edge.HEADER) for shape in (*self.starts, *self.again)]
-        return Markers(edges), Markers(
-            [*edges, *((shape, _Edge.HEADER) for shape in self.interrupts)]
-        )
+        interrupts = [(shape, _Edge.HEADER) for shape in self.interrupts]
+        return Markers(edges), Markers([*edges, *interrupts])
+
+    @property
+    def _body_heads(self) -> list[str]:
+        return [body.head for body in self.bodies]
 
 
 def _token(shape: Shape) -> str:
@@ -261,5 +276,6 @@ class Section:
 
     @cached_property
     def _markers(self) -> Markers[Call | None]:
+        calls = [(call.shape, call) for call in self.calls]
         ends: list[tuple[Shape, Call | None]] = [(shape, None) for shape in self.ends]
-        return Markers([*((call.shape, call) for call in self.calls), *ends])
+        return Markers([*calls, *ends])

@@ -47,8 +47,10 @@ class Code:
 
 def _after(fence: str, line: str) -> str:
     """The open fence after a line."""
-    found = _FENCE.match(line)
-    mark = found[1] if found is not None and found[1] else ""
+    marks = _FENCE.match(line)
+    if marks is None or not marks[1]:
+        return fence
     if not fence:
-        return mark
-    return "" if mark.startswith(fence) and found is not None and not found[2].strip() else fence
+        return str(marks[1])
+    closes = marks[1].startswith(fence) and not marks[2].strip()
+    return "" if closes else fence

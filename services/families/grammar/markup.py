@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, cached_property
+from itertools import chain
 from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
 
-from services.families.grammar.scanner import Reader
+from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import END, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
@@ -51,14 +52,14 @@ class Call:
     def read(self, turn: TurnState, match: Match[str]) -> Reader[str | None]:
         """Reads the call after `match`; returns as `CallReader.read` does."""
         groups = match.groupdict()
-        name, call_id = groups.get("name"), groups.get("word")
+        name = groups.get("name")
+        call_id = groups.get("word")
         if self.identify is not None:
             name, call_id = self.identify(groups["id"])
             if not name:
                 return match[0]
-        return (
-            yield from self.body.read(turn, CallOpener(match[0], self.shape.head, name, call_id))
-        )
+        opener = CallOpener(match[0], self.shape.head, name, call_id)
+        return (yield from self.body.read(turn, opener))
 
     @property
     def marked(self) -> bool:
@@ -86,6 +87,7 @@ class Mark(Enum):
 
 
 Meaning: TypeAlias = "Mark | Call"
+_Meanings: TypeAlias = list[tuple[Shape, Meaning]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,51 +126,54 @@ class Markup:
             hit = yield from read_prose(turn, *self._markers(place), stop=Mark.STOP, tail=Mark.TAIL)
             if hit is None:
                 return
-            meaning, text = hit.meaning, hit.match[0]
-            if isinstance(meaning, Call):
-                passed = yield from self._call(turn, meaning, hit.match)
-                if passed is not None:
-                    self._quote(turn, passed)
-                    continue
-                if turn.scanner.final:
-                    return  # the input ended in the call; the rest belongs to it
-            elif meaning is Mark.NOISE:
-                if turn.scanner.final and not turn.scanner.stopped and self._is_cut(hit.match):
+            if isinstance(hit.meaning, Mark):
+                place = yield from self._pass_mark(turn, place, hit.meaning, hit.match)
+                continue
+            passed = yield from self._call(turn, hit.meaning, hit.match)
+            if passed is not None:
+                self._quote(turn, passed)
+            elif turn.scanner.final:
+                return  # the input ended in the call; the rest belongs to it
+            else:
+                place = place.after_calls()
+
+    def _pass_mark(
+        self, turn: TurnState, place: "_Place", mark: Mark, match: Match[str]
+    ) -> Reader["_Place"]:
+        """Decides whether a marker that does not open a call is text, dropped, or the end of a
+        block; returns the state after it."""
+        text = match[0]
+        match mark:
+            case Mark.NOISE:
+                if self._is_cut(turn.scanner, match):
                     turn.scanner.position = len(turn.scanner.text)
                 self._quote(turn, text)
-                continue
-            elif meaning is Mark.LATE and not (yield from _counts(turn)):
+                return place
+            case Mark.LATE if not (yield from _counts(turn)):
                 self._quote(turn, text)
-                continue
-            elif meaning is Mark.LATE and turn.reasoning:
-                place = replace(place, unclosed=True)
-                continue
-            elif meaning in (Mark.ORPHAN, Mark.ALONE, Mark.LEAVE) and (
-                turn.quotes or turn.code.fenced
-            ):
+                return place
+            case Mark.LATE if turn.reasoning:
+                return replace(place, unclosed=True)
+            case Mark.ORPHAN | Mark.ALONE | Mark.LEAVE if turn.quotes or turn.code.fenced:
                 turn.quote(text)
-                continue
-            elif meaning is Mark.ORPHAN or (
-                meaning is Mark.LEAVE and not (yield from _counts(turn))
-            ):
-                if turn.started:
-                    turn.hold(text)
-                else:
-                    turn.blocks.passed(text)
-                continue
-            else:
-                turn.end_prose()
-                turn.blocks.passed(text)
-                turn.after_thought = len(turn.scanner.rest()) if meaning is Mark.ANSWER else None
-            place = self._after(place, meaning)
+                return place
+            case Mark.ORPHAN:
+                _drop(turn, text)
+                return place
+            case Mark.LEAVE if not (yield from _counts(turn)):
+                _drop(turn, text)
+                return place
+        turn.end_prose()
+        turn.blocks.passed(text)
+        turn.after_thought = len(turn.scanner.rest()) if mark is Mark.ANSWER else None
+        return self._after(place, mark)
 
-    def _is_cut(self, match: Match[str]) -> bool:
-        """Whether a control token at the end of the input begins a marker."""
-        openers = (Shape(opener) for opener, _ in self.think)
-        return any(
-            shape.cut(match.string, match.start())
-            for shape in (*(call.shape for call in self.calls), *openers)
-        )
+    def _is_cut(self, scanner: Scanner, match: Match[str]) -> bool:
+        """Whether the input was cut off in a marker that a control token begins."""
+        if not scanner.final or scanner.stopped:
+            return False
+        shapes = [*(call.shape for call in self.calls), *map(Shape, self.think_openers)]
+        return any(shape.cut(match.string, match.start()) for shape in shapes)
 
     def _quote(self, turn: TurnState, text: str) -> None:
         """Adds text that a marker turned out to be to the open block, without control tokens,
@@ -197,8 +202,7 @@ class Markup:
         may forget to close a fence."""
         scanner = turn.scanner
         while (yield from call.read(turn, match)) is None:
-            while (yield from scanner.match(*self._closers)) is not None:
-                pass
+            yield from scanner.skip(*self._closers)
             if not fenced:
                 return (yield from scanner.peek()) != "`"
             yield from scanner.blanks()
@@ -212,20 +216,18 @@ class Markup:
     def _closers(self) -> tuple[Shape, ...]:
         return tuple(Shape("{ws}" + text) for text in (*self.tails, *self.stops))
 
-    def _after(self, place: "_Place", meaning: Meaning) -> "_Place":
-        """The state after a marker."""
-        if isinstance(meaning, Call) or meaning is Mark.EMPTY:
-            return replace(
-                place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True
-            )
-        match meaning:
+    def _after(self, place: "_Place", mark: Mark) -> "_Place":
+        """The state after a marker that does not open a call."""
+        match mark:
+            case Mark.EMPTY:
+                return place.after_calls()
             case Mark.THINK | Mark.LATE:
                 return replace(place, reasoning=True, called=False)
             case Mark.ANSWER | Mark.LEAVE:
                 unclosed = place.unclosed and place.reasoning
                 return replace(place, reasoning=False, unclosed=unclosed, called=False)
             case Mark.FRAME | Mark.UNFRAME:
-                return replace(place, framed=self.framed or meaning is Mark.FRAME, called=False)
+                return replace(place, framed=self.framed or mark is Mark.FRAME, called=False)
         return place
 
     @cached_property
@@ -234,59 +236,96 @@ class Markup:
 
     def _markers_at(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
         """The markers that count at the start of a block, and those that count inside it."""
-        openers, closers = (
-            [opener for opener, _ in self.think],
-            [closer for _, closer in self.think],
-        )
-        answer = _meaning(Mark.ANSWER, closers)
-        always, noise = _meaning(Mark.STOP, self.stops), _meaning(Mark.NOISE, self.noise)
-        if place.calls:
-            empty = ((shape, Mark.EMPTY) for shape in self.empty_sections)
-            always = [*empty, *((call.shape, call) for call in self.calls), *always]
-        frame = _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
-        unframe = _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
         if place.reasoning:
-            leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
-            inside = [*answer, *leave, *always]
-            boundary = [*inside, *_meaning(Mark.AGAIN, openers)]
-            return Markers([*boundary, *noise]), Markers(
-                [*inside, *_meaning(Mark.LATE, openers), *noise]
-            )
-        tails = (
-            [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays]
-            if place.called
-            else []
-        )
-        shown = [tail for tail in self.tails if tail not in self.noise] if place.calls else []
-        orphans = [(_whole(tail), Mark.ORPHAN) for tail in shown]
-        alone = [(Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown]
-        boundary = [
-            *_meaning(Mark.THINK, openers),
-            *answer,
-            *frame,
-            *unframe,
-            *always,
-            *tails,
-            *orphans,
-        ]
-        running = [
-            *(answer if place.unclosed else ()),
-            *(unframe if place.framed else ()),
-            *always,
-            *alone,
-            *orphans,
-        ]
-        left = _meaning(Mark.LEAVE, [closer for closer in closers if closer not in self.noise])
-        running += [*left, *_meaning(Mark.LATE, openers), *(frame if self.inline else ())]
+            inside = self._inside_reasoning(place)
+            boundary = [*inside, *_meaning(Mark.AGAIN, self.think_openers)]
+            running = [*inside, *_meaning(Mark.LATE, self.think_openers)]
+        else:
+            boundary = self._before_text(place)
+            running = self._inside_text(place)
+        noise = _meaning(Mark.NOISE, self.noise)
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
+    def _inside_reasoning(self, place: "_Place") -> _Meanings:
+        leave: _Meanings = []
+        if self.framed:
+            leave = [(shape, Mark.ANSWER) for shape, _ in (*self._frame, *self._unframe)]
+        return [*self._answer, *leave, *self._always(place)]
+
+    def _before_text(self, place: "_Place") -> _Meanings:
+        tails: _Meanings = []
+        if place.called:
+            tails = [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays]
+        return [
+            *_meaning(Mark.THINK, self.think_openers),
+            *self._answer,
+            *self._frame,
+            *self._unframe,
+            *self._always(place),
+            *tails,
+            *((_whole(tail), Mark.ORPHAN) for tail in self._shown_tails(place)),
+        ]
+
+    def _inside_text(self, place: "_Place") -> _Meanings:
+        shown = self._shown_tails(place)
+        closers = [closer for closer in self.think_closers if closer not in self.noise]
+        return [
+            *(self._answer if place.unclosed else ()),
+            *(self._unframe if place.framed else ()),
+            *self._always(place),
+            *((Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown),
+            *((_whole(tail), Mark.ORPHAN) for tail in shown),
+            *_meaning(Mark.LEAVE, closers),
+            *_meaning(Mark.LATE, self.think_openers),
+            *(self._frame if self.inline else ()),
+        ]
+
+    def _always(self, place: "_Place") -> _Meanings:
+        """The markers that count at every place: those of calls, and the stop tokens."""
+        stops = _meaning(Mark.STOP, self.stops)
+        if not place.calls:
+            return stops
+        empty = [(shape, Mark.EMPTY) for shape in self.empty_sections]
+        calls = [(call.shape, call) for call in self.calls]
+        return [*empty, *calls, *stops]
+
+    def _shown_tails(self, place: "_Place") -> list[str]:
+        """The closers of calls that may stand in text, where no call is open."""
+        if not place.calls:
+            return []
+        return [tail for tail in self.tails if tail not in self.noise]
+
+    @property
+    def think_openers(self) -> list[str]:
+        """The markers that open reasoning."""
+        return [opener for opener, _ in self.think]
+
+    @property
+    def think_closers(self) -> list[str]:
+        """The markers that close reasoning."""
+        return [closer for _, closer in self.think]
+
+    @property
+    def _answer(self) -> _Meanings:
+        return _meaning(Mark.ANSWER, self.think_closers)
+
+    @property
+    def _frame(self) -> _Meanings:
+        return _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
+
+    @property
+    def _unframe(self) -> _Meanings:
+        return _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
+
     @cached_property
-    def _strays(self) -> list[tuple[Shape, Meaning]]:
+    def _strays(self) -> _Meanings:
         """Closing tags that the format does not have, between a call and what closes its section,
         or the line's end."""
+        if not self.tails:
+            return []
         heads = (*(Shape(tail).head for tail in self.tails), "\n", END)
         tags = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
-        return [(Shape(text, then=heads), Mark.TAIL) for text in tags] if self.tails else []
+        return [(Shape(text, then=heads), Mark.TAIL) for text in tags]
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
@@ -294,9 +333,8 @@ class Markup:
         tags counts only at the start of a line, because a model may mention its own tags."""
         blank = "{junk}" if any("{junk}" in call.shape.text for call in self.calls) else "{ws}"
         empty: list[Shape] = []
-        for opener in dict.fromkeys(
-            opener for call in self.calls for opener in _openers(call.shape.text)
-        ):
+        openers = chain.from_iterable(_openers(call.shape.text) for call in self.calls)
+        for opener in dict.fromkeys(openers):
             token = any(char in opener for char in "|｜")
             empty += [_whole(opener + blank + tail, line_start=not token) for tail in self.tails]
             empty += [_whole(opener + "{ws}[{ws}]{ws}" + tail) for tail in (*self.tails, "")]
@@ -315,6 +353,11 @@ class _Place:
     unclosed: bool = False
     """A call ended reasoning, or reasoning opened twice; a closer of reasoning may still follow."""
 
+    def after_calls(self) -> "_Place":
+        """The state after a call, or after a section without calls."""
+        unclosed = self.unclosed or self.reasoning
+        return replace(self, reasoning=False, unclosed=unclosed, called=True)
+
 
 def _counts(turn: TurnState) -> Reader[bool]:
     """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a
@@ -330,6 +373,14 @@ def _counts(turn: TurnState) -> Reader[bool]:
     return turn.code.last not in _BEFORE and ahead not in _AFTER
 
 
+def _drop(turn: TurnState, text: str) -> None:
+    """Drops a marker, unless text follows it in an open block."""
+    if turn.started:
+        turn.hold(text)
+    else:
+        turn.blocks.passed(text)
+
+
 def _whole(text: str, *, line_start: bool = False) -> Shape:
     """A shape that counts only as a whole: no part of it is unmistakable."""
     return Shape(text, line_start=line_start, marker=text)
@@ -337,10 +388,12 @@ def _whole(text: str, *, line_start: bool = False) -> Shape:
 
 def _openers(shape: str) -> Iterable[str]:
     """The markers of sections and wrappers with which a call's shape begins."""
-    for end in (*(found.start() for found in _BLANK.finditer(shape)), len(shape)):
-        if shape[:end].endswith((">", "]", "functools")) and "{" not in _FREE.sub("", shape[:end]):
-            yield shape[:end]
+    for end in (*(blank.start() for blank in _BLANK.finditer(shape)), len(shape)):
+        opener = shape[:end]
+        literal = _FREE.sub("", opener)
+        if opener.endswith((">", "]", "functools")) and "{" not in literal:
+            yield opener
 
 
-def _meaning(mark: Mark, texts: Iterable[str]) -> list[tuple[Shape, Meaning]]:
+def _meaning(mark: Mark, texts: Iterable[str]) -> _Meanings:
     return [(Shape(text), mark) for text in texts]

@@ -58,12 +58,15 @@ class Scanner:
         if self._kept is not None:
             self._kept.append(self.text[self._from : self.position])
             self._from = 0
-        self.text = self.text[self.position :] + text if self.position < len(self.text) else text
+        if self.position < len(self.text):
+            text = self.text[self.position :] + text
+        self.text = text
         self.position = 0
 
     def record(self) -> None:
         """Starts to record the text that is passed over; `recorded` ends the recording."""
-        self._kept, self._from = [], self.position
+        self._kept = []
+        self._from = self.position
 
     def recorded(self) -> str:
         """Ends the recording; returns the text that was passed over since `record`."""
@@ -79,6 +82,11 @@ class Scanner:
     def rest(self) -> str:
         """The input from here on."""
         return self.text[self.position :]
+
+    @property
+    def stopped_here(self) -> bool:
+        """Whether the model stopped, and only blanks are left."""
+        return self.stopped and not self.rest().strip()
 
     def blanks(self) -> Reader[str]:
         """Passes over all blanks here, and returns them."""
@@ -119,6 +127,11 @@ class Scanner:
         if found is not None:
             self.position = found[1].start()
         return found is not None
+
+    def skip(self, *shapes: Shape) -> Reader[None]:
+        """Passes over all of `shapes` that follow each other here."""
+        while (yield from self.match(*shapes)) is not None:
+            pass
 
     def seek(self, markers: Markers[T]) -> Reader[MarkerMatch[T] | None]:
         """Passes over everything up to one of `markers`, and stops in front of it; None at the end
@@ -202,7 +215,9 @@ class BlockWriter:
         do not complete if `torn` finds the end of a call at the end of text after one."""
         if self._torn is None and not whole:
             self._flush()
-            self._ready, self._events, self._torn = self._events, [], torn
+            self._ready = self._events
+            self._events = []
+            self._torn = torn
         self.close(complete)
 
     def passed(self, text: str) -> None:
@@ -217,20 +232,33 @@ class BlockWriter:
         taken the end of one before it."""
         if self._torn is None:
             return
-        calls, after = {self._events[0].block}, [list[str]()]
-        for event in self._events:
-            if isinstance(event, BlockStart) and event.kind == "tool_use":
-                calls.add(event.block)
-                after.append([])
-            elif isinstance(event, Delta) and event.block not in calls:
-                after[-1].append(event.text)
-        complete = stopped and not any(self._torn("".join(texts)) for texts in after)
+        calls = self._held_calls()
+        complete = stopped and not any(map(self._torn, self._texts_between(calls)))
         events = [event for event in self._events if event.block != _NO_BLOCK]
-        for at, event in reversed([*enumerate(events)]):
+        for at in reversed(range(len(events))):
+            event = events[at]
             if isinstance(event, BlockStop) and event.block in calls:
                 complete = complete and event.complete
                 events[at] = BlockStop(event.block, complete, event.length)
-        self._events, self._ready, self._torn = [*self._ready, *events], [], None
+        self._events = [*self._ready, *events]
+        self._ready = []
+        self._torn = None
+
+    def _held_calls(self) -> set[int]:
+        """The blocks of the calls with an end that is held back; the first of them may have started
+        before."""
+        starts = [event for event in self._events if isinstance(event, BlockStart)]
+        return {self._events[0].block, *(e.block for e in starts if e.kind == "tool_use")}
+
+    def _texts_between(self, calls: set[int]) -> list[str]:
+        """The text after each of `calls`, up to the next."""
+        texts = [list[str]()]
+        for event in self._events:
+            if isinstance(event, BlockStart) and event.kind == "tool_use":
+                texts.append([])
+            elif isinstance(event, Delta) and event.block not in calls:
+                texts[-1].append(event.text)
+        return ["".join(parts) for parts in texts]
 
     def discard(self) -> BlockKind | None:
         """Drops what was written, as if the open block had not begun; returns its kind, except for
@@ -242,13 +270,14 @@ class BlockWriter:
         self.settle(stopped=False)
         self.behind.clear()
         if self.kind == "tool_use":
-            starts = [
-                e for e in self._events if isinstance(e, BlockStart) and e.block == self.index
-            ]
+            events = [event for event in self._events if event.block == self.index]
+            starts = [event for event in events if isinstance(event, BlockStart)]
             self._events = [BlockStart(0, e.kind, e.name, e.call_id) for e in starts]
             self.index = 0
             return None
-        kind, self.kind, self.index = self.kind, None, -1
+        kind = self.kind
+        self.kind = None
+        self.index = -1
         self._events.clear()
         self._parts.clear()
         return kind
@@ -256,11 +285,13 @@ class BlockWriter:
     def drain(self) -> list[BlockEvent]:
         """All events since the last call, except those that are held back."""
         if self._torn is not None:
-            events, self._ready = self._ready, []
+            events = self._ready
+            self._ready = []
             return events
         if self._parts:
             self._flush()
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def _flush(self) -> None:

@@ -25,23 +25,32 @@ class CallOpener(NamedTuple):
     call_id: str | None = None
 
 
+class ProseState(NamedTuple):
+    """The state of a turn's prose at a place to which the turn may go back."""
+
+    held: tuple[str, ...]
+    broken: bool
+    resumed: BlockKind | None
+    code: Code
+    reasoning: bool
+
+
 class TurnState:
     """The state that the readers of a turn share: input, output, tools, and whether the block is
     reasoning."""
 
     __slots__ = (
-        *(
-            "_broken",
-            "_held",
-            "_resumed",
-            "after_thought",
-            "blocks",
-            "calls",
-            "code",
-            "quotes",
-            "reasoning",
-        ),
-        *("scanner", "tools"),
+        "_broken",
+        "_held",
+        "_resumed",
+        "after_thought",
+        "blocks",
+        "calls",
+        "code",
+        "quotes",
+        "reasoning",
+        "scanner",
+        "tools",
     )
 
     def __init__(
@@ -68,7 +77,9 @@ class TurnState:
         self.code = Code()
         """The code in the open block."""
         self._held: list[str] = []
+        """Text that the open block gets if more text follows."""
         self._broken = False
+        """The held text has a line break."""
         self._resumed: BlockKind | None = None
         """The kind of the block that the prompt started, until text is generated for it."""
 
@@ -80,32 +91,31 @@ class TurnState:
         marker or the end. Other blanks are written at once, because many tokenizers have a separate
         token for the blank before a number. Blank lines at the start of a block are framing.
         """
-        held, blocks = self._held, self.blocks
         self.code.add(text)
         solid, wait = _parted(text)
-        kind: BlockKind = "reasoning" if self.reasoning else "text"
-        if (
-            not solid
-            or not (blocks.kind == kind or solid.strip(BLANKS))
-            or (held and not solid.strip(BLANKS))
-        ):
+        if not solid or not (self.flowing or solid.strip(BLANKS)):
             self.hold(text)
             return
         self._broken = False
-        if blocks.kind != kind:
-            solid = "".join(held) + solid
-            held.clear()
-            if self._resumed != kind:
-                solid = solid[solid.rfind("\n", 0, len(solid) - len(solid.lstrip(BLANKS))) + 1 :]
-            self._resumed = None
-            scanner = self.scanner
-            blocks.open(kind, behind=len(scanner.text) - scanner.position + len(wait) + len(solid))
-        elif held:
-            for piece in held:
-                blocks.write(piece)
-            held.clear()
-        blocks.write(solid)
+        if self._held:
+            solid = "".join([*self._held, solid])
+            self._held.clear()
+        if self.blocks.kind != self.kind:
+            solid = self._open_prose(solid, waiting=len(wait))
+        self.blocks.write(solid)
         self.hold(wait)
+
+    def _open_prose(self, text: str, *, waiting: int) -> str:
+        """Opens the block that begins with `text`, which the scanner has just passed with `waiting`
+        more characters; returns the text without blank lines before it."""
+        if self._resumed != self.kind:
+            blanks = len(text) - len(text.lstrip(BLANKS))
+            framing = text.rfind("\n", 0, blanks) + 1
+            text = text[framing:]
+        self._resumed = None
+        ahead = len(self.scanner.text) - self.scanner.position
+        self.blocks.open(self.kind, behind=len(text) + waiting + ahead)
+        return text
 
     def quote(self, text: str) -> None:
         """Adds a passed marker to the open block, which only mentions it."""
@@ -119,14 +129,19 @@ class TurnState:
             self._broken = self._broken or "\n" in text
 
     @property
+    def kind(self) -> BlockKind:
+        """The kind of the prose that is read."""
+        return "reasoning" if self.reasoning else "text"
+
+    @property
     def flowing(self) -> bool:
         """A block of the current kind is open, and nothing is held: prose goes into it as it comes."""
-        return not self._held and self.blocks.kind == ("reasoning" if self.reasoning else "text")
+        return not self._held and self.blocks.kind == self.kind
 
     @property
     def started(self) -> bool:
         """A block of the current kind is open, or the prompt started it."""
-        return (self.blocks.kind or self._resumed) == ("reasoning" if self.reasoning else "text")
+        return (self.blocks.kind or self._resumed) == self.kind
 
     @property
     def line_start(self) -> bool:
@@ -137,7 +152,8 @@ class TurnState:
         """Ends the open reasoning or text; held text is dropped."""
         self.blocks.passed("".join(self._held))
         self._held.clear()
-        self._broken = self.quotes = False
+        self._broken = False
+        self.quotes = False
         self._resumed = None
         self.code = Code()
         if self.blocks.kind != "tool_use":
@@ -148,7 +164,8 @@ class TurnState:
         belongs to the call."""
         self.scanner.recorded()
         self.end_prose()
-        self.reasoning, self.after_thought = False, None
+        self.reasoning = False
+        self.after_thought = None
         self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
@@ -156,12 +173,30 @@ class TurnState:
         self._resumed = self.blocks.discard()
         self._held.clear()
 
+    def prose_state(self) -> ProseState:
+        """The state of the prose here, for `go_back`."""
+        return ProseState(tuple(self._held), self._broken, self._resumed, self.code, self.reasoning)
+
+    def go_back(self, state: ProseState, passed: str) -> None:
+        """Goes back to `state` and adds the text that was passed since, which is only a mention of
+        calls. A fence in it belongs to the calls, and not to the open block."""
+        self._held[:] = state.held
+        self._broken = state.broken
+        self._resumed = state.resumed
+        self.reasoning = state.reasoning
+        self.code = Code()
+        self.quote(passed)
+        state.code.end = self.code.end
+        self.code = state.code
+
 
 def _parted(text: str) -> tuple[str, str]:
     """Splits text at the first line break that only blanks follow."""
     bare = text.rstrip(BLANKS)
-    found = _BREAK(text, len(bare))
-    return (text, "") if found is None else (text[: found.start()], text[found.start() :])
+    line_break = _BREAK(text, len(bare))
+    if line_break is None:
+        return text, ""
+    return text[: line_break.start()], text[line_break.start() :]
 
 
 def read_prose(
@@ -207,7 +242,8 @@ def read_prose(
             return None
         else:
             if turn.flowing:
-                scanner.trigger, scanner.escape = running.trigger, False
+                scanner.trigger = running.trigger
+                scanner.escape = False
             yield
             scanner.trigger = None
 
@@ -229,10 +265,10 @@ def _pass_prose(
     look = scanner.position
     while True:
         at = markers.find(text, look, scanner.final)
-        stop = len(text) if at < 0 else at
-        if stop > scanner.position:
-            piece = text[scanner.position : stop]
-            scanner.position = stop
+        end = len(text) if at < 0 else at
+        if end > scanner.position:
+            piece = text[scanner.position : end]
+            scanner.position = end
             turn.prose(piece)
         if at < 0:
             return None
@@ -241,6 +277,40 @@ def _pass_prose(
             return answer
         turn.quotes = turn.quotes or markers.names(text, at, turn.line_start)
         look = at + 1
+
+
+class Trial:
+    """Calls that may turn out to be text: from here on, the blocks of the turn wait until `accept`
+    or `reject`."""
+
+    def __init__(self, turn: TurnState) -> None:
+        self._turn = turn
+        self._before = turn.prose_state()
+        self._blocks = turn.blocks
+        turn.blocks = BlockWriter()
+
+    def accept(self) -> None:
+        """Ends the open block, and adds those of the calls."""
+        events = self._end()
+        self._turn.end_prose()
+        for event in events:
+            if isinstance(event, BlockStart):
+                self._blocks.open(event.kind, event.name, event.call_id)
+            elif isinstance(event, Delta):
+                self._blocks.write(event.text)
+            else:
+                self._blocks.close(event.complete)
+
+    def reject(self, text: str) -> None:
+        """Drops the blocks of the calls, and adds their `text` to the open block."""
+        self._end()
+        self._turn.go_back(self._before, text)
+
+    def _end(self) -> list[BlockEvent]:
+        calls = self._turn.blocks
+        calls.settle(stopped=self._turn.scanner.stopped)
+        self._turn.blocks = self._blocks
+        return calls.drain()
 
 
 def read_in_code(
@@ -252,38 +322,29 @@ def read_in_code(
     Their blocks wait for that. Returns None after real calls; else "", after `front` and all passed
     text were added to the open block.
     """
-    scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
-    held, state = [*turn._held], (turn._broken, turn._resumed, turn.code, turn.reasoning)
-    turn.blocks = BlockWriter()
-    real: bool | None = None
-    while real is None:
+    trial = Trial(turn)
+    real, passed = yield from _read_recorded(turn.scanner, reading, start)
+    if real:
+        trial.accept()
+        return None
+    trial.reject(front + passed)
+    return ""
+
+
+def _read_recorded(scanner: Scanner, reading: Reader[bool], start: int) -> Reader[tuple[bool, str]]:
+    """Runs a reader, which may record text itself; returns its result, and the text that it passed
+    from `start` on. No text bypasses it."""
+    passed: list[str] = []
+    while True:
         try:
             next(reading)
         except StopIteration as end:
-            real = bool(end.value)
+            passed.append(scanner.text[start : scanner.position])
+            return bool(end.value), "".join(passed)
         passed.append(scanner.text[start : scanner.position])
         start = 0
-        if real is None:
-            scanner.trigger = None
-            yield
-    turn.blocks.settle(stopped=scanner.stopped)
-    written, turn.blocks = turn.blocks.drain(), blocks
-    if not real:
-        turn._held[:] = held
-        turn._broken, turn._resumed, code, turn.reasoning = state
-        turn.code = Code()  # fences of the format are not the text's
-        turn.quote(front + "".join(passed))
-        code.end, turn.code = turn.code.end, code
-        return ""
-    turn.end_prose()
-    for event in written:
-        if isinstance(event, BlockStart):
-            blocks.open(event.kind, event.name, event.call_id)
-        elif isinstance(event, Delta):
-            blocks.write(event.text)
-        else:
-            blocks.close(event.complete)
-    return None
+        scanner.trigger = None
+        yield
 
 
 Grammar: TypeAlias = Callable[[TurnState], Reader[None]]
@@ -342,10 +403,10 @@ class TurnParser:
         With `FinishReason.STOP` a call with a whole body is complete even without its closing
         marker; with any other reason it is not.
         """
-        self.scanner.final, self.scanner.reason = True, reason
+        self.scanner.final = True
+        self.scanner.reason = reason
         self._read("")
-        turn = self._turn
-        turn.end_prose()
+        self._turn.end_prose()
         self._blocks.settle(stopped=reason is FinishReason.STOP)
         return self._blocks.drain()
 
