@@ -3,6 +3,7 @@ config.json."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from services.families.family import Family
@@ -21,8 +22,10 @@ class Detection:
     @property
     def statement(self) -> tuple[str, ...]:
         """The evidence and the candidates."""
+        if not self.also:
+            return self.evidence
         names = ", ".join(family.name for family in self.also)
-        return (*self.evidence, f"{names} would fit too") if names else self.evidence
+        return (*self.evidence, f"{names} would fit too")
 
 
 @dataclass(frozen=True)
@@ -62,35 +65,37 @@ def detect(
     writes no family's markup, both must fit. `among`: the candidates, by default all families.
     Returns None if none fits.
     """
-    vocabulary = frozenset(tokens)
-    text = (template or "").replace("\\n", "\n").replace('\\"', '"')
+    if among is None:
+        among = tuple(families().values())
     kind = _model_type(config)
-    fits = [
-        _Fit(
-            family=family,
-            written=family.evidence
-            if family.evidence and all(marker in text for marker in family.evidence)
-            else (),
-            type_named=kind in family.model_types,
-            tokens=tuple(marker for marker in family.markers if marker in vocabulary),
-        )
-        for family in (families().values() if among is None else among)
-    ]
-    if text:
-        candidates = [fit for fit in fits if fit.written] or [
-            fit for fit in fits if fit.type_named and fit.tokens_whole
-        ]
-    else:
-        candidates = [fit for fit in fits if fit.type_named or fit.tokens_whole]
+    text = (template or "").replace("\\n", "\n").replace('\\"', '"')
+    vocabulary = frozenset(tokens)
+    candidates = _candidates([_fit(family, text, kind, vocabulary) for family in among], text)
     if not candidates:
         return None
-    best = max(candidates, key=lambda fit: fit.weight)
-    also = (
-        fit.family
-        for fit in candidates
-        if fit.family is not best.family and fit.markup >= best.markup
+    best = max(candidates, key=attrgetter("weight"))
+    others = [fit for fit in candidates if fit.family is not best.family]
+    also = tuple(fit.family for fit in others if fit.markup >= best.markup)
+    return Detection(best.family, tuple(_reasons(best, kind)), also)
+
+
+def _fit(family: Family, text: str, kind: str, vocabulary: frozenset[str]) -> _Fit:
+    """How a family fits a template, a model type and a vocabulary."""
+    is_written = all(marker in text for marker in family.evidence)
+    return _Fit(
+        family=family,
+        written=family.evidence if is_written else (),
+        type_named=kind in family.model_types,
+        tokens=tuple(marker for marker in family.markers if marker in vocabulary),
     )
-    return Detection(best.family, tuple(_reasons(best, kind)), tuple(also))
+
+
+def _candidates(fits: Sequence[_Fit], text: str) -> list[_Fit]:
+    """The fits that suffice for a template, which may be empty."""
+    if not text:
+        return [fit for fit in fits if fit.type_named or fit.tokens_whole]
+    written = [fit for fit in fits if fit.written]
+    return written or [fit for fit in fits if fit.type_named and fit.tokens_whole]
 
 
 def _model_type(config: Mapping[str, Any]) -> str:

@@ -55,7 +55,7 @@ def families() -> Mapping[str, Family]:
     names = sorted((module.name for module in iter_modules(catalog.__path__)), key=_rank)
     built_in: list[Family] = [import_module(f"{catalog.__name__}.{name}").FAMILY for name in names]
     added: list[Family] = [point.load() for point in sorted(entry_points(group=ENTRY_POINTS))]
-    return MappingProxyType({found.name: found for found in (*built_in, *added)})
+    return MappingProxyType({family.name: family for family in (*built_in, *added)})
 
 
 def family(name: str) -> Family:
@@ -73,7 +73,9 @@ def family(name: str) -> Family:
     if name == VERBATIM.name:
         return VERBATIM
     found = _find(calls, _aliases("tool_parsers", "reasoning_parsers"))
-    return _pair(found.name, reasoning_family(reasoning).name) if plus else found
+    if not plus:
+        return found
+    return _pair(found.name, reasoning_family(reasoning).name)
 
 
 def reasoning_family(name: str) -> Family:
@@ -84,13 +86,15 @@ def reasoning_family(name: str) -> Family:
 
 
 def _find(name: str, aliases: Mapping[str, Family]) -> Family:
-    by_name, plain = families(), _plain(name)
-    found = by_name.get(name) or aliases.get(name) or by_name.get(plain) or aliases.get(plain)
-    if found is None:
-        near = get_close_matches(plain, dict.fromkeys((*by_name, *aliases)), n=4, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(by_name)}"
-        raise UnknownFamily(f"no parser is called {name!r}; {hint}")
-    return found
+    by_name = families()
+    plain = _plain(name)
+    for spelling in (name, plain):
+        found = by_name.get(spelling) or aliases.get(spelling)
+        if found is not None:
+            return found
+    near = get_close_matches(plain, dict.fromkeys((*by_name, *aliases)), n=4, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(by_name)}"
+    raise UnknownFamily(f"no parser is called {name!r}; {hint}")
 
 
 @cache
@@ -99,26 +103,35 @@ def _pair(calls_name: str, reasoning_name: str) -> Family:
     reasoning is the same. Raises UnknownFamily, with candidates, if the first has reasoning but no
     calls, if the second has no reasoning, or if the reasoning is a message with its own header."""
     by_name = families()
-    calls, reasoning = by_name[calls_name], by_name[reasoning_name]
+    calls = by_name[calls_name]
+    reasoning = by_name[reasoning_name]
     if calls.name == reasoning.name:
         return calls
     if not _reasons(reasoning):
         raise _unfit(f"{reasoning.name} reads no reasoning; reasoning is read by", _reasons)
     if not _calls(calls) and _reasons(calls):
         raise _unfit(f"{calls.name} reads no tool calls; they are read by", _calls)
-    ours, theirs = calls.grammar, reasoning.grammar
-    if not (isinstance(ours, Markup) and isinstance(theirs, Markup)):
-        if type(ours) is type(theirs) and calls.think == reasoning.think:
-            return calls
-
-        def fits(other: Family) -> bool:
-            alike = isinstance(theirs, Markup) or other.think == reasoning.think
-            return _calls(other) and type(other.grammar) is type(theirs) and alike
-
+    if not _fit(calls, reasoning):
         raise _unfit(
-            f"{calls.name} cannot read the reasoning of {reasoning.name}, which goes with the calls of",
-            fits,
+            f"{calls.name} cannot read the reasoning of {reasoning.name}, "
+            "which goes with the calls of",
+            lambda other: _calls(other) and _fit(other, reasoning),
         )
+    if isinstance(calls.grammar, Markup) and isinstance(reasoning.grammar, Markup):
+        return _combined(calls, calls.grammar, reasoning, reasoning.grammar)
+    return calls
+
+
+def _fit(calls: Family, reasoning: Family) -> bool:
+    """Whether the grammar of one family can read the reasoning of the other: both mark it in
+    running text, or both write messages with the same headers."""
+    if type(calls.grammar) is not type(reasoning.grammar):
+        return False
+    return isinstance(calls.grammar, Markup) or calls.think == reasoning.think
+
+
+def _combined(calls: Family, ours: Markup, reasoning: Family, theirs: Markup) -> Family:
+    """The calls of one family with the reasoning of another."""
     frames = tuple(dict.fromkeys((*ours.frames, *theirs.frames)))
     if (ours.think, ours.consumed, ours.frames) == (theirs.think, theirs.consumed, frames):
         return calls
@@ -154,13 +167,14 @@ def _calls(family: Family) -> bool:
 
 
 def _unfit(problem: str, fits: Callable[[Family], bool]) -> UnknownFamily:
-    return UnknownFamily(
-        f"{problem} {', '.join(found.name for found in families().values() if fits(found))}"
-    )
+    names = (family.name for family in families().values() if fits(family))
+    return UnknownFamily(f"{problem} {', '.join(names)}")
 
 
 def _rank(name: str) -> tuple[int, str]:
-    return (PRECEDENCE.index(name) if name in PRECEDENCE else len(PRECEDENCE)), name
+    if name in PRECEDENCE:
+        return PRECEDENCE.index(name), name
+    return len(PRECEDENCE), name
 
 
 def _plain(name: str) -> str:

@@ -4,6 +4,7 @@ A parse context has the tools as `bare_tools` reduces them.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from schemas.conversation import ToolSpec
@@ -38,7 +39,7 @@ class Tools:
         not registered."""
         if name in self._by_name:
             return name
-        short = next((name[len(n) :] for n in namespaces if name.startswith(n) and name != n), name)
+        short = _without_namespace(name, namespaces)
         if short in self._by_name:
             return short
         head, _, tail = short.rpartition(".")
@@ -48,20 +49,27 @@ class Tools:
 
     def parameters(self, tool: str) -> Mapping[str, Any]:
         """The schemas of a tool's parameters; empty for an unknown tool."""
-        spec = self._by_name.get(tool)
-        properties = resolved(spec.schema, spec.schema).get("properties") if spec else None
+        schema = self.schema(tool)
+        properties = resolved(schema, schema).get("properties")
         return properties if isinstance(properties, Mapping) else {}
 
     def schema(self, tool: str) -> Mapping[str, Any]:
         """The schema of a tool's arguments; empty for an unknown tool."""
         spec = self._by_name.get(tool)
-        return spec.schema if spec else {}
+        return {} if spec is None else spec.schema
 
     def types(self, tool: str, key: str) -> frozenset[str]:
         """The types that parameter `key` of `tool` may have; string if it is unknown."""
         root = self.schema(tool)
         schema = member(root, key, root)
         return STRING if schema is None else types_of(schema, root)
+
+
+def _without_namespace(name: str, namespaces: tuple[str, ...]) -> str:
+    for namespace in namespaces:
+        if name.startswith(namespace) and name != namespace:
+            return name[len(namespace) :]
+    return name
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -72,14 +80,17 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             return schema
-        schema = root
-        for step in reference[2:].split("/"):
-            schema = (
-                schema.get(step.replace("~1", "/").replace("~0", "~"))
-                if isinstance(schema, Mapping)
-                else None
-            )
+        schema = _at(root, reference.removeprefix("#/").split("/"))
     return {}
+
+
+def _at(schema: Any, path: Iterable[str]) -> Any:
+    """The part of a schema at the steps of a JSON pointer; None if there is none."""
+    for step in path:
+        if not isinstance(schema, Mapping):
+            return None
+        schema = schema.get(step.replace("~1", "/").replace("~0", "~"))
+    return schema
 
 
 def member(schema: Any, key: str, root: Mapping[str, Any]) -> Any:
@@ -97,14 +108,15 @@ def _member(
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and key in properties:
         return properties[key]
-    others = (schema.get("items"), schema.get("additionalProperties"))
-    found = (other for other in others if other and isinstance(other, Mapping))
-    if (place := (id(schema), depth)) not in done:
-        branches = (branch for union in _UNIONS for branch in _branches(schema, union, depth))
+    for others in ("items", "additionalProperties"):
+        other = schema.get(others)
+        if other and isinstance(other, Mapping):
+            return other
+    place = (id(schema), depth)
+    if place not in done:
+        branches = chain.from_iterable(_branches(schema, union, depth) for union in _UNIONS)
         inner = (_member(branch, key, root, depth + 1, done) for branch in branches)
-        done[place] = next(found, None) or next(
-            (branch for branch in inner if branch is not None), None
-        )
+        done[place] = next((found for found in inner if found is not None), None)
     return done[place]
 
 
@@ -119,37 +131,62 @@ def _types_at(
 ) -> frozenset[str]:
     """`done`: as in `_member`."""
     schema = resolved(schema, root)
-    if (place := (id(schema), depth)) not in done:
-        types = _types_of(schema, root, depth, done)
-        done[place] = types | {"null"} if schema.get("nullable") is True else types
+    place = (id(schema), depth)
+    if place not in done:
+        types = (
+            _stated_types(schema)
+            or _union_types(schema, root, depth, done)
+            or _implied_types(schema)
+        )
+        if schema.get("nullable") is True:
+            types |= {"null"}
+        done[place] = types
     return done[place]
 
 
-def _types_of(
+def _stated_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
+    """The types that `type` or the values state; None if neither is there."""
+    declared = schema.get("type")
+    values = schema.get("enum")
+    if isinstance(declared, str):
+        return frozenset({declared})
+    if isinstance(declared, list):
+        return frozenset(name for name in declared if isinstance(name, str)) or STRING
+    if "const" in schema:
+        return frozenset({json_type(schema["const"])})
+    if isinstance(values, list):
+        return frozenset(map(json_type, values)) or STRING
+    return None
+
+
+def _union_types(
     schema: Mapping[str, Any],
     root: Mapping[str, Any],
     depth: int,
     done: dict[tuple[int, int], frozenset[str]],
-) -> frozenset[str]:
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return frozenset({declared})
-    if isinstance(declared, list):
-        return frozenset(t for t in declared if isinstance(t, str)) or STRING
-    if "const" in schema:
-        return frozenset({json_type(schema["const"])})
-    if isinstance(schema.get("enum"), list):
-        return frozenset(map(json_type, schema["enum"])) or STRING
+) -> frozenset[str] | None:
+    """The types of the first union; None if there is none."""
     for union in _UNIONS:
-        if branches := _branches(schema, union, depth):
+        branches = _branches(schema, union, depth)
+        if branches:
             types = [_types_at(branch, root, depth + 1, done) for branch in branches]
-            if union == "allOf":
-                types = [stated for stated in types if stated != CONTAINERS] or types
-                return frozenset.intersection(*types) or frozenset().union(*types)
-            return frozenset().union(*types)
+            return _common_types(types) if union == "allOf" else frozenset().union(*types)
+    return None
+
+
+def _common_types(types: list[frozenset[str]]) -> frozenset[str]:
+    """The types that all parts of an `allOf` admit; those of any where no type is common."""
+    stated = [part for part in types if part != CONTAINERS] or types
+    return frozenset.intersection(*stated) or frozenset().union(*stated)
+
+
+def _implied_types(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The types of a schema that states none."""
     if "properties" in schema or "additionalProperties" in schema:
         return frozenset({"object"})
-    return frozenset({"array"}) if "items" in schema else CONTAINERS
+    if "items" in schema:
+        return frozenset({"array"})
+    return CONTAINERS
 
 
 def _branches(schema: Mapping[str, Any], union: str, depth: int) -> list[Any]:

@@ -20,6 +20,11 @@ _ATOM: Final = re.compile(
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
 _NAMED: Final = re.compile(r"\(\?P<(\w+)>")
 _GROUP: Final = re.compile(r"\((?:\?:|(?!\?))")
+_AHEAD: Final = "(?="
+_ENDS: Final = ("$", r"\Z")
+"""Atoms that match only at the end; every region ends with the text."""
+_BLANKS: Final = re.compile(r"\s*(?:\{ws\}\s*)+")
+"""Matches holes for blanks, with the blanks around them."""
 _BLANK: Final = re.compile(r"\\[snrt]|[ \n\t\r]|\[(?:\\[snrt]|[ \n\t\r])+\]")
 _WORDS: Final = re.compile(r"(?:\\w|\[(?:\\[\w.-]|[\w.-])+\])\+\??")
 """Matches the inside of a group with the characters of a word."""
@@ -46,29 +51,35 @@ def forms(source: str, holes: Mapping[str, str], *, closes: bool = False) -> lis
 
 def group_end(source: str) -> int:
     """The position after the end of a group, from its inside on. The source must be valid."""
-    at, depth = 0, 1
-    while depth and (atom := _ATOM.match(source, at)) is not None:
-        depth += (atom[0] == "(") - (atom[0] == ")")
-        at = atom.end()
-    return at
+    depth = 1
+    end = 0
+    for atom in _ATOM.finditer(source):
+        end = atom.end()
+        if atom[0] == "(":
+            depth += 1
+        elif atom[0] == ")":
+            depth -= 1
+        if depth == 0:
+            break
+    return end
 
 
 class _Reader:
     def __init__(self, source: str, holes: Mapping[str, str], closes: bool) -> None:
-        self._source, self._holes, self._closes = source, holes, closes
-        self._at = self._depth = 0
+        self._source = source
+        self._holes = holes
+        self._closes = closes
+        self._at = 0
+        self._depth = 0
 
     def read(self) -> list[str]:
         try:
             re.compile(self._source)
         except (re.error, RecursionError, OverflowError) as error:
             raise UnsupportedExpression(f"is not a regular expression: {error}") from None
-        found = {re.sub(r"\s*(?:\{ws\}\s*)+", "{ws}", form) for form in self._branches()}
+        found = {_BLANKS.sub("{ws}", form) for form in self._branches()}
         for form in found:
-            for hole, after in _HOLE.findall(form):
-                match = Shape(hole).at("aaaa" + after, 0, True)
-                if isinstance(match, re.Match) and match.end() > len("aaaa"):
-                    raise UnsupportedExpression(f"has {after!r} after a part that may contain it")
+            _check_ends_of_holes(form)
         return sorted(found, key=lambda form: (-len(form), form))
 
     def _unsupported(self, at: int) -> UnsupportedExpression:
@@ -95,67 +106,110 @@ class _Reader:
         start = self._at
         if self._source[start] == "(":
             return self._group()
-        atom = _ATOM.match(self._source, start)
-        if atom is None or atom[0] == "^":
+        match = _ATOM.match(self._source, start)
+        if match is None or match[0] == "^":
             raise self._unsupported(start)
-        self._at = atom.end()
-        if atom[0] in ("$", r"\Z"):  # every region ends with the text
+        atom = match[0]
+        self._at = match.end()
+        if atom in _ENDS:
             return [""]
         quantifier = self._quantifier()
-        if _BLANK.fullmatch(atom[0]) and (
-            quantifier or len(atom[0]) > len(r"\n") or atom[0] == r"\s"
-        ):
-            return ["{ws}"]
-        if quantifier[:1] in ("*", "+"):
-            for hole, repeated in _REPEATED.items():
-                if repeated.fullmatch(atom[0]):
-                    return [f"{{{hole}}}"]
-        text = _character(atom[0])
-        if text is None or quantifier[:1] not in ("", "?"):
+        hole = _hole(atom, quantifier)
+        if hole is not None:
+            return [hole]
+        text = _character(atom)
+        if text is None:
             raise self._unsupported(start)
-        return [text, ""] if quantifier else [text]
+        return self._optional([text], quantifier, start)
 
     def _quantifier(self) -> str:
         found = _QUANTIFIER.match(self._source, self._at)
-        self._at = self._at if found is None else found.end()
-        return "" if found is None else found[0]
+        if found is None:
+            return ""
+        self._at = found.end()
+        return found[0]
+
+    def _optional(self, found: list[str], quantifier: str, start: int) -> list[str]:
+        """The forms of a part that begins at `start`, with those of its quantifier."""
+        if not quantifier:
+            return found
+        if quantifier[0] != "?":
+            raise self._unsupported(start)
+        return [*found, ""]
 
     def _group(self) -> list[str]:
-        start, named = self._at, _NAMED.match(self._source, self._at)
-        hole = self._holes.get(named[1]) if named is not None else None
-        if named is not None and hole is not None:
-            self._at = named.end() + group_end(self._source[named.end() :])
-            if self._quantifier():
-                raise self._unsupported(start)
-            plain = hole in ("name", "key") and _WORDS.fullmatch(
-                self._source, named.end(), self._at - 1
-            )
-            return [f"{{plain_{hole}}}" if plain else f"{{{hole}}}"]
-        if self._closes and self._source.startswith("(?=", start):
-            self._at += len("(?=") + group_end(self._source[start + len("(?=") :])
-            if self._source[self._at : self._at + 1] in ("", "|", ")"):
-                return [""]
-            raise self._unsupported(start)
+        start = self._at
+        named = _NAMED.match(self._source, start)
+        if named is not None and named[1] in self._holes:
+            return [self._captured(named)]
+        if self._closes and self._source.startswith(_AHEAD, start):
+            return self._ahead()
         opener = named or _GROUP.match(self._source, start)
         self._depth += 1
         if opener is None or self._depth > _MAX_NESTING:
             raise self._unsupported(start)
         self._at = opener.end()
         found = self._branches()
-        self._at += 1
+        self._at += len(")")
         self._depth -= 1
-        quantifier = self._quantifier()
-        if quantifier[:1] not in ("", "?"):
+        return self._optional(found, self._quantifier(), start)
+
+    def _captured(self, opener: re.Match[str]) -> str:
+        """Reads a named group; returns its hole."""
+        self._pass_group(opener.end())
+        inside = self._source[opener.end() : self._at - len(")")]
+        if self._quantifier():
+            raise self._unsupported(opener.start())
+        hole = self._holes[opener[1]]
+        if hole in ("name", "key") and _WORDS.fullmatch(inside):
+            return f"{{plain_{hole}}}"
+        return f"{{{hole}}}"
+
+    def _ahead(self) -> list[str]:
+        """Reads what the expression looks ahead to; that is left out, and only at an end."""
+        start = self._at
+        self._pass_group(start + len(_AHEAD))
+        following = self._source[self._at : self._at + 1]
+        if following not in ("", "|", ")"):
             raise self._unsupported(start)
-        return [*found, ""] if quantifier else found
+        return [""]
+
+    def _pass_group(self, inside: int) -> None:
+        """Passes over the group with an inside that begins at `inside`."""
+        self._at = inside + group_end(self._source[inside:])
+
+
+def _check_ends_of_holes(form: str) -> None:
+    """Refuses a form with a hole that may go on with the text after it."""
+    sample = "aaaa"
+    for hole, after in _HOLE.findall(form):
+        match = Shape(hole).at(sample + after, 0, True)
+        if isinstance(match, re.Match) and match.end() > len(sample):
+            raise UnsupportedExpression(f"has {after!r} after a part that may contain it")
+
+
+def _hole(atom: str, quantifier: str) -> str | None:
+    """The hole that stands for an atom with its quantifier; None if there is none."""
+    if _BLANK.fullmatch(atom):
+        several = len(atom) > len(r"\n") or atom == r"\s"
+        if quantifier or several:
+            return "{ws}"
+    if quantifier[:1] in ("*", "+"):
+        for hole, repeated in _REPEATED.items():
+            if repeated.fullmatch(atom):
+                return f"{{{hole}}}"
+    return None
 
 
 def _character(atom: str) -> str | None:
     """The only character of an atom; None if it has several."""
-    if len(atom) == 1:
-        return None if atom == "." else atom
-    if atom[:2] in (r"\x", r"\u"):
-        return chr(int(atom[2:], 16))
-    if atom[0] == "[" or (atom[1].isalnum() and atom[1] not in _CONTROL):
+    if atom == "." or (len(atom) > 1 and atom[0] == "["):
         return None
-    return _CONTROL.get(atom[1], atom[1])
+    if len(atom) == 1:
+        return atom
+    escaped = atom[1]
+    if len(atom) > 2:
+        return chr(int(atom[2:], 16))
+    if escaped in _CONTROL:
+        return _CONTROL[escaped]
+    return None if escaped.isalnum() else escaped

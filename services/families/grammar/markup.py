@@ -13,7 +13,7 @@ a line of its own, and at the end of the output; elsewhere it is text.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain
 from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
@@ -123,7 +123,9 @@ class Markup:
         place = _Place(turn.calls, turn.reasoning, framed=self.framed)
         while True:
             turn.reasoning = place.reasoning
-            hit = yield from read_prose(turn, *self._markers(place), stop=Mark.STOP, tail=Mark.TAIL)
+            hit = yield from read_prose(
+                turn, *self._markers.at(place), stop=Mark.STOP, tail=Mark.TAIL
+            )
             if hit is None:
                 return
             if isinstance(hit.meaning, Mark):
@@ -172,7 +174,10 @@ class Markup:
         """Whether the input was cut off in a marker that a control token begins."""
         if not scanner.final or scanner.stopped:
             return False
-        shapes = [*(call.shape for call in self.calls), *map(Shape, self.think_openers)]
+        shapes = [
+            *(call.shape for call in self.calls),
+            *(Shape(opener) for opener, _ in self.think),
+        ]
         return any(shape.cut(match.string, match.start()) for shape in shapes)
 
     def _quote(self, turn: TurnState, text: str) -> None:
@@ -209,7 +214,8 @@ class Markup:
             found = yield from scanner.match(*(call.shape for call in self.calls))
             if found is None:
                 return not (yield from scanner.peek())
-            call, match = self.calls[found[0]], found[1]
+            number, match = found
+            call = self.calls[number]
         return False
 
     @cached_property
@@ -231,101 +237,8 @@ class Markup:
         return place
 
     @cached_property
-    def _markers(self) -> "Callable[[_Place], tuple[Markers[Meaning], Markers[Meaning]]]":
-        return cache(self._markers_at)
-
-    def _markers_at(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
-        """The markers that count at the start of a block, and those that count inside it."""
-        if place.reasoning:
-            inside = self._inside_reasoning(place)
-            boundary = [*inside, *_meaning(Mark.AGAIN, self.think_openers)]
-            running = [*inside, *_meaning(Mark.LATE, self.think_openers)]
-        else:
-            boundary = self._before_text(place)
-            running = self._inside_text(place)
-        noise = _meaning(Mark.NOISE, self.noise)
-        return Markers([*boundary, *noise]), Markers([*running, *noise])
-
-    def _inside_reasoning(self, place: "_Place") -> _Meanings:
-        leave: _Meanings = []
-        if self.framed:
-            leave = [(shape, Mark.ANSWER) for shape, _ in (*self._frame, *self._unframe)]
-        return [*self._answer, *leave, *self._always(place)]
-
-    def _before_text(self, place: "_Place") -> _Meanings:
-        tails: _Meanings = []
-        if place.called:
-            tails = [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays]
-        return [
-            *_meaning(Mark.THINK, self.think_openers),
-            *self._answer,
-            *self._frame,
-            *self._unframe,
-            *self._always(place),
-            *tails,
-            *((_whole(tail), Mark.ORPHAN) for tail in self._shown_tails(place)),
-        ]
-
-    def _inside_text(self, place: "_Place") -> _Meanings:
-        shown = self._shown_tails(place)
-        closers = [closer for closer in self.think_closers if closer not in self.noise]
-        return [
-            *(self._answer if place.unclosed else ()),
-            *(self._unframe if place.framed else ()),
-            *self._always(place),
-            *((Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown),
-            *((_whole(tail), Mark.ORPHAN) for tail in shown),
-            *_meaning(Mark.LEAVE, closers),
-            *_meaning(Mark.LATE, self.think_openers),
-            *(self._frame if self.inline else ()),
-        ]
-
-    def _always(self, place: "_Place") -> _Meanings:
-        """The markers that count at every place: those of calls, and the stop tokens."""
-        stops = _meaning(Mark.STOP, self.stops)
-        if not place.calls:
-            return stops
-        empty = [(shape, Mark.EMPTY) for shape in self.empty_sections]
-        calls = [(call.shape, call) for call in self.calls]
-        return [*empty, *calls, *stops]
-
-    def _shown_tails(self, place: "_Place") -> list[str]:
-        """The closers of calls that may stand in text, where no call is open."""
-        if not place.calls:
-            return []
-        return [tail for tail in self.tails if tail not in self.noise]
-
-    @property
-    def think_openers(self) -> list[str]:
-        """The markers that open reasoning."""
-        return [opener for opener, _ in self.think]
-
-    @property
-    def think_closers(self) -> list[str]:
-        """The markers that close reasoning."""
-        return [closer for _, closer in self.think]
-
-    @property
-    def _answer(self) -> _Meanings:
-        return _meaning(Mark.ANSWER, self.think_closers)
-
-    @property
-    def _frame(self) -> _Meanings:
-        return _meaning(Mark.FRAME, [opener for opener, _ in self.frames])
-
-    @property
-    def _unframe(self) -> _Meanings:
-        return _meaning(Mark.UNFRAME, [closer for _, closer in self.frames])
-
-    @cached_property
-    def _strays(self) -> _Meanings:
-        """Closing tags that the format does not have, between a call and what closes its section,
-        or the line's end."""
-        if not self.tails:
-            return []
-        heads = (*(Shape(tail).head for tail in self.tails), "\n", END)
-        tags = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
-        return [(Shape(text, then=heads), Mark.TAIL) for text in tags]
+    def _markers(self) -> "_MarkerSets":
+        return _MarkerSets(self)
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
@@ -357,6 +270,94 @@ class _Place:
         """The state after a call, or after a section without calls."""
         unclosed = self.unclosed or self.reasoning
         return replace(self, reasoning=False, unclosed=unclosed, called=True)
+
+
+class _MarkerSets:
+    """The markers of a grammar that count, for each state of a turn."""
+
+    def __init__(self, grammar: Markup) -> None:
+        self._grammar = grammar
+        self._openers = [opener for opener, _ in grammar.think]
+        self._closers = [closer for _, closer in grammar.think]
+        self._answer = _meaning(Mark.ANSWER, self._closers)
+        self._frame = _meaning(Mark.FRAME, [opener for opener, _ in grammar.frames])
+        self._unframe = _meaning(Mark.UNFRAME, [closer for _, closer in grammar.frames])
+        self._sets: dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]] = {}
+
+    def at(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
+        """The markers that count at the start of a block, and those that count inside it."""
+        if place not in self._sets:
+            self._sets[place] = self._compiled(place)
+        return self._sets[place]
+
+    def _compiled(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
+        if place.reasoning:
+            inside = self._inside_reasoning(place)
+            boundary = [*inside, *_meaning(Mark.AGAIN, self._openers)]
+            running = [*inside, *_meaning(Mark.LATE, self._openers)]
+        else:
+            boundary = self._before_text(place)
+            running = self._inside_text(place)
+        noise = _meaning(Mark.NOISE, self._grammar.noise)
+        return Markers([*boundary, *noise]), Markers([*running, *noise])
+
+    def _inside_reasoning(self, place: _Place) -> _Meanings:
+        leave: _Meanings = []
+        if self._grammar.framed:
+            leave = [(shape, Mark.ANSWER) for shape, _ in (*self._frame, *self._unframe)]
+        return [*self._answer, *leave, *self._always(place)]
+
+    def _before_text(self, place: _Place) -> _Meanings:
+        return [
+            *_meaning(Mark.THINK, self._openers),
+            *self._answer,
+            *self._frame,
+            *self._unframe,
+            *self._always(place),
+            *(self._after_call() if place.called else ()),
+            *((_whole(tail), Mark.ORPHAN) for tail in self._shown_tails(place)),
+        ]
+
+    def _inside_text(self, place: _Place) -> _Meanings:
+        shown = self._shown_tails(place)
+        return [
+            *(self._answer if place.unclosed else ()),
+            *(self._unframe if place.framed else ()),
+            *self._always(place),
+            *((Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown),
+            *((_whole(tail), Mark.ORPHAN) for tail in shown),
+            *_meaning(Mark.LEAVE, self._not_noise(self._closers)),
+            *_meaning(Mark.LATE, self._openers),
+            *(self._frame if self._grammar.inline else ()),
+        ]
+
+    def _always(self, place: _Place) -> _Meanings:
+        """The markers that count at every place: those of calls, and the stop tokens."""
+        grammar = self._grammar
+        stops = _meaning(Mark.STOP, grammar.stops)
+        if not place.calls:
+            return stops
+        empty = [(shape, Mark.EMPTY) for shape in grammar.empty_sections]
+        calls = [(call.shape, call) for call in grammar.calls]
+        return [*empty, *calls, *stops]
+
+    def _after_call(self) -> _Meanings:
+        """What closes a call and its section: also tags that the format does not have, before the
+        closer of the section or the line's end."""
+        tails = self._grammar.tails
+        closers = _meaning(Mark.TAIL, (*tails, *self._grammar.joints))
+        if not tails:
+            return closers
+        heads = (*(Shape(tail).head for tail in tails), "\n", END)
+        strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
+        return [*closers, *((Shape(tags, then=heads), Mark.TAIL) for tags in strays)]
+
+    def _shown_tails(self, place: _Place) -> list[str]:
+        """The closers of calls that may stand in text, where no call is open."""
+        return self._not_noise(self._grammar.tails) if place.calls else []
+
+    def _not_noise(self, markers: Iterable[str]) -> list[str]:
+        return [marker for marker in markers if marker not in self._grammar.noise]
 
 
 def _counts(turn: TurnState) -> Reader[bool]:
