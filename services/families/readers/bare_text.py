@@ -13,6 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers
+from services.families.grammar.turn import CallOpener
 from services.families.readers.values import literal, number_text
 
 T = TypeVar("T")
@@ -41,8 +42,9 @@ class StringSink:
     def write(self, text: str) -> None:
         """Adds the next piece."""
         if self._held is not None:
-            self._held = text = self._held + text
+            text = self._held + text
             if "null".startswith(text):
+                self._held = text
                 return
             self._held = None
             self._write('"')
@@ -52,8 +54,10 @@ class StringSink:
         """Ends the value."""
         if self._held is None:
             self._write('"')
+        elif self._held == "null":
+            self._write("null")
         else:
-            self._write("null" if self._held == "null" else quoted(self._held))
+            self._write(quoted(self._held))
 
 
 class HeldSink:
@@ -63,7 +67,9 @@ class HeldSink:
     live = False
 
     def __init__(self, write: Write, convert: Callable[[str], str], *, typed: bool = False) -> None:
-        self._write, self._convert, self._typed = write, convert, typed
+        self._write = write
+        self._convert = convert
+        self._typed = typed
         self._parts: list[str] = []
 
     @property
@@ -131,6 +137,40 @@ class Shown:
         return True
 
 
+def is_next_call(found: MarkerMatch[Tag], opener: CallOpener) -> bool:
+    """Whether a tag opens the next call, as `opener` opened this one."""
+    return found.meaning is Tag.BEYOND and found.match[0] in opener.text
+
+
+class _FramedValue:
+    """A value with a line break on each side, both of which are left out."""
+
+    __slots__ = ("_first", "_held", "_sink")
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._first = True
+        """No text has come yet."""
+        self._held = ""
+        """The line break that may be the last one."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the frame admits an end here."""
+        return self._first or bool(self._held)
+
+    def write(self, text: str) -> None:
+        """Adds the next piece, which is not empty."""
+        if self._first:
+            self._first = False
+            text = text.removeprefix("\n")
+            if not text:
+                return
+        text = self._held + text
+        self._held = "\n" if text[-1] == "\n" else ""
+        self._sink.write(text.removesuffix(self._held))
+
+
 def copy_text(
     scanner: Scanner,
     markers: Markers[T],
@@ -147,49 +187,70 @@ def copy_text(
     there. `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on
     each side is left out.
     """
-    held, first, look = "", frame, scanner.position
+    framed = _FramedValue(sink) if frame else None
+    write = sink.write if framed is None else framed.write
+    look = scanner.position
     while True:
         text = scanner.text
         at = markers.find(text, look, scanner.final)
         found = markers.at(text, at, scanner.final) if at >= 0 else None
-        piece = text[scanner.position : at if at >= 0 else len(text)]
-        scanner.position += len(piece)
-        if piece and first:
-            first = False
-            piece = piece.removeprefix("\n")
-        if piece:
-            piece = held + piece
-            held = "\n" if frame and piece[-1] == "\n" else ""
-            sink.write(piece.removesuffix(held))
-        if isinstance(found, MarkerMatch) and ends(found, bool(held) or first or not frame):
+        end = at if at >= 0 else len(text)
+        if end > scanner.position:
+            piece = text[scanner.position : end]
+            scanner.position = end
+            write(piece)
+        may_end = framed is None or framed.may_end
+        if isinstance(found, MarkerMatch) and ends(found, may_end):
             return found
         if at >= 0 and found is not MORE:
             look = at + 1
             continue
         if scanner.final:
             return None
-        if trigger is not None and at < 0 and not held and not first and sink.live:
-            scanner.trigger, scanner.escape = trigger, True
+        holds = at >= 0 or (framed is not None and may_end)
+        if trigger is not None and not holds and sink.live:
+            scanner.trigger = trigger
+            scanner.escape = True
         yield
-        scanner.trigger, look = None, scanner.position
+        scanner.trigger = None
+        look = scanner.position
 
 
 def coerced(text: str, types: frozenset[str]) -> str:
     """Returns `text` as JSON of the first of `types` that fits, else as a JSON string."""
     bare = text.strip()
-    if "null" in types and (bare == "null" or (bare == "None" and "string" not in types)):
-        return "null"
-    if ("integer" in types or "number" in types) and (
-        number := number_text(bare, "number" in types)
-    ):
-        return number
-    if "boolean" in types and (boolean := _BOOLEANS.get(bare.lower())):
-        return boolean
-    if ("object" in types and bare[:1] == "{") or ("array" in types and bare[:1] == "["):
-        container = literal(bare)
-        if container is not None:
-            return container
-    return quoted(text)
+    return (
+        _null(bare, types)
+        or _number(bare, types)
+        or _boolean(bare, types)
+        or _container(bare, types)
+        or quoted(text)
+    )
+
+
+def _null(bare: str, types: frozenset[str]) -> str | None:
+    if "null" not in types:
+        return None
+    is_null = bare == "null" or (bare == "None" and "string" not in types)
+    return "null" if is_null else None
+
+
+def _number(bare: str, types: frozenset[str]) -> str | None:
+    if "number" in types:
+        return number_text(bare, fraction=True)
+    if "integer" in types:
+        return number_text(bare, fraction=False)
+    return None
+
+
+def _boolean(bare: str, types: frozenset[str]) -> str | None:
+    return _BOOLEANS.get(bare.lower()) if "boolean" in types else None
+
+
+def _container(bare: str, types: frozenset[str]) -> str | None:
+    is_object = bare[:1] == "{" and "object" in types
+    is_array = bare[:1] == "[" and "array" in types
+    return literal(bare) if is_object or is_array else None
 
 
 def json_or_string(text: str) -> str:

@@ -7,7 +7,6 @@ without their opening token are read, too.
 """
 
 from collections.abc import Callable, Mapping
-from itertools import chain
 from json import dumps
 from re import compile, escape
 from typing import Any, ClassVar, Final
@@ -41,15 +40,12 @@ class GemmaValues(Values):
                 (self._closer, Tag.END),
             ]
         )
-        *quoted_keys, bare, words = (
-            [f"{quote}{{{hole}}}{quote}{{ws}}{colon}" for colon in ":="]
-            for quote, hole in ((token, "key"), ('"', "key"), ("", "bare"), ("", "words"))
-        )
-        self._keys = tuple(map(Shape, chain(*quoted_keys, words)))
-        self._after_text, self._after_scalar = (
-            tuple(Shape(",{ws}" + key) for key in chain(*quoted_keys, unquoted))
-            for unquoted in (bare, words)
-        )
+        quoted_keys = [*_keys(token, "key"), *_keys('"', "key")]
+        keys = [*quoted_keys, *_keys("", "words")]
+        narrow_keys = [*quoted_keys, *_keys("", "bare")]
+        self._keys = tuple(map(Shape, keys))
+        self._after_scalar = tuple(Shape(",{ws}" + key) for key in keys)
+        self._after_text = tuple(Shape(",{ws}" + key) for key in narrow_keys)
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """Copies a key and its colon."""
@@ -57,11 +53,9 @@ class GemmaValues(Values):
         if found is None:
             return False
         groups = found[1].groupdict()
-        write(
-            quoted(groups.get("key") or groups["words"].strip())
-            + ":"
-            + (yield from scanner.blanks())
-        )
+        key = groups.get("key") or groups["words"].strip()
+        space = yield from scanner.blanks()
+        write(quoted(key) + ":" + space)
         return True
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
@@ -73,16 +67,18 @@ class GemmaValues(Values):
         return (yield from self._bare(scanner, write, closer))
 
     def _string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
-        sink, shown = StringSink(write), Shown()
+        sink = StringSink(write)
+        shown = Shown()
 
         def ends(found: MarkerMatch[Tag], _: bool) -> bool:
-            tag = Tag.OPEN if found.meaning is Tag.CLOSE and shown.between else found.meaning
+            tag = found.meaning
+            if tag is Tag.CLOSE and shown.between:
+                tag = Tag.OPEN
             return not shown.takes(tag) and tag is not Tag.END
 
+        trigger = _TRIGGER if live else None
         while True:
-            found = yield from copy_text(
-                scanner, self._inside, ends, sink, _TRIGGER if live else None
-            )
+            found = yield from copy_text(scanner, self._inside, ends, sink, trigger)
             if found is None or found.meaning is Tag.LAST:
                 return False
             scanner.position = found.match.end()
@@ -96,6 +92,7 @@ class GemmaValues(Values):
         the next key."""
         parts: list[str] = []
         whole = True
+        """No comma has been passed, so that the text may be a number or constant."""
         while True:
             found = _BARE.match(scanner.text, scanner.position)
             assert found is not None
@@ -114,13 +111,19 @@ class GemmaValues(Values):
                 word = "".join(parts).strip() if whole else ""
                 scalar = CONSTANTS.get(word) or number_text(word, True)
                 following = self._after_scalar if scalar else self._after_text
-                if char != "," or closer == "]" or (yield from scanner.follows(*following)):
+                is_item_end = char != "," or closer == "]"
+                if is_item_end or (yield from scanner.follows(*following)):
                     text = "".join(parts).strip()
                     write(scalar or quoted(text))
                     return bool(text)
                 whole = False
             parts.append(char)
             scanner.position += 1
+
+
+def _keys(quote: str, hole: str) -> list[str]:
+    """The shapes of keys with one kind of quotes; the model sometimes writes `=` for the colon."""
+    return [f"{quote}{{{hole}}}{quote}{{ws}}{colon}" for colon in ":="]
 
 
 def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:
@@ -130,9 +133,11 @@ def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:
         if isinstance(value, str):
             return token + value + token
         if isinstance(value, Mapping):
-            return "{" + ",".join(f"{key}:{write(item)}" for key, item in value.items()) + "}"
+            members = ",".join(f"{key}:{write(item)}" for key, item in value.items())
+            return f"{{{members}}}"
         if isinstance(value, list):
-            return "[" + ",".join(map(write, value)) + "]"
+            items = ",".join(map(write, value))
+            return f"[{items}]"
         return dumps(value)
 
     return write

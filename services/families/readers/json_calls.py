@@ -6,7 +6,6 @@ that is returned as text, unless it names a tool of the request; one that fails 
 never completes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -14,7 +13,7 @@ from json import loads
 from re import compile, split
 from typing import Final
 
-from services.families.grammar.scanner import Reader, Scanner
+from services.families.grammar.scanner import Reader, Scanner, Write
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import JSON, Values, drop
@@ -66,54 +65,100 @@ class JsonCalls:
         return tuple(map(Shape, self.closes))
 
 
+class _DecodedValue:
+    """A JSON value inside a JSON string: decoded and copied as it streams in."""
+
+    def __init__(self, write: Write) -> None:
+        self._text = Scanner()
+        self._copying = JSON.copy(self._text, write)
+        self._whole: bool | None = None
+        """Whether what was copied is a value; None: it has not ended."""
+
+    def add(self, piece: str) -> None:
+        """Adds the next piece of the string as it is written: plain text, an escape or a quote."""
+        if piece == '"':
+            return
+        # Half of a surrogate pair stays an escape, because alone it is not a character.
+        text = piece if _SURROGATE(piece) else loads(f'"{piece}"', strict=False)
+        self._text.extend(text)
+        if self._whole is not None:
+            return
+        try:
+            next(self._copying)
+        except StopIteration as end:
+            self._whole = bool(end.value)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing but blanks."""
+        return self._whole is None and not self._text.text.strip()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one value and nothing after it."""
+        return self._whole is True and not self._text.rest().strip()
+
+
 class _Calls:
     def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
-        self.grammar, self.turn, self.opener = grammar, turn, opener
+        self.grammar = grammar
+        self.turn = turn
+        self.opener = opener
         self.name: str | None = None
         self.call_id: str | None = None
         if opener.name is not None:
             self._set_name(opener.name, opener.call_id)
-        self._opening = (
-            split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
-        )
+        self._opening = opener.text
+        """What precedes the JSON."""
+        if grammar.strict:
+            self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0]
         self._pending: str | None = None
+        """Arguments that precede the name."""
         self._argued = False
+        """There are arguments."""
         self._other = False
         """A dropped key may have held arguments."""
         self._twice = False
         """There are arguments twice."""
         self._any = False
+        """A call of a list has been read."""
         self._started = False
+        """A value of arguments has begun."""
 
     def read(self) -> Reader[str | None]:
         """Reads all calls; see `markup.CallReader`."""
-        scanner, grammar = self.turn.scanner, self.grammar
-        if grammar.strict:
+        scanner = self.turn.scanner
+        if self.grammar.strict:
             scanner.position -= len(self.opener.text) - len(self._opening)
         scanner.record()
         yield from scanner.blanks()
-        if grammar.form is Form.ARGUMENTS or (
-            self.name is not None and (yield from scanner.peek()) != "{"
-        ):
-            whole = yield from self._sole(self._bare)
-        elif grammar.form is Form.LINES:
-            whole = yield from self._list()
-        elif grammar.form is Form.OBJECT or (yield from scanner.peek()) != "[":
-            whole = yield from self._sole(self._object)
-        else:
-            scanner.position += 1
-            whole = yield from self._list()
-        if whole:
-            scanner.recorded()
-            return None
-        return (yield from self._failed())
+        if not (yield from self._body()):
+            return (yield from self._failed())
+        scanner.recorded()
+        return None
+
+    def _body(self) -> Reader[bool]:
+        """Reads the call or the list; returns whether it is one."""
+        scanner = self.turn.scanner
+        form = self.grammar.form
+        char = yield from scanner.peek()
+        if form is Form.ARGUMENTS or (self.name is not None and char != "{"):
+            return (yield from self._sole(bare=True))
+        if form is Form.LINES:
+            return (yield from self._list())
+        if form is Form.OBJECT or char != "[":
+            return (yield from self._sole(bare=False))
+        scanner.position += len("[")
+        return (yield from self._list())
 
     def _set_name(self, name: str, call_id: str | None = None) -> None:
-        self.name, self.call_id = self.turn.tools.named(name, self.grammar.rename), call_id
+        self.name = self.turn.tools.named(name, self.grammar.rename)
+        self.call_id = call_id
 
-    def _sole(self, item: Callable[[], Reader[bool]]) -> Reader[bool]:
-        """Reads one call and its closing marker."""
-        if not (yield from item()):
+    def _sole(self, *, bare: bool) -> Reader[bool]:
+        """Reads one call and its closing marker; `bare`: only its arguments."""
+        whole = yield from (self._bare() if bare else self._object())
+        if not whole:
             return False
         closed = yield from self._closed()
         scanner = self.turn.scanner
@@ -144,8 +189,7 @@ class _Calls:
             yield from scanner.blanks()
             char = yield from scanner.peek()
             if char == "{":
-                self.name = self.call_id = self._pending = None
-                self._argued = self._other = self._twice = False
+                self._forget()
                 if not (yield from self._object()):
                     return False
                 self.turn.blocks.close()
@@ -158,18 +202,29 @@ class _Calls:
                     scanner.position += 1
                 return self._any
 
+    def _forget(self) -> None:
+        """Forgets what the last object of a list was."""
+        self.name = None
+        self.call_id = None
+        self._pending = None
+        self._argued = False
+        self._other = False
+        self._twice = False
+
     def _object(self) -> Reader[bool]:
         """Reads an object that is a call; leaves its block open."""
-        scanner, blocks = self.turn.scanner, self.turn.blocks
-        if (yield from scanner.peek()) != "{" or not (yield from self._members(nested=False)):
+        if (yield from self.turn.scanner.peek()) != "{":
+            return False
+        if not (yield from self._members(nested=False)):
             return False
         if self.name is None or self._twice:
             return False
-        if blocks.kind != "tool_use":
-            unsure = self._other or (self.grammar.strict and self.name not in self.turn.tools)
-            if self._pending is None and unsure:
-                return False
-            self._open(self._pending or "{}")
+        if self.turn.blocks.kind == "tool_use":
+            return True
+        unknown = self.grammar.strict and self.name not in self.turn.tools
+        if self._pending is None and (self._other or unknown):
+            return False
+        self._open(self._pending or "{}")
         return True
 
     def _members(self, nested: bool) -> Reader[bool]:
@@ -184,40 +239,49 @@ class _Calls:
                     return True
                 continue
             key = yield from self._short_string()
-            if (
-                key is None
-                or not (yield from JSON.colon(scanner, drop))
-                or not (yield from self._member(key, nested))
-            ):
+            if key is None or not (yield from JSON.colon(scanner, drop)):
+                return False
+            if not (yield from self._member(key, nested)):
                 return False
 
     def _member(self, key: str, nested: bool) -> Reader[bool]:
-        grammar, scanner = self.grammar, self.turn.scanner
-        char = yield from scanner.peek()
+        grammar = self.grammar
+        char = yield from self.turn.scanner.peek()
         if grammar.form is Form.KEYED:
             self._set_name(key)
             return (yield from self._value())
         if key in grammar.arguments:
-            if self._argued:  # the first ones may have been sent
-                self._other = self._twice = True
-                return (yield from grammar.values.copy(scanner, drop))
-            self._argued = True
-            return (yield from self._value())
+            return (yield from self._arguments())
         if key in grammar.names or (key == "function" and char == '"'):
-            name = yield from self._short_string()
-            if not name:
-                return False
-            self._set_name(name, self.call_id)
-            return True
+            return (yield from self._name())
         if key == "function" and char == "{" and not nested:
             return (yield from self._members(nested=True))
         if key in grammar.ids and char == '"':
             self.call_id = yield from self._short_string()
             return self.call_id is not None
-        if grammar.strict and key not in ("type", "id"):
+        return (yield from self._dropped(key))
+
+    def _arguments(self) -> Reader[bool]:
+        if self._argued:  # the first ones may have been sent
+            self._other = True
+            self._twice = True
+            return (yield from self.grammar.values.copy(self.turn.scanner, drop))
+        self._argued = True
+        return (yield from self._value())
+
+    def _name(self) -> Reader[bool]:
+        name = yield from self._short_string()
+        if not name:
+            return False
+        self._set_name(name, self.call_id)
+        return True
+
+    def _dropped(self, key: str) -> Reader[bool]:
+        """Passes over the value of a member that is not read."""
+        if self.grammar.strict and key not in ("type", "id"):
             return False
         self._other = self._other or key not in _NO_ARGUMENTS
-        return (yield from grammar.values.copy(scanner, drop))
+        return (yield from self.grammar.values.copy(self.turn.scanner, drop))
 
     def _short_string(self) -> Reader[str | None]:
         scanner = self.turn.scanner
@@ -253,14 +317,13 @@ class _Calls:
         char = yield from scanner.peek()
         written: list[str] = []
         if char == "{":
-            if not (yield from scanner.follows(self.grammar.values.object)):
+            values = self.grammar.values
+            if not (yield from scanner.follows(values.object)):
                 return False
             if self.name is not None:
                 self._open("")
-                return (
-                    yield from self.grammar.values.copy(scanner, self.turn.blocks.write, live=True)
-                )
-            whole = yield from self.grammar.values.copy(scanner, written.append)
+                return (yield from values.copy(scanner, self.turn.blocks.write, live=True))
+            whole = yield from values.copy(scanner, written.append)
         elif char == '"':
             whole = yield from self._encoded(written)
         else:
@@ -274,29 +337,15 @@ class _Calls:
 
     def _encoded(self, written: list[str]) -> Reader[bool]:
         """Reads arguments inside a JSON string, and decodes them as they stream in."""
-        inner = Scanner()
-        copy = JSON.copy(inner, lambda text: self._write(written, text))
-        ended: list[bool] = []
-
-        def decode(piece: str) -> None:
-            if piece == '"':
-                return
-            # Half of a surrogate pair stays an escape, because alone it is not a character.
-            inner.extend(piece if _SURROGATE(piece) else loads(f'"{piece}"', strict=False))
-            if ended:
-                return
-            try:
-                next(copy)
-            except StopIteration as end:
-                ended.append(bool(end.value))
-
-        if not (yield from JSON.string(self.turn.scanner, decode, False)):
+        decoded = _DecodedValue(lambda text: self._write(written, text))
+        if not (yield from JSON.string(self.turn.scanner, decoded.add, False)):
             return False
-        if not ended and not inner.text.strip() and self.turn.blocks.kind != "tool_use":
+        is_open = self.turn.blocks.kind == "tool_use"
+        if decoded.is_blank and not is_open:
             written.append("{}")
             return True
-        opened = self.turn.blocks.kind == "tool_use" or "".join(written[:1]) == "{"
-        return opened and ended == [True] and not inner.rest().strip()
+        is_object = is_open or "".join(written[:1]) == "{"
+        return is_object and decoded.is_whole
 
     def _write(self, written: list[str], text: str) -> None:
         blocks = self.turn.blocks
@@ -314,23 +363,29 @@ class _Calls:
 
     def _failed(self) -> Reader[str | None]:
         """Handles a body that is malformed or unfinished."""
-        turn, scanner = self.turn, self.turn.scanner
+        blocks = self.turn.blocks
+        scanner = self.turn.scanner
         text = self._opening + scanner.recorded()
-        if turn.blocks.kind != "tool_use":
+        if blocks.kind != "tool_use":
             if scanner.final:
-                return text if scanner.stopped and self.grammar.strict and not self._any else None
-            certain = not self.grammar.strict or self._started
-            certain = self.grammar.form is Form.ARGUMENTS or (
-                certain and self.name is not None and self.name in turn.tools
-            )
-            if not self._any and not certain:
+                is_text = scanner.stopped and self.grammar.strict and not self._any
+                return text if is_text else None
+            if not self._any and not self._is_certain:
                 return text
             if self.name is not None:
                 self._open("")
         self._end(False, whole=False)
         if self.grammar.closers:
             again = (Shape(self.opener.head),) if self.opener.head else ()
-            yield from scanner.seek(
-                Markers([(shape, None) for shape in (*self.grammar.closers, *again)])
-            )
+            shapes = [(shape, None) for shape in (*self.grammar.closers, *again)]
+            yield from scanner.seek(Markers(shapes))
         return None
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether a body that failed before its block opened is a call all the same."""
+        if self.grammar.form is Form.ARGUMENTS:
+            return True
+        if self.grammar.strict and not self._started:
+            return False
+        return self.name is not None and self.name in self.turn.tools

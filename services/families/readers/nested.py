@@ -7,7 +7,7 @@ A string argument streams; any other is written at its end. A string ends at its
 follows, outside of calls that it shows. A call with an argument twice never completes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from json import loads
@@ -17,11 +17,21 @@ from typing import Any, Final
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.bare_text import Shown, StringSink, Tag, coerced, copy_text
+from services.families.readers.arguments import ArgumentWriter
+from services.families.readers.bare_text import (
+    Shown,
+    StringSink,
+    Tag,
+    coerced,
+    copy_text,
+    is_next_call,
+)
 from services.families.tool_types import NULLABLE_STRING, STRING, member, resolved, types_of
 from services.families.writing import as_text
 
 _MAX_DEPTH: Final = 64
+_TEXTS: Final = (STRING, NULLABLE_STRING)
+"""The types of values that stream as text."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +66,15 @@ class Nested:
     @cached_property
     def inside(self) -> Markers[Tag]:
         """Tags that a string may contain, or that end it."""
-        call, end, after = (
-            "<invoke name={q}{name}{q}>",
-            "</invoke>",
-            "{ws}" + self.token + "</tool_call>",
-        )
+        call = self.token + "<invoke name={q}{name}{q}>"
+        end = self.token + "</invoke>"
+        last = end + "{ws}" + self.token + "</tool_call>"
         return Markers(
             [
-                (Shape(self.token + call, then=(self.token,)), Tag.CALL),
-                *((Shape(self.token + end + then, then=(END,)), Tag.LAST) for then in ("", after)),
-                (Shape(self.token + end), Tag.END),
+                (Shape(call, then=(self.token,)), Tag.CALL),
+                (Shape(end, then=(END,)), Tag.LAST),
+                (Shape(last, then=(END,)), Tag.LAST),
+                (Shape(end), Tag.END),
                 (Shape(self.token + "</{key}>", then=(self.token, END)), Tag.CLOSE),
                 (Shape(self.token + "<{key}>"), Tag.OPEN),
             ]
@@ -85,76 +94,69 @@ class Nested:
 
 class _Invocation:
     def __init__(self, grammar: Nested, turn: TurnState, name: str) -> None:
-        self._grammar, self._turn = grammar, turn
+        self._grammar = grammar
+        self._turn = turn
         self._root = turn.tools.schema(name)
+        self._arguments = ArgumentWriter(turn.blocks)
         self.whole = True
         """The call's own closer ended it, and all of its arguments have theirs."""
-        self._seen: set[str] = set()
-        self._broken = False
 
     def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
         """Reads to the end of the call; returns whether it is complete. It is not if the next call
         opens before any argument or closer."""
-        scanner = self._turn.scanner
         if elided is not None and not (yield from self._argument(elided)):
             return False
         while True:
-            found = yield from scanner.seek(self._grammar.tags)
-            if found is None:
-                if not self._seen or not scanner.stopped or scanner.rest().strip():
-                    return False
-                break
-            if found.meaning is not Tag.BEYOND:
-                scanner.position = found.match.end()
-            if found.meaning is Tag.BEYOND and not self._seen and found.match[0] in opener.text:
-                return False
-            if found.meaning in (Tag.END, Tag.BEYOND):
+            found = yield from self._next_tag()
+            if found is None or found.meaning in (Tag.END, Tag.BEYOND):
                 break
             if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
                 return False
-        self._write("}" if self._seen else "{}")
-        self.whole = (
-            self.whole and not self._broken and found is not None and found.meaning is Tag.END
-        )
-        return not self._broken
+        if not self._arguments.keys and found is not None and is_next_call(found, opener):
+            return False
+        if found is None and not (self._arguments.keys and self._turn.scanner.stopped_here):
+            return False
+        self._arguments.end()
+        closed = found is not None and found.meaning is Tag.END
+        self.whole = self.whole and closed and not self._arguments.broken
+        return not self._arguments.broken
+
+    def _next_tag(self) -> Reader[MarkerMatch[Tag] | None]:
+        """Passes the next tag and any text before it; a tag after the end of the call is not
+        passed."""
+        scanner = self._turn.scanner
+        found = yield from scanner.seek(self._grammar.tags)
+        if found is not None and found.meaning is not Tag.BEYOND:
+            scanner.position = found.match.end()
+        return found
 
     def _argument(self, key: str) -> Reader[bool]:
         schema = member(self._root, key, self._root)
         types = STRING if schema is None else types_of(schema, self._root)
-        if types <= NULLABLE_STRING and "string" in types:
-            self._begin(key)
-            trigger = None if self._broken else self._grammar.trigger
-            return (
-                yield from self._string(
-                    key, StringSink(self._write, nullable=types != STRING), trigger
-                )
-            )
+        if types in _TEXTS:
+            self._arguments.begin(key)
+            trigger = None if self._arguments.broken else self._grammar.trigger
+            sink = StringSink(self._arguments.write, nullable=types != STRING)
+            return (yield from self._string(key, sink, trigger))
         value = yield from self._element(key, schema, 0)
         if value is None:
             return False
-        self._begin(key)
-        self._write(value)
+        self._arguments.begin(key)
+        self._arguments.write(value)
         return True
-
-    def _begin(self, key: str) -> None:
-        self._broken = self._broken or key in self._seen
-        self._write((", " if self._seen else "{") + quoted(key) + ": ")
-        self._seen.add(key)
-
-    def _write(self, text: str) -> None:
-        if not self._broken:
-            self._turn.blocks.write(text)
 
     def _string(self, key: str, sink: StringSink, trigger: Trigger | None) -> Reader[bool]:
         """Reads a value that is text up to its own closer; returns False if the input ends in it."""
-        scanner, shown = self._turn.scanner, Shown()
+        scanner = self._turn.scanner
+        shown = Shown()
 
         def ends(found: MarkerMatch[Tag], _: bool) -> bool:
-            own = found.match.groupdict().get("key", "")
-            return not shown.takes(found.meaning, own) and (
-                (found.meaning is Tag.LAST and not shown.seen)
-                or (found.meaning is Tag.CLOSE and own == key)
-            )
+            name = found.match.groupdict().get("key", "")
+            if shown.takes(found.meaning, name):
+                return False
+            if found.meaning is Tag.LAST:
+                return not shown.seen
+            return found.meaning is Tag.CLOSE and name == key
 
         found = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)
         if found is None:
@@ -167,41 +169,58 @@ class _Invocation:
         return True
 
     def _element(self, key: str, schema: Any, depth: int) -> Reader[str | None]:
-        """Reads an element and its closer; returns its value as JSON, None if the input ends in it."""
+        """Reads an element and its closer; returns its value as JSON, None if the input ends in
+        it."""
         schema = resolved(schema, self._root)
         types = types_of(schema, self._root) if schema else frozenset[str]()
-        if types <= NULLABLE_STRING and "string" in types:
-            written: list[str] = []
-            whole = yield from self._string(
-                key, StringSink(written.append, nullable=types != STRING), None
-            )
-            return "".join(written) if whole else None
+        if types in _TEXTS:
+            return (yield from self._string_element(key, types))
         children: list[tuple[str, str]] = []
-        text: list[str] = []
-        scanner, skipped = self._turn.scanner, 0
+        texts: list[str] = []
         while True:
-            scanner.record()
-            found = yield from scanner.seek(self._grammar.tags)
-            text.append(scanner.recorded())
+            found = yield from self._element_tag(texts, deepest=depth == _MAX_DEPTH)
             if found is None:
                 return None
-            tag, own = found.meaning, found.match.groupdict().get("key")
-            if tag in (Tag.OPEN, Tag.CLOSE):
-                scanner.position = found.match.end()
-            if depth == _MAX_DEPTH and (tag is Tag.OPEN or (tag is Tag.CLOSE and skipped)):
-                skipped += 1 if tag is Tag.OPEN else -1
-                continue
-            if tag is not Tag.OPEN:
-                said = "".join(text)
-                mixed = bool(children and said.strip()) and (not types or "string" in types)
-                self._broken = self._broken or mixed or (tag is Tag.CLOSE and own != key)
-                self.whole = self.whole and tag is Tag.CLOSE
-                return self._value(schema, types, said, children)
+            if found.meaning is not Tag.OPEN:
+                break
             inner = found.match["key"]
             child = yield from self._element(inner, member(schema, inner, self._root), depth + 1)
             if child is None:
                 return None
             children.append((inner, child))
+        text = "".join(texts)
+        is_mixed = bool(children and text.strip()) and (not types or "string" in types)
+        closes = found.meaning is Tag.CLOSE
+        if is_mixed or (closes and found.match["key"] != key):
+            self._arguments.broken = True
+        self.whole = self.whole and closes
+        return self._value(schema, types, text, children)
+
+    def _string_element(self, key: str, types: frozenset[str]) -> Reader[str | None]:
+        written: list[str] = []
+        sink = StringSink(written.append, nullable=types != STRING)
+        whole = yield from self._string(key, sink, None)
+        return "".join(written) if whole else None
+
+    def _element_tag(self, texts: list[str], *, deepest: bool) -> Reader[MarkerMatch[Tag] | None]:
+        """Adds text to `texts` up to the next tag, which is passed if it opens or closes an
+        element. `deepest`: elements are passed over, too."""
+        scanner = self._turn.scanner
+        skipped = 0
+        while True:
+            scanner.record()
+            found = yield from scanner.seek(self._grammar.tags)
+            texts.append(scanner.recorded())
+            if found is None:
+                return None
+            if found.meaning in (Tag.OPEN, Tag.CLOSE):
+                scanner.position = found.match.end()
+            if deepest and found.meaning is Tag.OPEN:
+                skipped += 1
+            elif skipped and found.meaning is Tag.CLOSE:
+                skipped -= 1
+            else:
+                return found
 
     def _value(
         self,
@@ -212,18 +231,15 @@ class _Invocation:
     ) -> str:
         if not children:
             return self._leaf(schema, types, text)
-        if "array" in types - {"object"} or (
-            "properties" not in schema and all(key == "item" for key, _ in children)
-        ):
-            return f"[{', '.join(value for _, value in children)}]"
-        members: dict[str, list[str]] = {"$text": [quoted(text)]} if text.strip() else {}
+        only_items = all(key == "item" for key, _ in children)
+        if "array" in types or (only_items and "properties" not in schema):
+            return _list(value for _, value in children)
+        members: dict[str, list[str]] = {}
+        if text.strip():
+            members["$text"] = [quoted(text)]
         for key, value in children:
             members.setdefault(key, []).append(value)
-        written = (
-            f"{quoted(k)}: {v[0] if len(v) == 1 else '[' + ', '.join(v) + ']'}"
-            for k, v in members.items()
-        )
-        return f"{{{', '.join(written)}}}"
+        return _object(members)
 
     def _leaf(self, schema: Mapping[str, Any], types: frozenset[str], text: str) -> str:
         if not types:
@@ -232,8 +248,22 @@ class _Invocation:
             if not text.strip() and types & {"array", "object"}:
                 return "[]" if "array" in types else "{}"
             if types == {"array"} and text.lstrip()[:1] != "[":
-                return f"[{coerced(text, types_of(schema.get('items'), self._root))}]"
+                items = types_of(schema.get("items"), self._root)
+                return _list([coerced(text, items)])
         return coerced(text, types)
+
+
+def _list(values: Iterable[str]) -> str:
+    return f"[{', '.join(values)}]"
+
+
+def _object(members: Mapping[str, list[str]]) -> str:
+    """An object; a member with several values is a list of them."""
+    written: list[str] = []
+    for key, values in members.items():
+        value = values[0] if len(values) == 1 else _list(values)
+        written.append(f"{quoted(key)}: {value}")
+    return f"{{{', '.join(written)}}}"
 
 
 def _is_json(text: str) -> bool:

@@ -8,16 +8,18 @@ of its type. In a string that tag is text, and the call completes only if the pa
 Strings stream; the type of any other value is decided at its end.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from re import Match, compile, escape
 from typing import Any, Final
 
 from services.families.grammar.markup import Call
-from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.scanner import Reader, Trigger
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     HeldSink,
     Shown,
@@ -26,6 +28,7 @@ from services.families.readers.bare_text import (
     Tag,
     coerced,
     copy_text,
+    is_next_call,
     json_or_string,
     json_string_or_string,
 )
@@ -70,11 +73,8 @@ class Parameters:
     @property
     def follows(self) -> tuple[str, ...]:
         """The texts that may follow the opening tag; it counts only with one of them."""
-        return tuple(
-            dict.fromkeys(
-                Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)
-            )
-        )
+        texts = (*self.opens, *self.ends, *self.beyond, *self.json)
+        return tuple(dict.fromkeys(Shape(text).head for text in texts))
 
     def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:
         """A call that begins with the shape `opener`, with one of `follows` after it."""
@@ -108,9 +108,15 @@ class Parameters:
         return self._tags()
 
     def _tags(self, json: tuple[str, ...] = ()) -> Markers[Tag]:
-        texts = {Tag.OPEN: self.opens, Tag.END: self.ends, Tag.JSON: json, Tag.BEYOND: self.beyond}
-        texts[Tag.BROKEN] = self._heads
-        return Markers([(Shape(text), tag) for tag, group in texts.items() for text in group])
+        return Markers(
+            [
+                *_tagged(Tag.OPEN, map(Shape, self.opens)),
+                *_tagged(Tag.END, map(Shape, self.ends)),
+                *_tagged(Tag.JSON, map(Shape, json)),
+                *_tagged(Tag.BEYOND, map(Shape, self.beyond)),
+                *_tagged(Tag.BROKEN, map(Shape, self._heads)),
+            ]
+        )
 
     @property
     def _heads(self) -> tuple[str, ...]:
@@ -119,34 +125,28 @@ class Parameters:
     @cached_property
     def inside(self) -> Markers[Tag]:
         """Tags that a value may contain, or that end it."""
-        after = [b for b in self.beyond if not any(opener.startswith(b) for opener in self.openers)]
+        after = [head for head in self.beyond if not _opens_any(self.openers, head)]
         opens = dict.fromkeys(
             opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens
         )
-        heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
         next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
+        heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
+        last = [*self.ends, *(end + "{ws}" + head for end, head in product(self.ends, after))]
+
+        def closes_before(texts: Iterable[str], then: tuple[str, ...] = ()) -> Iterator[Shape]:
+            for close, text in product(self.closes, texts):
+                yield Shape(close + "{ws}" + text, then=then)
+
         return Markers(
             [
-                *(
-                    (Shape(c + "{ws}" + then), Tag.CLOSE)
-                    for c in self.closes
-                    for then in (*opens, *self.ends, *after)
-                ),
-                *(
-                    (Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE)
-                    for c in self.closes
-                    for opener in next_calls
-                ),
-                *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
-                *((Shape(c), Tag.CLOSED) for c in self.closes),
-                *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
-                *((Shape(opener), Tag.OPEN) for opener in self.opens),
-                *(
-                    (Shape(e + then, then=(END,)), Tag.LAST)
-                    for e in self.ends
-                    for then in ("", *("{ws}" + b for b in after))
-                ),
-                *((Shape(e), Tag.END) for e in self.ends),
+                *_tagged(Tag.CLOSE, closes_before((*opens, *self.ends, *after))),
+                *_tagged(Tag.CLOSE, closes_before(next_calls, then=heads)),
+                *_tagged(Tag.CLOSE, (Shape(close, then=(END,)) for close in self.closes)),
+                *_tagged(Tag.CLOSED, map(Shape, self.closes)),
+                *_tagged(Tag.CALL, (Shape(opener, then=heads) for opener in self.openers)),
+                *_tagged(Tag.OPEN, map(Shape, self.opens)),
+                *_tagged(Tag.LAST, (Shape(text, then=(END,)) for text in last)),
+                *_tagged(Tag.END, map(Shape, self.ends)),
             ]
         )
 
@@ -158,38 +158,51 @@ class Parameters:
     @cached_property
     def torn(self) -> Trigger:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
-        closes, ends = (
-            "|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends)
-        )
+        closes = "|".join(Shape(text).pattern for text in self.closes)
+        ends = "|".join(Shape(text).pattern for text in self.ends)
         opens = "|".join(map(escape, self._heads))
         opened = compile(rf"(?:{closes})\s*(?:{opens})").search
         # What may follow is passed as a whole, for all ends in it: a search from each of them takes
         # quadratic time.
         ended = compile(rf"(?:{closes})\s*(?:{ends})(?:\s|<[^<>]*>|\w)*+(\Z)?").finditer
-        return lambda text: (
-            opened(text) or next((found for found in ended(text) if found[1] is not None), None)
-        )
+
+        def find(text: str) -> Match[str] | None:
+            at_end = (found for found in ended(text) if found[1] is not None)
+            return opened(text) or next(at_end, None)
+
+        return find
 
     @cached_property
     def trigger(self) -> Trigger:
         """Finds text in a value that must pass the reader."""
-        first = "".join(
-            sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends, *self.openers)})
-        )
-        return compile(rf"[{first}]|\n\Z" if self.frame else rf"[{first}]").search
+        markers = (*self.opens, *self.closes, *self.ends, *self.openers)
+        first = "".join(sorted({escape(marker[0]) for marker in markers}))
+        ending = r"|\n\Z" if self.frame else ""
+        return compile(f"[{first}]{ending}").search
+
+
+def _opens_any(openers: Iterable[str], head: str) -> bool:
+    """Whether one of `openers` begins with `head`."""
+    return any(opener.startswith(head) for opener in openers)
+
+
+def _tagged(tag: Tag, shapes: Iterable[Shape]) -> list[tuple[Shape, Tag]]:
+    return [(shape, tag) for shape in shapes]
 
 
 class _Arguments:
     def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
-        self.grammar, self.turn, self.name = grammar, turn, name
+        self.grammar = grammar
+        self.turn = turn
+        self.name = name
         self.parameters: Mapping[str, Any] = turn.tools.parameters(name)
-        self.seen: set[str] = set()
+        self._written = ArgumentWriter(turn.blocks)
         self.whole = True
         """The call's own closer ended it, and all of its values have theirs."""
         self._doubts: set[str] = set()
         """Parameters that have a tag in the text of a value."""
-        self._end = "{}"
-        self._cut = self._broken = False
+        self._cut = False
+        """The input ended in a value."""
         self._opened = 0
         """Opening tags that are text in a value, and have no closing tag there."""
         self._ambiguous = False
@@ -205,56 +218,54 @@ class _Arguments:
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
         while found is not None and found.meaning in (Tag.OPEN, Tag.BROKEN):
-            if found.meaning is Tag.BROKEN:
-                self._broken = True
-                found = yield from self._after(
-                    (yield from self._value(found.match, StringSink(drop)))
-                )
-            else:
-                found = yield from self._parameter(found.match)
-        self.whole = (
-            self.whole and not self._broken and found is not None and found.meaning is Tag.END
-        )
-        if (
-            found is not None
-            and found.meaning is Tag.BEYOND
-            and not self.seen
-            and found.match[0] in opener.text
-        ):
+            found = yield from self._item(found)
+        closed = found is not None and found.meaning is Tag.END
+        self.whole = self.whole and closed and not self._written.broken
+        if not self._ends(found, opener):
             return False
-        if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
+        if self._written.broken or self._ambiguous or not self._doubts <= self._written.keys:
             return False
-        if self._broken or self._ambiguous or not self._doubts <= self.seen:
-            return False
-        self.turn.blocks.write(self._end)
+        self._written.end()
         return True
+
+    def _item(self, found: MarkerMatch[Tag]) -> Reader[MarkerMatch[Tag] | None]:
+        """Reads a parameter, or one with a tag that cannot be read; returns the tag after it."""
+        if found.meaning is Tag.OPEN:
+            return (yield from self._parameter(found.match))
+        self._written.broken = True
+        ended = yield from self._value(found.match, StringSink(drop))
+        return (yield from self._after(ended))
+
+    def _ends(self, found: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
+        """Whether the call ends with the tag after its arguments, or with the input."""
+        if found is None:
+            may_end = self._written.keys or self.grammar.stop_closes
+            return bool(may_end) and self._settled
+        return bool(self._written.keys) or not is_next_call(found, opener)
 
     @property
     def _settled(self) -> bool:
         """Whether the model stopped here by itself, with no value open."""
-        scanner = self.turn.scanner
-        return not self._cut and scanner.stopped and not scanner.rest().strip()
+        return not self._cut and self.turn.scanner.stopped_here
 
     def _json(self, opener: Match[str]) -> Reader[bool]:
         scanner = self.turn.scanner
         if opener[0] == "{":
             scanner.position = opener.start()
         yield from scanner.blanks()
-        if (yield from scanner.peek()) != "{" or not (
-            yield from JSON.copy(scanner, self.turn.blocks.write, live=True)
-        ):
+        is_object = (yield from scanner.peek()) == "{"
+        if not is_object or not (yield from JSON.copy(scanner, self.turn.blocks.write, live=True)):
             yield from self._next()
             return False
-        self.seen.add("")
+        self._written.keys.add("")
         return (yield from self._next()) is not None or self._settled
 
     def _next(self) -> Reader[MarkerMatch[Tag] | None]:
         """Passes the next tag and any text before it; a tag after the end of the call is not
         passed."""
-        grammar, scanner = self.grammar, self.turn.scanner
-        found = yield from scanner.seek(
-            grammar.between if self.seen or self._broken else grammar.before
-        )
+        scanner = self.turn.scanner
+        is_first = not self._written.keys and not self._written.broken
+        found = yield from scanner.seek(self.grammar.before if is_first else self.grammar.between)
         if found is not None and found.meaning is not Tag.BEYOND:
             scanner.position = found.match.end()
         return found
@@ -263,9 +274,9 @@ class _Arguments:
         """Reads a value; returns the tag after it, None at the end of the input."""
         grammar = self.grammar
         key = grammar.unescape(tag["key"]).strip()
-        if key in grammar.unwrap and not self.seen and key not in self.parameters:
+        if key in grammar.unwrap and not self._written.keys and key not in self.parameters:
             return (yield from self._wrapped(tag, key))
-        self._begin(key)
+        self._written.begin(key)
         sink = self._sink(key, tag.groupdict())
         found = yield from self._value(tag, sink)
         if found is not None:
@@ -274,19 +285,9 @@ class _Arguments:
 
     def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
         self._cut = found is None
-        return (
-            (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
-        )
-
-    def _begin(self, key: str) -> None:
-        self._broken = self._broken or not key or key in self.seen
-        self._write(("{" if not self.seen else ", ") + quoted(key) + ": ")
-        self.seen.add(key)
-        self._end = "}"
-
-    def _write(self, text: str) -> None:
-        if not self._broken:
-            self.turn.blocks.write(text)
+        if found is None or found.meaning is not Tag.CLOSE:
+            return found
+        return (yield from self._next())
 
     def _wrapped(self, tag: Match[str], key: str) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter that may hold all arguments."""
@@ -297,36 +298,44 @@ class _Arguments:
             sink.end()
         found = yield from self._after(ended)
         value = "".join(written)
-        if value[:1] == "{" and (found is None or found.meaning is not Tag.OPEN):
-            self.seen.add(key)
-            self._end = value
+        goes_on = found is not None and found.meaning is Tag.OPEN
+        if value[:1] == "{" and not goes_on:
+            self._written.hold(key, value)
         else:
-            self._begin(key)
-            self._write(value)
+            self._written.begin(key)
+            self._written.write(value)
         return found
 
     def _sink(self, key: str, tag: Mapping[str, str]) -> Sink:
         types = self.turn.tools.types(self.name, key)
         stated = tag.get("bool") or tag.get("word")
-        declared = key in self.parameters
-        if stated is None and not declared and self.grammar.stated:
-            return HeldSink(self._write, json_or_string)
-        if stated in _RAW or (stated is None and types == STRING):
-            return StringSink(self._write)
-        if stated is not None:
-            as_string = declared and types == STRING
-            return HeldSink(
-                self._write, json_string_or_string if as_string else json_or_string, typed=True
-            )
+        if stated is None:
+            return self._typed_sink(key, types)
+        if stated in _RAW:
+            return StringSink(self._written.write)
+        is_string = key in self.parameters and types == STRING
+        convert = json_string_or_string if is_string else json_or_string
+        return HeldSink(self._written.write, convert, typed=True)
+
+    def _typed_sink(self, key: str, types: frozenset[str]) -> Sink:
+        """The sink of a value without a stated type."""
+        write = self._written.write
+        if self.grammar.stated and key not in self.parameters:
+            return HeldSink(write, json_or_string)
+        if types == STRING:
+            return StringSink(write)
         if types == NULLABLE_STRING:
-            return StringSink(self._write, nullable=True)
-        return HeldSink(self._write, partial(coerced, types=types), typed="string" not in types)
+            return StringSink(write, nullable=True)
+        return HeldSink(write, partial(coerced, types=types), typed="string" not in types)
 
     def _value(self, tag: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value after `tag`, and passes the tag that ends it; None at the end of the
         input."""
-        grammar, scanner = self.grammar, self.turn.scanner
-        shown, opened, cdata = Shown(), self._opened, tag[0].endswith(_CDATA[0])
+        grammar = self.grammar
+        scanner = self.turn.scanner
+        shown = Shown()
+        opened = self._opened
+        cdata = tag[0].endswith(_CDATA[0])
 
         def ends(found: MarkerMatch[Tag], framed: bool) -> bool:
             if shown.takes(found.meaning):
@@ -344,7 +353,7 @@ class _Arguments:
                     return self._names(found.match["key"], sink, framed)
             return False
 
-        trigger = None if self._broken else grammar.trigger
+        trigger = None if self._written.broken else grammar.trigger
         found = yield from copy_text(
             scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame
         )
@@ -365,7 +374,9 @@ class _Arguments:
         value is one without that tag. Otherwise the tag is text."""
         self._opened += 1
         key = self.grammar.unescape(tag_key).strip()
-        if key in self.seen | self._doubts or (self.parameters and key not in self.parameters):
+        if key in self._written.keys or key in self._doubts:
+            return False
+        if self.parameters and key not in self.parameters:
             return False
         if isinstance(sink, HeldSink) and sink.whole:
             return True
@@ -388,12 +399,11 @@ class BareCall:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Writes the block; reads nothing."""
         scanner = turn.scanner
-        cut = (
-            self.ends_turn and scanner.final and not scanner.stopped and not scanner.rest().strip()
-        )
+        cut_off = scanner.final and not scanner.stopped and not scanner.rest().strip()
+        whole = self.whole and not (self.ends_turn and cut_off)
         turn.open_call(turn.tools.named(opener.name or ""), opener.call_id)
-        if self.whole and not cut:
+        if whole:
             turn.blocks.write("{}")
-        turn.blocks.close(self.whole and not cut)
+        turn.blocks.close(whole)
         return None
         yield

@@ -1,13 +1,15 @@
-"""Reads calls in Python: `[f(a='x', b=1), g()]`, in a list or line by line, keyword arguments only."""
+"""Reads calls in Python: `[f(a='x', b=1), g()]`, in a list or line by line, keyword arguments
+only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from services.families.grammar.scanner import Reader, quoted
+from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.values import PYTHON, drop
 
 _CALL: Final = Shape("{name}{ws}(")
@@ -34,9 +36,10 @@ class Pythonic:
 
 class _Calls:
     def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:
-        self._grammar, self._turn = grammar, turn
+        self._grammar = grammar
+        self._turn = turn
         self._any = False
-        self._opening = grammar.marker
+        """A call has been read."""
         turn.scanner.position -= len(opener.text) - len(grammar.marker)
 
     def read(self) -> Reader[str | None]:
@@ -72,46 +75,52 @@ class _Calls:
         """Reads one call, from its name to its closing bracket; a block that fails in between stays
         open."""
         turn = self._turn
-        scanner, write = turn.scanner, turn.blocks.write
-        found = yield from scanner.match(_CALL)
+        found = yield from turn.scanner.match(_CALL)
         if found is None:
             return False
         name = turn.tools.named(found[1]["name"])
-        if not self._grammar.marker and not self._any and turn.started and name not in turn.tools:
+        unmarked = not self._grammar.marker and not self._any and turn.started
+        if unmarked and name not in turn.tools:
             return False
-        before, twice, seen = "{", False, set[str]()
-        while True:
-            yield from scanner.blanks()
-            if (yield from scanner.peek()) == ")":
-                break
-            key = yield from scanner.match(_KEY)
-            if key is None:
+        arguments = ArgumentWriter(turn.blocks)
+        while (yield from self._another_argument()):
+            if not (yield from self._argument(name, arguments)):
                 return False
-            if before == "{":
-                turn.open_call(name)
-            twice = twice or key[1]["bare"] in seen
-            seen.add(key[1]["bare"])
-            write = drop if twice else turn.blocks.write
-            write(before + quoted(key[1]["bare"]) + ": ")
-            if not (yield from PYTHON.copy(scanner, write, live=not twice)):
-                return False
-            before = ", "
-            yield from scanner.blanks()
-            char = yield from scanner.peek()
-            if char == ",":
-                scanner.position += 1
-            elif char != ")":
-                return False
-        scanner.position += 1
-        if before == "{":
+        turn.scanner.position += len(")")
+        if not arguments.keys:
             turn.open_call(name)
-        write("{}" if before == "{" else "}")
-        turn.blocks.close(not twice)
+        arguments.end()
+        turn.blocks.close(not arguments.broken)
         return True
 
+    def _another_argument(self) -> Reader[bool]:
+        scanner = self._turn.scanner
+        yield from scanner.blanks()
+        return (yield from scanner.peek()) != ")"
+
+    def _argument(self, name: str, arguments: ArgumentWriter) -> Reader[bool]:
+        """Reads an argument and the comma after it; the first one opens the block."""
+        turn = self._turn
+        scanner = turn.scanner
+        key = yield from scanner.match(_KEY)
+        if key is None:
+            return False
+        if not arguments.keys:
+            turn.open_call(name)
+        arguments.begin(key[1]["bare"])
+        write = drop if arguments.broken else turn.blocks.write
+        if not (yield from PYTHON.copy(scanner, write, live=not arguments.broken)):
+            return False
+        yield from scanner.blanks()
+        char = yield from scanner.peek()
+        if char == ",":
+            scanner.position += 1
+        return char in (",", ")")
+
     def _failed(self) -> Reader[str | None]:
-        turn, scanner = self._turn, self._turn.scanner
-        text = self._opening + scanner.recorded()
+        turn = self._turn
+        scanner = turn.scanner
+        text = self._grammar.marker + scanner.recorded()
         if turn.blocks.kind != "tool_use":
             if scanner.final and not scanner.stopped:
                 scanner.position = len(scanner.text)

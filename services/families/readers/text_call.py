@@ -10,7 +10,7 @@ from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.bare_text import StringSink, copy_text
 from services.families.readers.json_calls import Form, JsonCalls
-from services.families.tool_types import STRING
+from services.families.tool_types import STRING, Tools
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,12 @@ class TextCall:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
-        scanner, name = turn.scanner, turn.tools.named(opener.name or "")
-        (key, *others) = [*turn.tools.parameters(name)] or [""]
-        if (
-            others
-            or turn.tools.types(name, key) != STRING
-            or not key
-            or (yield from scanner.follows(*self._json))
-        ):
-            return (
-                yield from JsonCalls(form=Form.ARGUMENTS, closes=(self.close,)).read(turn, opener)
-            )
+        scanner = turn.scanner
+        name = turn.tools.named(opener.name or "")
+        key = _only_string(turn.tools, name)
+        if not key or (yield from scanner.follows(*self._json)):
+            arguments = JsonCalls(form=Form.ARGUMENTS, closes=(self.close,))
+            return (yield from arguments.read(turn, opener))
         turn.open_call(name)
         turn.blocks.write("{" + quoted(key) + ": ")
         sink = StringSink(turn.blocks.write)
@@ -61,6 +56,14 @@ class TextCall:
     @cached_property
     def _trigger(self) -> Trigger:
         return compile(escape("\n")).search
+
+
+def _only_string(tools: Tools, name: str) -> str:
+    """The only parameter of a tool, if it is a string; else an empty string."""
+    keys = [*tools.parameters(name)]
+    if len(keys) != 1 or tools.types(name, keys[0]) != STRING:
+        return ""
+    return keys[0]
 
 
 def _ends(found: MarkerMatch[None], framed: bool) -> bool:

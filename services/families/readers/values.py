@@ -41,6 +41,58 @@ def drop(_: str) -> None:
     """Drops text."""
 
 
+class _Container:
+    """An object or a list that is being copied: what closes it, what is written for that, and the
+    keys so far."""
+
+    __slots__ = ("closer", "keys", "written")
+
+    def __init__(self, closer: str, written: str) -> None:
+        self.closer = closer
+        self.written = written
+        self.keys: set[str] = set()
+
+
+class _Copy:
+    """A value that is being copied."""
+
+    __slots__ = ("comma", "containers", "due", "live", "twice", "write")
+
+    def __init__(self, write: Write, live: bool) -> None:
+        self.write = write
+        self.live = live
+        self.due = True
+        """An item may come next, and no comma."""
+        self.comma = ""
+        """The comma before the next item, which is written with that."""
+        self.twice = False
+        """An object has a key twice: from there on, nothing is written."""
+        self.containers = [_Container("", "")]
+        """The open containers, after one that stands for the place of the value."""
+
+    def enter(self, opener: str) -> None:
+        """Opens a container."""
+        self.containers.append(_Container(*_CLOSERS[opener]))
+        self.write("{" if opener == "{" else "[")
+        self.comma = ""
+
+    def leave(self, space: str) -> None:
+        """Closes the innermost container, after `space`."""
+        self.write(space + self.containers.pop().written)
+        self.due = False
+
+    def add_key(self, spelled: str) -> None:
+        """Writes a key with its colon."""
+        keys = self.containers[-1].keys
+        key = loads(spelled.rpartition(":")[0])
+        if key in keys:
+            self.twice = True
+            self.live = False
+            self.write = drop
+        keys.add(key)
+        self.write(spelled)
+
+
 class Values:
     """JSON, read leniently."""
 
@@ -57,49 +109,43 @@ class Values:
         key twice (the scanner passes it), or the input ended in it. `live`: `write` adds to the
         open block itself, so plain text of a string may go there without passing this reader.
         """
-        stack: list[tuple[str, str, set[str]]] = []
-        comma = ""
-        due, twice = True, False
+        copied = _Copy(write, live)
         while True:
             space = yield from scanner.blanks()
             char = (yield from scanner.peek()) or " "
-            if due and not (stack and char == stack[-1][0]):
-                if stack:
-                    write(comma + space)
-                    if stack[-1][0] == "}":
-                        spelled: list[str] = []
-                        if not (yield from self.key(scanner, spelled.append)):
-                            return False
-                        text = "".join(spelled)
-                        key = loads(text.rpartition(":")[0])
-                        if key in stack[-1][2]:
-                            twice, live, write = True, False, drop
-                        stack[-1][2].add(key)
-                        write(text)
-                char = yield from scanner.peek()
-                if char in self.openers and len(stack) < _MAX_DEPTH:
-                    scanner.position += 1
-                    stack.append((*_CLOSERS[char], set()))
-                    write("{" if char == "{" else "[")
-                    comma = ""
-                    continue
-                if not (
-                    yield from self.scalar(scanner, write, live, stack[-1][0] if stack else "")
-                ):
+            if char == copied.containers[-1].closer:
+                scanner.position += 1
+                copied.leave(space)
+            elif copied.due:
+                if not (yield from self._item(scanner, copied, space)):
                     return False
-                due = False
-            elif char == "," and not due:
+            elif char == ",":
                 scanner.position += 1
-                comma, due = space + ",", True
-                continue
-            elif stack and char == stack[-1][0]:
-                scanner.position += 1
-                write(space + stack.pop()[1])
-                due = False
+                copied.comma = space + ","
+                copied.due = True
             else:
                 return False
-            if not stack:
-                return not twice
+            if len(copied.containers) == 1 and not copied.due:
+                return not copied.twice
+
+    def _item(self, scanner: Scanner, copied: "_Copy", space: str) -> Reader[bool]:
+        """Copies an item of the innermost container, after `space`; of an item that is a container,
+        only what opens it."""
+        container = copied.containers[-1]
+        if container.closer:
+            copied.write(copied.comma + space)
+        if container.closer == "}":
+            spelled: list[str] = []
+            if not (yield from self.key(scanner, spelled.append)):
+                return False
+            copied.add_key("".join(spelled))
+        char = yield from scanner.peek()
+        if char in self.openers and len(copied.containers) <= _MAX_DEPTH:
+            scanner.position += 1
+            copied.enter(char)
+            return True
+        copied.due = False
+        return (yield from self.scalar(scanner, copied.write, copied.live, container.closer))
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """Copies a key and its colon; leaves the scanner at the value."""
@@ -124,10 +170,9 @@ class Values:
             return (yield from self.string(scanner, write, live))
         word = yield from self.word(scanner)
         text = CONSTANTS.get(word) or number_text(word, True)
-        cut = scanner.final and scanner.position == len(scanner.text) and word not in CONSTANTS
-        if text is None or (
-            cut and text != word
-        ):  # half a number at the end of the input is not completed
+        is_last = scanner.final and scanner.position == len(scanner.text)
+        is_half = is_last and text != word and word not in CONSTANTS
+        if text is None or is_half:
             scanner.position -= len(word)
             return False
         write(text)
@@ -158,7 +203,8 @@ class Values:
                 if scanner.final:
                     return False
                 if live:
-                    scanner.trigger, scanner.escape = trigger, False
+                    scanner.trigger = trigger
+                    scanner.escape = False
                 yield
                 scanner.trigger = None
                 continue
@@ -213,6 +259,9 @@ _PLAIN: Final = {
     for quote in _QUOTES
 }
 _SIMPLE: Final = {
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
     "n": "\n",
     "t": "\t",
     "r": "\r",
@@ -223,6 +272,7 @@ _SIMPLE: Final = {
     "0": "\0",
     "\n": "",
 }
+_END_OF_UNICODE: Final = 0x110000
 _WIDE: Final = {"x": 2, "u": 4, "U": 8}
 
 
@@ -262,20 +312,19 @@ class PythonValues(Values):
             return False
         char = pair[1]
         if char in _WIDE:
-            code = (yield from scanner.peek(2 + _WIDE[char]))[2:]
-            if len(code) == _WIDE[char] and _HEX.match(code) and int(code, 16) < 0x110000:
-                scanner.position += 2 + len(code)
-                point = int(code, 16)
-                write(
-                    f"\\u{point:04x}"
-                    if char == "u" or 0xD800 <= point < 0xE000
-                    else escaped(chr(point))
-                )
+            digits = _WIDE[char]
+            code = (yield from scanner.peek(2 + digits))[2:]
+            point = int(code, 16) if len(code) == digits and _HEX.match(code) else None
+            if point is not None and point < _END_OF_UNICODE:
+                scanner.position += 2 + digits
+                is_surrogate = 0xD800 <= point < 0xE000
+                stays = char == "u" or is_surrogate
+                write(f"\\u{point:04x}" if stays else escaped(chr(point)))
                 return True
-            if scanner.final and len(code) < _WIDE[char]:
+            if scanner.final and len(code) < digits:
                 return False
         scanner.position += 2
-        write(escaped(_SIMPLE.get(char, char if char in "\\'\"" else pair)))
+        write(escaped(_SIMPLE.get(char, pair)))
         return True
 
 
@@ -292,8 +341,8 @@ def number_text(text: str, fraction: bool) -> str | None:
     """Returns `text` as a JSON number, unchanged if it is one; None if it is none. Without
     `fraction` it must be whole, and is written as an integer."""
     if _INTEGER.match(text):
-        digits = text.lstrip("+-").lstrip("0") or "0"
-        return ("-" if text[0] == "-" else "") + digits
+        sign = "-" if text[0] == "-" else ""
+        return sign + (text.lstrip("+-").lstrip("0") or "0")
     loose = _LOOSE_NUMBER.match(text)
     if loose is None or not (loose[2] or loose[3]):
         return None
@@ -301,21 +350,17 @@ def number_text(text: str, fraction: bool) -> str | None:
         return _whole(text) if len(loose[4]) <= _MAX_EXPONENT else None
     if _NUMBER.match(text):
         return text
-    return (
-        ("-" if loose[1] == "-" else "")
-        + (loose[2].lstrip("0") or "0")
-        + f".{loose[3] or '0'}{loose[4]}"
-    )
+    sign = "-" if loose[1] == "-" else ""
+    whole = loose[2].lstrip("0") or "0"
+    return f"{sign}{whole}.{loose[3] or '0'}{loose[4]}"
 
 
 def _whole(text: str) -> str | None:
     """A number as an integer; None if it has a fraction or too many digits."""
     number = Decimal(text)
-    return (
-        str(int(number))
-        if number.adjusted() < _MAX_DIGITS and number == number.to_integral_value()
-        else None
-    )
+    if number.adjusted() >= _MAX_DIGITS or number != number.to_integral_value():
+        return None
+    return str(int(number))
 
 
 JSON: Final = Values()
@@ -334,4 +379,5 @@ def literal(text: str) -> str | None:
         try:
             next(reading)
         except StopIteration as end:
-            return "".join(written) if end.value and not scanner.rest().strip() else None
+            is_all = end.value and not scanner.rest().strip()
+            return "".join(written) if is_all else None
