@@ -7,7 +7,7 @@ from typing import Final
 from schemas.control import THINKING_BUDGET
 from schemas.conversation import Conversation, ToolSpec
 from services.families import Family, UnknownFamily, family
-from services.families.response_template import InvalidResponseTemplate
+from services.families.description.fields import InvalidResponseTemplate
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.runtime.long_work import levels, long_work

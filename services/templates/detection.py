@@ -10,8 +10,9 @@ from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import FinishReason, blocks_of
 from services.families import Family, families, family, open_parser
+from services.families.description.fields import InvalidResponseTemplate
 from services.families.detection import Detection, detect
-from services.families.response_template import InvalidResponseTemplate, template_name
+from services.families.response_template import template_name
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import adapt

@@ -10,12 +10,8 @@ import pytest
 
 from schemas.events import BlockStop, Delta, FinishReason
 from services.families import family, open_parser
-from services.families.response_template import (
-    MAX_CHARS,
-    InvalidResponseTemplate,
-    described,
-    template_name,
-)
+from services.families.description.fields import InvalidResponseTemplate
+from services.families.response_template import MAX_CHARS, described, template_name
 from tests.families.parser_cases import CHUNKINGS, fold, problems, run, tools, vectors
 from tests.families.response_templates import simple, tagged
 from tests.families.test_families_response_template_judge import (

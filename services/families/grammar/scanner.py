@@ -209,11 +209,12 @@ class BlockWriter:
         """Whether events are held back."""
         return self._torn is not None
 
-    def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
+    def end_call(self, complete: bool, torn: Trigger | None, *, whole: bool) -> None:
         """Ends the open call. If it is not `whole` (its own closer is missing, or a value's), its
         end is held back to the end of the turn, with all that follows. The calls that are held back
-        do not complete if `torn` finds the end of a call at the end of text after one."""
-        if self._torn is None and not whole:
+        do not complete if `torn` finds the end of a call at the end of text after one; None: none
+        is held back."""
+        if torn is not None and self._torn is None and not whole:
             self._flush()
             self._ready = self._events
             self._events = []

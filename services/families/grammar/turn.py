@@ -1,7 +1,7 @@
 """The state of one turn that is being parsed, the reader of its prose, and the `TurnParser` around
 them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from re import compile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -13,6 +13,8 @@ from services.families.tool_types import Tools
 
 T = TypeVar("T")
 _BREAK: Final = compile(r"[\r\n]").search
+_KINDS: Final[Mapping[bool, BlockKind]] = {True: "reasoning", False: "text"}
+"""The kind of prose: whether it is reasoning."""
 
 
 class CallOpener(NamedTuple):
@@ -100,7 +102,7 @@ class TurnState:
         if self._held:
             solid = "".join([*self._held, solid])
             self._held.clear()
-        if self.blocks.kind != self.kind:
+        if self.blocks.kind != _KINDS[self.reasoning]:
             solid = self._open_prose(solid, waiting=len(wait))
         self.blocks.write(solid)
         self.hold(wait)
@@ -108,13 +110,14 @@ class TurnState:
     def _open_prose(self, text: str, *, waiting: int) -> str:
         """Opens the block that begins with `text`, which the scanner has just passed with `waiting`
         more characters; returns the text without blank lines before it."""
-        if self._resumed != self.kind:
+        kind = _KINDS[self.reasoning]
+        if self._resumed != kind:
             blanks = len(text) - len(text.lstrip(BLANKS))
             framing = text.rfind("\n", 0, blanks) + 1
             text = text[framing:]
         self._resumed = None
         ahead = len(self.scanner.text) - self.scanner.position
-        self.blocks.open(self.kind, behind=len(text) + waiting + ahead)
+        self.blocks.open(kind, behind=len(text) + waiting + ahead)
         return text
 
     def quote(self, text: str) -> None:
@@ -129,19 +132,14 @@ class TurnState:
             self._broken = self._broken or "\n" in text
 
     @property
-    def kind(self) -> BlockKind:
-        """The kind of the prose that is read."""
-        return "reasoning" if self.reasoning else "text"
-
-    @property
     def flowing(self) -> bool:
         """A block of the current kind is open, and nothing is held: prose goes into it as it comes."""
-        return not self._held and self.blocks.kind == self.kind
+        return not self._held and self.blocks.kind == _KINDS[self.reasoning]
 
     @property
     def started(self) -> bool:
         """A block of the current kind is open, or the prompt started it."""
-        return (self.blocks.kind or self._resumed) == self.kind
+        return (self.blocks.kind or self._resumed) == _KINDS[self.reasoning]
 
     @property
     def line_start(self) -> bool:

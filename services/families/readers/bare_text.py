@@ -24,6 +24,7 @@ class StringSink:
     """Streams a value as a JSON string; a `nullable` one is held as long as it may be null."""
 
     __slots__ = ("_held", "_write")
+    may_end = True
 
     def __init__(self, write: Write, *, nullable: bool = False) -> None:
         self._write = write
@@ -65,6 +66,7 @@ class HeldSink:
 
     __slots__ = ("_convert", "_parts", "_typed", "_write")
     live = False
+    may_end = True
 
     def __init__(self, write: Write, convert: Callable[[str], str], *, typed: bool = False) -> None:
         self._write = write
@@ -145,30 +147,33 @@ def is_next_call(found: MarkerMatch[Tag], opener: CallOpener) -> bool:
 class _FramedValue:
     """A value with a line break on each side, both of which are left out."""
 
-    __slots__ = ("_first", "_held", "_sink")
+    __slots__ = ("_held", "_sink", "_started", "live", "may_end")
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._first = True
-        """No text has come yet."""
+        self._started = False
         self._held = ""
         """The line break that may be the last one."""
-
-    @property
-    def may_end(self) -> bool:
+        self.live = False
+        """As a sink's."""
+        self.may_end = True
         """Whether the frame admits an end here."""
-        return self._first or bool(self._held)
 
     def write(self, text: str) -> None:
         """Adds the next piece, which is not empty."""
-        if self._first:
-            self._first = False
+        if not self.may_end and text[-1] != "\n":  # most pieces
+            self._sink.write(text)
+            self.live = self._sink.live
+            return
+        if not self._started:
+            self._started = True
             text = text.removeprefix("\n")
-            if not text:
-                return
-        text = self._held + text
-        self._held = "\n" if text[-1] == "\n" else ""
-        self._sink.write(text.removesuffix(self._held))
+        if text:
+            text = self._held + text
+            self._held = "\n" if text[-1] == "\n" else ""
+            self._sink.write(text.removesuffix(self._held))
+        self.may_end = bool(self._held)
+        self.live = not self.may_end and self._sink.live
 
 
 def copy_text(
@@ -187,8 +192,7 @@ def copy_text(
     there. `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on
     each side is left out.
     """
-    framed = _FramedValue(sink) if frame else None
-    write = sink.write if framed is None else framed.write
+    value = _FramedValue(sink) if frame else sink
     look = scanner.position
     while True:
         text = scanner.text
@@ -198,17 +202,15 @@ def copy_text(
         if end > scanner.position:
             piece = text[scanner.position : end]
             scanner.position = end
-            write(piece)
-        may_end = framed is None or framed.may_end
-        if isinstance(found, MarkerMatch) and ends(found, may_end):
+            value.write(piece)
+        if isinstance(found, MarkerMatch) and ends(found, value.may_end):
             return found
         if at >= 0 and found is not MORE:
             look = at + 1
             continue
         if scanner.final:
             return None
-        holds = at >= 0 or (framed is not None and may_end)
-        if trigger is not None and not holds and sink.live:
+        if trigger is not None and at < 0 and value.live:
             scanner.trigger = trigger
             scanner.escape = True
         yield

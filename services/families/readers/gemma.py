@@ -91,8 +91,7 @@ class GemmaValues(Values):
         """Copies text without an opening token: up to a closing one, a bracket, or a comma before
         the next key."""
         parts: list[str] = []
-        whole = True
-        """No comma has been passed, so that the text may be a number or constant."""
+        whole = True  # no comma has been passed, so that the text may be a number or constant
         while True:
             found = _BARE.match(scanner.text, scanner.position)
             assert found is not None

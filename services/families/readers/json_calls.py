@@ -65,6 +65,23 @@ class JsonCalls:
         return tuple(map(Shape, self.closes))
 
 
+def _short_string(scanner: Scanner) -> Reader[str | None]:
+    """Passes a key, a name or an id; None if there is none here."""
+    while True:
+        match = _KEY.match(scanner.text, scanner.position)
+        if match is not None:
+            scanner.position = match.end()
+            try:
+                text = str(loads(f'"{match[2]}"', strict=False))
+            except ValueError:
+                text = match[2]
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        rest = scanner.text[scanner.position : scanner.position + _MAX_KEY]
+        if scanner.final or len(rest) == _MAX_KEY or rest[:1] not in ("", '"', "'"):
+            return None
+        yield
+
+
 class _DecodedValue:
     """A JSON value inside a JSON string: decoded and copied as it streams in."""
 
@@ -99,27 +116,34 @@ class _DecodedValue:
         return self._whole is True and not self._text.rest().strip()
 
 
+@dataclass
+class _CallObject:
+    """What is known of a call while its object is read."""
+
+    name: str | None = None
+    call_id: str | None = None
+    pending: str | None = None
+    """Arguments that precede the name."""
+    argued: bool = False
+    """There are arguments."""
+    twice: bool = False
+    """There are arguments twice."""
+    other: bool = False
+    """A dropped key may have held arguments."""
+
+
 class _Calls:
     def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
         self.grammar = grammar
         self.turn = turn
         self.opener = opener
-        self.name: str | None = None
-        self.call_id: str | None = None
+        self.call = _CallObject()
         if opener.name is not None:
             self._set_name(opener.name, opener.call_id)
         self._opening = opener.text
         """What precedes the JSON."""
         if grammar.strict:
             self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0]
-        self._pending: str | None = None
-        """Arguments that precede the name."""
-        self._argued = False
-        """There are arguments."""
-        self._other = False
-        """A dropped key may have held arguments."""
-        self._twice = False
-        """There are arguments twice."""
         self._any = False
         """A call of a list has been read."""
         self._started = False
@@ -132,45 +156,37 @@ class _Calls:
             scanner.position -= len(self.opener.text) - len(self._opening)
         scanner.record()
         yield from scanner.blanks()
-        if not (yield from self._body()):
+        char = yield from scanner.peek()
+        if not (yield from self._body(char)):
             return (yield from self._failed())
         scanner.recorded()
         return None
 
-    def _body(self) -> Reader[bool]:
-        """Reads the call or the list; returns whether it is one."""
-        scanner = self.turn.scanner
+    def _body(self, char: str) -> Reader[bool]:
+        """Reads the call or the list that begins with `char`; returns whether it is one."""
         form = self.grammar.form
-        char = yield from scanner.peek()
-        if form is Form.ARGUMENTS or (self.name is not None and char != "{"):
-            return (yield from self._sole(bare=True))
+        if form is Form.ARGUMENTS or (self.call.name is not None and char != "{"):
+            return self._sole(self._bare())
         if form is Form.LINES:
-            return (yield from self._list())
+            return self._list()
         if form is Form.OBJECT or char != "[":
-            return (yield from self._sole(bare=False))
-        scanner.position += len("[")
-        return (yield from self._list())
+            return self._sole(self._object())
+        self.turn.scanner.position += len("[")
+        return self._list()
 
     def _set_name(self, name: str, call_id: str | None = None) -> None:
-        self.name = self.turn.tools.named(name, self.grammar.rename)
-        self.call_id = call_id
+        self.call.name = self.turn.tools.named(name, self.grammar.rename)
+        self.call.call_id = call_id
 
-    def _sole(self, *, bare: bool) -> Reader[bool]:
-        """Reads one call and its closing marker; `bare`: only its arguments."""
-        whole = yield from (self._bare() if bare else self._object())
-        if not whole:
+    def _sole(self, reading: Reader[bool]) -> Reader[bool]:
+        """Reads one call with `reading`, and its closing marker."""
+        if not (yield from reading):
             return False
         closed = yield from self._closed()
         scanner = self.turn.scanner
-        self._end(closed or scanner.stopped or not scanner.final, whole=closed)
+        complete = closed or scanner.stopped or not scanner.final
+        self.turn.blocks.end_call(complete, self.grammar.values.torn, whole=closed)
         return True
-
-    def _end(self, complete: bool, *, whole: bool) -> None:
-        torn = self.grammar.values.torn
-        if torn is None:
-            self.turn.blocks.close(complete)
-        else:
-            self.turn.blocks.end_call(complete, torn, whole=whole)
 
     def _closed(self) -> Reader[bool]:
         """Passes the closing marker, and stray brackets before it; False if there is none."""
@@ -189,7 +205,7 @@ class _Calls:
             yield from scanner.blanks()
             char = yield from scanner.peek()
             if char == "{":
-                self._forget()
+                self.call = _CallObject()
                 if not (yield from self._object()):
                     return False
                 self.turn.blocks.close()
@@ -202,29 +218,20 @@ class _Calls:
                     scanner.position += 1
                 return self._any
 
-    def _forget(self) -> None:
-        """Forgets what the last object of a list was."""
-        self.name = None
-        self.call_id = None
-        self._pending = None
-        self._argued = False
-        self._other = False
-        self._twice = False
-
     def _object(self) -> Reader[bool]:
         """Reads an object that is a call; leaves its block open."""
         if (yield from self.turn.scanner.peek()) != "{":
             return False
         if not (yield from self._members(nested=False)):
             return False
-        if self.name is None or self._twice:
+        if self.call.name is None or self.call.twice:
             return False
         if self.turn.blocks.kind == "tool_use":
             return True
-        unknown = self.grammar.strict and self.name not in self.turn.tools
-        if self._pending is None and (self._other or unknown):
+        unknown = self.grammar.strict and self.call.name not in self.turn.tools
+        if self.call.pending is None and (self.call.other or unknown):
             return False
-        self._open(self._pending or "{}")
+        self._open(self.call.pending or "{}")
         return True
 
     def _members(self, nested: bool) -> Reader[bool]:
@@ -238,66 +245,54 @@ class _Calls:
                 if char == "}":
                     return True
                 continue
-            key = yield from self._short_string()
+            key = yield from _short_string(scanner)
             if key is None or not (yield from JSON.colon(scanner, drop)):
                 return False
-            if not (yield from self._member(key, nested)):
+            char = yield from scanner.peek()
+            if not (yield from self._member(key, char, nested)):
                 return False
 
-    def _member(self, key: str, nested: bool) -> Reader[bool]:
+    def _member(self, key: str, char: str, nested: bool) -> Reader[bool]:
+        """Reads a value that begins with `char`."""
         grammar = self.grammar
-        char = yield from self.turn.scanner.peek()
         if grammar.form is Form.KEYED:
             self._set_name(key)
-            return (yield from self._value())
+            return self._value()
         if key in grammar.arguments:
-            return (yield from self._arguments())
+            return self._arguments()
         if key in grammar.names or (key == "function" and char == '"'):
-            return (yield from self._name())
+            return self._name()
         if key == "function" and char == "{" and not nested:
-            return (yield from self._members(nested=True))
+            return self._members(nested=True)
         if key in grammar.ids and char == '"':
-            self.call_id = yield from self._short_string()
-            return self.call_id is not None
-        return (yield from self._dropped(key))
+            return self._id()
+        return self._dropped(key)
 
     def _arguments(self) -> Reader[bool]:
-        if self._argued:  # the first ones may have been sent
-            self._other = True
-            self._twice = True
-            return (yield from self.grammar.values.copy(self.turn.scanner, drop))
-        self._argued = True
-        return (yield from self._value())
+        if self.call.argued:  # the first ones may have been sent
+            self.call.other = True
+            self.call.twice = True
+            return self.grammar.values.copy(self.turn.scanner, drop)
+        self.call.argued = True
+        return self._value()
+
+    def _id(self) -> Reader[bool]:
+        self.call.call_id = yield from _short_string(self.turn.scanner)
+        return self.call.call_id is not None
 
     def _name(self) -> Reader[bool]:
-        name = yield from self._short_string()
+        name = yield from _short_string(self.turn.scanner)
         if not name:
             return False
-        self._set_name(name, self.call_id)
+        self._set_name(name, self.call.call_id)
         return True
 
     def _dropped(self, key: str) -> Reader[bool]:
         """Passes over the value of a member that is not read."""
         if self.grammar.strict and key not in ("type", "id"):
             return False
-        self._other = self._other or key not in _NO_ARGUMENTS
+        self.call.other = self.call.other or key not in _NO_ARGUMENTS
         return (yield from self.grammar.values.copy(self.turn.scanner, drop))
-
-    def _short_string(self) -> Reader[str | None]:
-        scanner = self.turn.scanner
-        while True:
-            found = _KEY.match(scanner.text, scanner.position)
-            if found is not None:
-                scanner.position = found.end()
-                try:
-                    text = str(loads(f'"{found[2]}"', strict=False))
-                except ValueError:
-                    text = found[2]
-                return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            rest = scanner.text[scanner.position : scanner.position + _MAX_KEY]
-            if scanner.final or len(rest) == _MAX_KEY or rest[:1] not in ("", '"', "'"):
-                return None
-            yield
 
     def _bare(self) -> Reader[bool]:
         """Reads the arguments alone, or the closer without any."""
@@ -320,7 +315,7 @@ class _Calls:
             values = self.grammar.values
             if not (yield from scanner.follows(values.object)):
                 return False
-            if self.name is not None:
+            if self.call.name is not None:
                 self._open("")
                 return (yield from values.copy(scanner, self.turn.blocks.write, live=True))
             whole = yield from values.copy(scanner, written.append)
@@ -330,9 +325,9 @@ class _Calls:
             whole = (yield from JSON.word(scanner)) == "null"
             written.append("{}")
         if self.turn.blocks.kind != "tool_use":
-            self._pending = "".join(written)
-            if whole and self.name is not None:
-                self._open(self._pending)
+            self.call.pending = "".join(written)
+            if whole and self.call.name is not None:
+                self._open(self.call.pending)
         return whole
 
     def _encoded(self, written: list[str]) -> Reader[bool]:
@@ -351,13 +346,13 @@ class _Calls:
         blocks = self.turn.blocks
         if blocks.kind == "tool_use":
             blocks.write(text)
-        elif self.name is not None and not written and text[:1] == "{":
+        elif self.call.name is not None and not written and text[:1] == "{":
             self._open(text)
         else:
             written.append(text)
 
     def _open(self, text: str) -> None:
-        self.turn.open_call(self.name, self.call_id)
+        self.turn.open_call(self.call.name, self.call.call_id)
         if text:
             self.turn.blocks.write(text)
 
@@ -372,9 +367,9 @@ class _Calls:
                 return text if is_text else None
             if not self._any and not self._is_certain:
                 return text
-            if self.name is not None:
+            if self.call.name is not None:
                 self._open("")
-        self._end(False, whole=False)
+        blocks.end_call(False, self.grammar.values.torn, whole=False)
         if self.grammar.closers:
             again = (Shape(self.opener.head),) if self.opener.head else ()
             shapes = [(shape, None) for shape in (*self.grammar.closers, *again)]
@@ -388,4 +383,4 @@ class _Calls:
             return True
         if self.grammar.strict and not self._started:
             return False
-        return self.name is not None and self.name in self.turn.tools
+        return self.call.name is not None and self.call.name in self.turn.tools

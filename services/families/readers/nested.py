@@ -112,14 +112,18 @@ class _Invocation:
                 break
             if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
                 return False
-        if not self._arguments.keys and found is not None and is_next_call(found, opener):
-            return False
-        if found is None and not (self._arguments.keys and self._turn.scanner.stopped_here):
+        if not self._ends(found, opener):
             return False
         self._arguments.end()
         closed = found is not None and found.meaning is Tag.END
         self.whole = self.whole and closed and not self._arguments.broken
         return not self._arguments.broken
+
+    def _ends(self, found: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
+        """Whether the call ends with the tag after its arguments, or with the input."""
+        if found is None:
+            return bool(self._arguments.keys) and self._turn.scanner.stopped_here
+        return bool(self._arguments.keys) or not is_next_call(found, opener)
 
     def _next_tag(self) -> Reader[MarkerMatch[Tag] | None]:
         """Passes the next tag and any text before it; a tag after the end of the call is not

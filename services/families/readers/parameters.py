@@ -131,7 +131,7 @@ class Parameters:
         )
         next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
         heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
-        last = [*self.ends, *(end + "{ws}" + head for end, head in product(self.ends, after))]
+        after_end = ("", *("{ws}" + head for head in after))
 
         def closes_before(texts: Iterable[str], then: tuple[str, ...] = ()) -> Iterator[Shape]:
             for close, text in product(self.closes, texts):
@@ -145,7 +145,10 @@ class Parameters:
                 *_tagged(Tag.CLOSED, map(Shape, self.closes)),
                 *_tagged(Tag.CALL, (Shape(opener, then=heads) for opener in self.openers)),
                 *_tagged(Tag.OPEN, map(Shape, self.opens)),
-                *_tagged(Tag.LAST, (Shape(text, then=(END,)) for text in last)),
+                *_tagged(
+                    Tag.LAST,
+                    (Shape(end + then, then=(END,)) for end, then in product(self.ends, after_end)),
+                ),
                 *_tagged(Tag.END, map(Shape, self.ends)),
             ]
         )
@@ -231,9 +234,12 @@ class _Arguments:
     def _item(self, found: MarkerMatch[Tag]) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter, or one with a tag that cannot be read; returns the tag after it."""
         if found.meaning is Tag.OPEN:
-            return (yield from self._parameter(found.match))
+            return self._parameter(found.match)
+        return self._unreadable(found.match)
+
+    def _unreadable(self, tag: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
         self._written.broken = True
-        ended = yield from self._value(found.match, StringSink(drop))
+        ended = yield from self._value(tag, StringSink(drop))
         return (yield from self._after(ended))
 
     def _ends(self, found: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:

@@ -84,7 +84,12 @@ class _Calls:
             return False
         arguments = ArgumentWriter(turn.blocks)
         while (yield from self._another_argument()):
-            if not (yield from self._argument(name, arguments)):
+            if not (yield from self._key(name, arguments)):
+                return False
+            write = drop if arguments.broken else turn.blocks.write
+            if not (yield from PYTHON.copy(turn.scanner, write, live=not arguments.broken)):
+                return False
+            if not (yield from self._argument_end()):
                 return False
         turn.scanner.position += len(")")
         if not arguments.keys:
@@ -98,19 +103,19 @@ class _Calls:
         yield from scanner.blanks()
         return (yield from scanner.peek()) != ")"
 
-    def _argument(self, name: str, arguments: ArgumentWriter) -> Reader[bool]:
-        """Reads an argument and the comma after it; the first one opens the block."""
-        turn = self._turn
-        scanner = turn.scanner
-        key = yield from scanner.match(_KEY)
+    def _key(self, name: str, arguments: ArgumentWriter) -> Reader[bool]:
+        """Reads what precedes a value; the first key opens the block."""
+        key = yield from self._turn.scanner.match(_KEY)
         if key is None:
             return False
         if not arguments.keys:
-            turn.open_call(name)
+            self._turn.open_call(name)
         arguments.begin(key[1]["bare"])
-        write = drop if arguments.broken else turn.blocks.write
-        if not (yield from PYTHON.copy(scanner, write, live=not arguments.broken)):
-            return False
+        return True
+
+    def _argument_end(self) -> Reader[bool]:
+        """Passes the comma after a value; returns whether that or the closing bracket is here."""
+        scanner = self._turn.scanner
         yield from scanner.blanks()
         char = yield from scanner.peek()
         if char == ",":

@@ -117,7 +117,16 @@ class Values:
                 scanner.position += 1
                 copied.leave(space)
             elif copied.due:
-                if not (yield from self._item(scanner, copied, space)):
+                if not (yield from self._lead(scanner, copied, space)):
+                    return False
+                char = yield from scanner.peek()
+                if char in self.openers and len(copied.containers) <= _MAX_DEPTH:
+                    scanner.position += 1
+                    copied.enter(char)
+                    continue
+                copied.due = False
+                closer = copied.containers[-1].closer
+                if not (yield from self.scalar(scanner, copied.write, copied.live, closer)):
                     return False
             elif char == ",":
                 scanner.position += 1
@@ -125,27 +134,21 @@ class Values:
                 copied.due = True
             else:
                 return False
-            if len(copied.containers) == 1 and not copied.due:
+            if len(copied.containers) == 1:
                 return not copied.twice
 
-    def _item(self, scanner: Scanner, copied: "_Copy", space: str) -> Reader[bool]:
-        """Copies an item of the innermost container, after `space`; of an item that is a container,
-        only what opens it."""
-        container = copied.containers[-1]
-        if container.closer:
+    def _lead(self, scanner: Scanner, copied: "_Copy", space: str) -> Reader[bool]:
+        """Copies what precedes an item in a container, after `space`: the comma, and in an object
+        the key."""
+        closer = copied.containers[-1].closer
+        if closer:
             copied.write(copied.comma + space)
-        if container.closer == "}":
+        if closer == "}":
             spelled: list[str] = []
             if not (yield from self.key(scanner, spelled.append)):
                 return False
             copied.add_key("".join(spelled))
-        char = yield from scanner.peek()
-        if char in self.openers and len(copied.containers) <= _MAX_DEPTH:
-            scanner.position += 1
-            copied.enter(char)
-            return True
-        copied.due = False
-        return (yield from self.scalar(scanner, copied.write, copied.live, container.closer))
+        return True
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """Copies a key and its colon; leaves the scanner at the value."""
