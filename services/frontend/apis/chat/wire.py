@@ -15,8 +15,6 @@ from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
 class TextPart(Struct, tag="text"):
-    """Text."""
-
     text: str
 
 
@@ -41,14 +39,10 @@ class Url(Struct):
 
 
 class ImagePart(Struct, tag="image_url"):
-    """An image."""
-
     image_url: str | Url
 
 
 class VideoPart(Struct, tag="video_url"):
-    """A video (vLLM)."""
-
     video_url: str | Url
 
 
@@ -66,8 +60,6 @@ class InputAudio(Struct):
 
 
 class AudioPart(Struct, tag="input_audio"):
-    """Audio."""
-
     input_audio: InputAudio
 
 
@@ -80,8 +72,6 @@ class File(Struct):
 
 
 class FilePart(Struct, tag="file"):
-    """A document."""
-
     file: File
 
 
@@ -151,8 +141,6 @@ class Message(Struct):
 
 
 class Function(Struct):
-    """A function."""
-
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -369,8 +357,6 @@ class AnswerChoice(Struct):
 
 
 class Answer(Struct, kw_only=True):
-    """A chat completion."""
-
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int

@@ -45,8 +45,6 @@ class Choice(ChunkChoice):
 
 
 class Answer(Struct):
-    """A text completion."""
-
     id: str
     object: Literal["text_completion"]
     created: int

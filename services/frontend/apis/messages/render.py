@@ -133,6 +133,23 @@ class OpenBlock:
         """Whether the block is reasoning."""
         return self.kind == "reasoning"
 
+    def piece(self, text: str, *, counts: bool) -> wire.ContentBlockDelta:
+        """A delta of the block. Encoded, its text is between `bytes_around`. `counts`: deltas of
+        thoughts have a number of tokens."""
+        delta: wire.BlockDelta
+        if self.kind == "text":
+            delta = wire.TextDelta(text)
+        elif self.is_thought:
+            delta = wire.ThinkingDelta(text, None if counts else UNSET)
+        else:
+            delta = wire.InputJsonDelta(text)
+        return wire.ContentBlockDelta(_index_of(self), delta)
+
+    def bytes_around(self, *, counts: bool) -> tuple[bytes, bytes]:
+        """The bytes of a delta before and after its text."""
+        head = _DELTA % (_index_of(self), *_FIELDS[self.kind])
+        return head, _COUNTED_END if self.is_thought and counts else _END
+
 
 class MessagesStream(TurnRenderer[Event], Renderer):
     """Renders one turn."""
@@ -211,7 +228,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self.plain = None
         if event.kind in ("tool_use", "hosted"):
             self._announce(block, _tool_use(event, self._answer), out)
-            out.append(self._piece(block, ""))
+            out.append(block.piece("", counts=self._counts))
 
     def _announce(self, block: OpenBlock, content: wire.Content, out: list[Event]) -> None:
         """Sends the start of a block."""
@@ -237,25 +254,9 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             block.texts.append(text)
             self.plain = None
         else:
-            self.plain = self._bytes_around(block)
+            self.plain = block.bytes_around(counts=self._counts)
         block.is_started = True
-        out.append(self._piece(block, text))
-
-    def _piece(self, block: OpenBlock, text: str) -> wire.ContentBlockDelta:
-        """A delta of a block. Encoded, its text is between `_bytes_around`."""
-        delta: wire.BlockDelta
-        if block.kind == "text":
-            delta = wire.TextDelta(text)
-        elif block.is_thought:
-            delta = wire.ThinkingDelta(text, None if self._counts else UNSET)
-        else:
-            delta = wire.InputJsonDelta(text)
-        return wire.ContentBlockDelta(_index_of(block), delta)
-
-    def _bytes_around(self, block: OpenBlock) -> tuple[bytes, bytes]:
-        """The bytes of a delta before and after its text."""
-        head = _DELTA % (_index_of(block), *_FIELDS[block.kind])
-        return head, _COUNTED_END if block.is_thought and self._counts else _END
+        out.append(block.piece(text, counts=self._counts))
 
     def _count_piece(self, block: OpenBlock, out: list[Event]) -> None:
         """Counts a delta of an omitted thought, which has a token or more."""
@@ -289,7 +290,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if block.kind == "tool_use" and not event.complete and not block.is_started:
             # Clients read empty arguments as {} and run the call; they never run the beginning of
             # an object.
-            out.append(self._piece(block, "{"))
+            out.append(block.piece("{", counts=self._counts))
         out.append(wire.ContentBlockStop(block.index))
 
         if event.complete:

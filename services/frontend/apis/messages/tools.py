@@ -190,14 +190,19 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         return ToolChoice(parallel=parallel)
     if choice.type != "tool":
         return ToolChoice(choice.type, parallel=parallel)
+    _check_named_tool(choice.name or "", tools, hosted)
+    return ToolChoice("tool", name=choice.name, parallel=parallel)
 
-    if any(tool.name == choice.name for tool in tools):
-        return ToolChoice("tool", name=choice.name, parallel=parallel)
-    if any(tool.name == choice.name for tool in hosted):
-        raise _not_run(choice.name or "")
+
+def _check_named_tool(name: str, tools: list[ToolSpec], hosted: list[wire.Tool]) -> None:
+    """Raises Invalid if the model cannot call a tool of this name. `hosted`: those that this
+    server may lack."""
+    if any(tool.name == name for tool in tools):
+        return
+    if any(tool.name == name for tool in hosted):
+        raise _not_run(name)
     raise Invalid(
-        f"tool_choice.tool.name: Tool '{choice.name}' not found in provided tools",
-        param="tool_choice",
+        f"tool_choice.tool.name: Tool '{name}' not found in provided tools", param="tool_choice"
     )
 
 

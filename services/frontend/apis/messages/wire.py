@@ -26,8 +26,6 @@ class CacheControl(Struct, tag="ephemeral"):
 
 
 class TextBlock(Struct, tag="text"):
-    """Text."""
-
     text: str
     cache_control: CacheControl | None = None
 
@@ -40,8 +38,6 @@ class Base64Source(Struct, tag="base64"):
 
 
 class UrlSource(Struct, tag="url"):
-    """A URL."""
-
     url: str
 
 
@@ -52,14 +48,10 @@ class FileSource(Struct, tag="file"):
 
 
 class PlainSource(Struct, tag="text"):
-    """A text document."""
-
     data: str
 
 
 class ImageBlock(Struct, tag="image"):
-    """An image."""
-
     source: Base64Source | UrlSource | FileSource
     cache_control: CacheControl | None = None
 
@@ -134,8 +126,6 @@ ResultBlock: TypeAlias = (
 
 
 class ToolResultBlock(Struct, tag="tool_result"):
-    """A tool result."""
-
     tool_use_id: str
     content: str | list[ResultBlock] | None = None
     is_error: bool | None = None
@@ -439,8 +429,6 @@ class Body(SamplingFields, kw_only=True):
 
 
 class TextContent(Struct, tag="text"):
-    """Text."""
-
     text: str
 
 
@@ -513,8 +501,6 @@ class Usage(Struct, kw_only=True):
 
 
 class AnswerUsage(Usage, kw_only=True):
-    """Token counts of a whole turn."""
-
     cache_creation: dict[str, int]
     service_tier: str
     output_tokens_details: dict[str, int]
@@ -558,8 +544,6 @@ class StartedAnswer(Struct, kw_only=True):
 
 
 class Answer(StartedAnswer, kw_only=True):
-    """The answer of a whole turn."""
-
     stop_reason: StopReason
     usage: AnswerUsage
 
@@ -587,15 +571,11 @@ class MessageStart(Struct, tag="message_start"):
 
 
 class ContentBlockStart(Struct, tag="content_block_start"):
-    """A block begins."""
-
     index: int
     content_block: Content
 
 
 class TextDelta(Struct, tag="text_delta"):
-    """A piece of text."""
-
     text: str
 
 
@@ -639,8 +619,6 @@ class ContentBlockDelta(Struct, tag="content_block_delta"):
 
 
 class ContentBlockStop(Struct, tag="content_block_stop"):
-    """The open block ends."""
-
     index: int
 
 

@@ -166,11 +166,13 @@ def compact_at(window: int) -> int:
 
 
 def profiles_of(document: object) -> dict[str, Profile]:
-    """The entries of a catalogue by slug. Raises ValueError for a document that is not a catalogue."""
+    """The entries of a catalogue by slug. Raises ValueError for a document that is not a
+    catalogue."""
     models = document.get("models") if isinstance(document, dict) else None
     if not isinstance(models, list) or not models:
         raise ValueError(
-            'not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it'
+            'not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` '
+            "prints it"
         )
     profiles: dict[str, Profile] = {}
     for model in models:

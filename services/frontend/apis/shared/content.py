@@ -15,7 +15,10 @@ from services.frontend.media.image import ImageSource, InlineImage
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""
-_AN_IMAGE = "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
+_AN_IMAGE = (
+    "Expected a base64-encoded data URL with an image MIME type (e.g. "
+    "'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
+)
 _A_FILE = (
     "Expected a base64-encoded data URL (e.g. 'data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ==')"
 )

@@ -60,11 +60,13 @@ _DECISIVE = (
     *("enable_thinking", "thinking_budget", "thinking_token_budget"),
     *FORMS,
 )
-"""Fields that decide the answer of an API or of another server. An API that lacks one refuses it."""
+"""Fields that decide the answer of an API or of another server. An API that lacks one refuses
+it."""
 
 
 class ToolList(Struct, frozen=True):
-    """The tools of a request body. Several requests share one instance, so it must not be changed."""
+    """The tools of a request body. Several requests share one instance, so it must not be
+    changed."""
 
     wire_tools: Any
     """The tools in the type of the body."""

@@ -66,7 +66,10 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
         "info": {
             "title": "Turnwire",
             "version": version,
-            "description": "Anthropic Messages, OpenAI Responses, Chat Completions and Completions over one pipeline.",
+            "description": "Anthropic Messages, OpenAI Responses, Chat Completions and Completions "
+            "over "
+            "one "
+            "pipeline.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{}, {"bearer": []}, {"x-api-key": []}],
@@ -90,7 +93,8 @@ def _schemas(
     kinds = list(dict.fromkeys(kind for kind in types if kind))
     schemas, structs = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
     for name, schema in structs.items():
-        schema["description"] = " ".join(schema["description"].split())
+        if "description" in schema:
+            schema["description"] = " ".join(schema["description"].split())
         if answers and "properties" in schema:
             required = schema["required"]
             schema["required"] = [
@@ -180,7 +184,10 @@ def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any
         data |= {"contentMediaType": _JSON, "contentSchema": contents[events]}
     return {
         "type": "object",
-        "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at the end of some APIs.",
+        "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at the "
+        "end "
+        "of "
+        "some APIs.",
         "properties": {"event": {"type": "string", "pattern": names}, "data": data},
         "required": ["data"],
     }

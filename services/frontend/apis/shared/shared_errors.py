@@ -125,8 +125,10 @@ def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
     if answer is None:
         answer = window - details.get("max_prompt_tokens", window)
     message = (
-        f"This model's maximum context length is {window} tokens. However, you requested {prompt + answer} tokens "
-        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or "
+        f"This model's maximum context length is {window} tokens. However, you requested "
+        f"{prompt + answer} tokens "
+        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the "
+        "messages or "
         "completion."
     )
     return ErrorInfo(info.kind, message, info.param, info.code)

@@ -117,7 +117,8 @@ class FreeformInput:
         return self._read()
 
     def end(self) -> str:
-        """Returns the rest at the end of the call; "" for a call that was cut off within the input."""
+        """Returns the rest at the end of the call; "" for a call that was cut off within the
+        input."""
         if self._in_string or self._over:
             return ""
         try:

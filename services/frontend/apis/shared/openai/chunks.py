@@ -294,7 +294,8 @@ def usage_of(usage: Usage) -> UsageAnswer:
 
 
 def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
-    """Token counts before decoding, with the expected cached part. `prepared`: one for each prompt."""
+    """Token counts before decoding, with the expected cached part. `prepared`: one for each
+    prompt."""
     return usage_of(
         Usage(sum(each.prompt_tokens for each in prepared), sum(each.cached for each in prepared))
     )

@@ -134,7 +134,8 @@ def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) ->
     where, side = ("above", "max") if sign in ("<=", "<") else ("below", "min")
     got = "" if value is None else f", but got {value} instead"
     return Invalid(
-        f"Invalid '{place}': {kind} {where} {side}imum value. Expected a value {sign} {limit}{got}.",
+        f"Invalid '{place}': {kind} {where} {side}imum value. Expected a value {sign} "
+        f"{limit}{got}.",
         param=place,
         code=f"{kind}_{where}_{side}_value",
     )
@@ -150,7 +151,8 @@ def one_of(words: Sequence[str], last: str) -> str:
 def _wrong_type(place: str, expected: str, got: str) -> Invalid:
     kinds = [_NAMES.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
     return Invalid(
-        f"Invalid type for '{place}': expected {one_of(kinds, 'or')}, but got {_NAMES.get(got, got)} instead.",
+        f"Invalid type for '{place}': expected {one_of(kinds, 'or')}, but got "
+        f"{_NAMES.get(got, got)} instead.",
         param=place,
         code="invalid_type",
     )
