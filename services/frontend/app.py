@@ -18,6 +18,7 @@ from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
 from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
+from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, add_headers
@@ -29,7 +30,7 @@ from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted_turns import HostedTools
-from services.frontend.turns.interfaces import Pipeline
+from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
 from services.runtime.config import FrontendConfig
@@ -65,39 +66,27 @@ def make_app(
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file
     cannot be read.
     """
-    limits = Limits(
-        config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute
-    )
-    callers = Callers(config.api_keys_file, limits, time.monotonic)
-    formats = {path: api.errors for api in apis for path in api.paths}
+    callers = _callers(config)
     middlewares = [tracing_middleware(tracer)] if tracer is not None else []
-    middlewares.append(RequestMiddleware(config, formats, SHARED, callers, log).handle)
+    middlewares.append(RequestMiddleware(config, _formats(apis), SHARED, callers, log).handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
     if sharing is not None:
         app[SHARING] = sharing
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
-        app.cleanup_ctx.append(
-            FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context
-        )
-    opener = pipeline.gateway
-    if config.web_provider is not None:
-        hosted = HostedTools(pipeline.gateway, provider_of(config), config, registry, log)
-        app[HOSTED] = opener = hosted
-        app.cleanup_ctx.append(hosted.context)
-    conversation_limits = ConversationLimits(
+        keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
+        app.cleanup_ctx.append(keys.context)
+
+    opener = _opener(app, config, pipeline, registry, log)
+    images = _image_reader(app, config, put_image, log)
+    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
+    limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    fetcher = ImageFetcher(config.image_url_hosts, log, public_connector)
-    app.cleanup_ctx.append(fetcher.context)
-    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
-    images = ImageReader(config, put_image, fetcher)
-    admission = Admission(
-        pipeline, opener, conversation_limits, pdfs, images, notices=config.media_notice
-    )
-    enabled = tuple(api for api in apis if api.enabled(config))
+    admission = Admission(pipeline, opener, limits, pdfs, images, notices=config.media_notice)
     turns = TurnService(admission, config, FrontendMetrics(registry), log)
+    enabled = tuple(api for api in apis if api.enabled(config))
     setup = ApiSetup(app, config, pipeline, turns, registry, log, enabled)
     for api in enabled:
         api.add_routes(setup)
@@ -119,3 +108,43 @@ def make_runner(app: web.Application, config: FrontendConfig, **options: Any) ->
         logger=ServerLog(),
         **options,
     )
+
+
+def _callers(config: FrontendConfig) -> Callers:
+    limits = Limits(
+        config.key_concurrency, config.key_requests_per_minute, config.key_tokens_per_minute
+    )
+    return Callers(config.api_keys_file, limits, time.monotonic)
+
+
+def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:
+    """The error format of each API's paths."""
+    formats: dict[str, ErrorFormat] = {}
+    for api in apis:
+        formats |= dict.fromkeys(api.paths, api.errors)
+    return formats
+
+
+def _opener(
+    app: web.Application,
+    config: FrontendConfig,
+    pipeline: Pipeline,
+    registry: CollectorRegistry,
+    log: FilteringBoundLogger,
+) -> TurnGateway:
+    """What opens turns: the pipeline's gateway, with hosted tools in front of it if any are
+    served."""
+    if config.web_provider is None:
+        return pipeline.gateway
+    hosted = HostedTools(pipeline.gateway, provider_of(config), config, registry, log)
+    app[HOSTED] = hosted
+    app.cleanup_ctx.append(hosted.context)
+    return hosted
+
+
+def _image_reader(
+    app: web.Application, config: FrontendConfig, put_image: Put | None, log: FilteringBoundLogger
+) -> ImageReader:
+    fetcher = ImageFetcher(config.image_url_hosts, log, public_connector)
+    app.cleanup_ctx.append(fetcher.context)
+    return ImageReader(config, put_image, fetcher)

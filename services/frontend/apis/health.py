@@ -51,18 +51,20 @@ class HealthRoutes:
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answers 503 when the process should be restarted."""
-        live = self._pipeline.live()
-        return _status(Probe("live" if live else "failed"), live)
+        if not self._pipeline.live():
+            return _status(Probe("failed"), 503)
+        return _status(Probe("live"), 200)
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Answers 503 while no turn can be served."""
-        ready = bool(self._pipeline.readiness().get("ready"))
-        return _status(Probe("ready" if ready else "not ready"), ready)
+        if not self._pipeline.readiness().get("ready"):
+            return _status(Probe("not ready"), 503)
+        return _status(Probe("ready"), 200)
 
     async def health(self, _request: web.Request) -> web.Response:
         """Answers with every process and its load, with the status of /ready."""
         detail: dict[str, Any] = self._pipeline.readiness()
-        return _status(detail, bool(detail.get("ready")))
+        return _status(detail, 200 if detail.get("ready") else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answers in Prometheus text, or OpenMetrics where the request accepts it."""
@@ -83,23 +85,21 @@ class HealthRoutes:
         return json_response(self._document())
 
 
-def _status(document: object, good: bool) -> web.Response:
-    return json_response(msgspec.json.encode(document), 200 if good else 503)
+def _status(document: object, status: int) -> web.Response:
+    return json_response(msgspec.json.encode(document), status)
 
 
 def _add_routes(setup: ApiSetup) -> None:
     routes = HealthRoutes(setup)
-    for path, handler in (
-        ("/live", routes.live),
-        ("/ready", routes.ready),
-        ("/health", routes.health),
-        ("/metrics", routes.metrics),
-        ("/version", routes.version),
-        ("/", routes.hello),
-        ("/api/hello", routes.hello),
-        ("/openapi.json", routes.openapi),
-    ):
-        setup.app.router.add_get(path, handler)
+    router = setup.app.router
+    router.add_get("/live", routes.live)
+    router.add_get("/ready", routes.ready)
+    router.add_get("/health", routes.health)
+    router.add_get("/metrics", routes.metrics)
+    router.add_get("/version", routes.version)
+    router.add_get("/", routes.hello)
+    router.add_get("/api/hello", routes.hello)
+    router.add_get("/openapi.json", routes.openapi)
 
 
 def _get(path: str, summary: str, answer: object, **options: Any) -> Operation:

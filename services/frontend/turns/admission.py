@@ -57,7 +57,10 @@ class Admission:
 
     def models(self, caller: Caller | None) -> list[ModelCard]:
         """Returns the served models that the caller may use."""
-        return [card for card in self._catalog.models() if caller is None or caller.sees(card)]
+        cards = self._catalog.models()
+        if caller is None:
+            return list(cards)
+        return [card for card in cards if caller.sees(card)]
 
     def resolve(
         self, model: str, caller: Caller | None, conversation: Conversation | None = None
@@ -168,8 +171,9 @@ class Admission:
         vision = VISION in card.features
         if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation, vision=vision)
-        tenant = None if caller is None else caller.tenant
-        return await self._images.read(conversation, media, tenant, vision=vision, store=store)
+        return await self._images.read(
+            conversation, media, _tenant_of(caller), vision=vision, store=store
+        )
 
     def _with_notice(
         self, conversation: Conversation, *, has_media: bool
@@ -201,12 +205,16 @@ def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCa
     hints = conversation.hints
     client = replace(
         conversation.client,
-        tenant=None if caller is None else caller.tenant,
+        tenant=_tenant_of(caller),
         alias=name if name in card.aliases else None,
     )
     if caller is not None and caller.priority is not None:
         hints = replace(hints, priority=caller.priority)
     return replace(conversation, model=card.name, client=client, hints=hints, summary=False)
+
+
+def _tenant_of(caller: Caller | None) -> str | None:
+    return None if caller is None else caller.tenant
 
 
 def _charge(caller: Caller | None) -> None:

@@ -68,10 +68,10 @@ def read_compact_edit(
     if edit is None:
         return None
     trigger = edit.trigger
-    if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
+    if trigger and (trigger.type != "input_tokens" or trigger.value < 1):
         raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
     return CompactEdit(
-        trigger=None if trigger is None else trigger.value,
+        trigger=trigger.value if trigger else None,
         pause=bool(edit.pause_after_compaction),
         instructions=(edit.instructions or "").strip() or None,
         tools=tools,

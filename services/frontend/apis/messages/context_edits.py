@@ -63,7 +63,7 @@ def thinking_turns(management: wire.ContextManagement | None) -> int | str | Non
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises
     Invalid."""
     edit = edit_of(management, CLEAR_THINKING)
-    return None if edit is None else _kept_turns(edit.keep)
+    return _kept_turns(edit.keep) if edit else None
 
 
 def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
@@ -114,7 +114,7 @@ def trigger_of(edit: wire.ContextEdit) -> wire.Threshold:
 
 def least_of(edit: wire.ContextEdit) -> int:
     """The fewest tokens for which tool uses are cleared."""
-    return 0 if edit.clear_at_least is None else edit.clear_at_least.value
+    return edit.clear_at_least.value if edit.clear_at_least else 0
 
 
 def exceeds_uses(messages: list[Message], trigger: wire.Threshold) -> bool:
@@ -180,7 +180,9 @@ def _clear_part(part: Part, cleared: set[str], inputs: ClearedInputs) -> Part:
 
 
 def _clears_input(call: Call, inputs: ClearedInputs) -> bool:
-    return call.name in inputs if isinstance(inputs, list) else bool(inputs)
+    if isinstance(inputs, list):
+        return call.name in inputs
+    return bool(inputs)
 
 
 def _kept_uses(edit: wire.ContextEdit) -> int:

@@ -1,32 +1,23 @@
 """Runs background responses: turns without a connected client, which clients poll, follow and
-cancel.
-
-`send_events` sends the events of a running or stored response: GET /v1/responses/{id}?stream=true.
-"""
+cancel."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from functools import partial
 
-from aiohttp import web
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.state.keep import AcceptedRequest, unpack_events
+from services.frontend.apis.responses.render.events import payloads
+from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
 from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.turn_service import RequestModel, TurnService
-from services.runtime.config import FrontendConfig
 
 RETRY_AFTER_S = 5.0
-POLL_S = 0.5
-"""The pause between two reads of a response that runs in another process."""
-Events = AsyncIterator[Sequence[bytes]]
 
 
 class Job(RunningResponse):
@@ -61,6 +52,12 @@ class Job(RunningResponse):
         """Adds the next part of the response's stream."""
         self.payloads += payloads(rendered)
         self.wake()
+
+    def fail(self, error: ErrorInfo) -> None:
+        """Ends the response with an error."""
+        if not self.payloads:
+            self.emit(self.recorder.start([NOT_STARTED]))
+        self.emit(self.recorder.error(error))
 
     def wake(self) -> None:
         """Wakes the followers after a change."""
@@ -121,7 +118,7 @@ class Background:
         open_request = ExitStack()
         open_request.enter_context(model.context.open_request())
         self._jobs[job.id] = job
-        self._keep(job, owner=self._store.owner)
+        self._keep_running(job)
         job.task = asyncio.create_task(self._work(job), name=f"background {job.id}")
         # A callback, not the task itself: a task that is cancelled before its first step never
         # runs.
@@ -131,7 +128,9 @@ class Background:
     def find(self, id: str, tenant: str | None) -> Job | None:
         """The tenant's response with this id, if it has not ended."""
         job = self._jobs.get(id)
-        return job if job is not None and job.accepted.tenant == tenant else None
+        if job is None or job.accepted.tenant != tenant:
+            return None
+        return job
 
     def cancel(self, id: str) -> None:
         """Cancels a response if it runs here. Callers check its tenant."""
@@ -145,7 +144,8 @@ class Background:
         the others."""
         self._draining = True
         try:
-            await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
+            tasks = [job.task for job in self._jobs.values()]
+            await asyncio.gather(*tasks, return_exceptions=True)
         except asyncio.CancelledError:
             await self.end()
             raise
@@ -160,75 +160,35 @@ class Background:
         try:
             async with self._slots:
                 job.running = True
-                self._keep(job, owner=self._store.owner)
+                self._keep_running(job)
                 await job.make()
         except TurnwireError as error:
-            self._fail(job, error.info)
+            job.fail(error.info)
         except Exception as error:
             # Nothing awaits this task: an unexpected error must be logged and end the response.
             self._turns.log.exception("responses.background_failed", request=job.request_id)
-            self._fail(job, unexpected(error))
+            job.fail(unexpected(error))
 
     def _end(self, job: Job, open_request: ExitStack, _task: "asyncio.Task[None]") -> None:
         """Ends a response, whether its task returned, failed or was cancelled."""
         open_request.close()
         if job.task.cancelled() and not job.cancelled:
-            self._fail(job, Unavailable("This server was shut down.").info)
-        is_unfinished = job.status not in ENDED
-        if is_unfinished and job.payloads:
-            job.emit(job.recorder.break_off())
-        job.ended = self._keep(job, status="cancelled" if is_unfinished else None)
+            job.fail(Unavailable("This server was shut down.").info)
+        status = job.status
+        if status not in ENDED:
+            status = "cancelled"
+            if job.payloads:
+                job.emit(job.recorder.break_off())
+
+        recording = job.recorder.recording()
+        job.ended = job.accepted.record(job.recorder.stream, recording, status=status)
+        self._store.put(job.ended)
         del self._jobs[job.id]
         job.wake()
 
-    def _fail(self, job: Job, info: ErrorInfo) -> None:
-        if not job.payloads:
-            job.emit(job.recorder.start([NOT_STARTED]))
-        job.emit(job.recorder.error(info))
-
-    def _keep(
-        self, job: Job, *, status: wire.Status | None = None, owner: str = ""
-    ) -> StoredResponse:
-        recording = b"" if owner else job.recorder.recording()
+    def _keep_running(self, job: Job) -> None:
+        """Stores the state of a response that has not ended, so that clients can poll it."""
         record = job.accepted.record(
-            job.recorder.stream, recording, status=status or job.status, owner=owner
+            job.recorder.stream, status=job.status, owner=self._store.owner
         )
         self._store.put(record)
-        return record
-
-
-async def send_events(
-    request: web.Request, events: Events, config: FrontendConfig
-) -> web.StreamResponse:
-    """Sends payloads as a stream, as they come. A client that hangs up or does not read ends only
-    this stream."""
-    response = EventStream(request)
-    writer = SseWriter(request, response, config, KEEPALIVE, on_slow=lambda: None)
-    writer.begin(b"")
-
-    async def feed() -> None:
-        try:
-            async for batch in events:
-                writer.write(b"".join(map(sse_frame, batch)))
-            writer.write(DONE)
-        finally:
-            writer.close()
-
-    feeding = asyncio.create_task(feed())
-    try:
-        await writer.run()
-        await feeding
-    finally:
-        feeding.cancel()
-    return response
-
-
-async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
-    """Yields the events after number `after`; if the response runs in another process, once it has
-    ended."""
-    latest: StoredResponse | None = record
-    while latest is not None and not latest.ended:
-        await asyncio.sleep(POLL_S)
-        latest = await store.get(record.id, record.tenant)
-    if latest is not None and latest.events:
-        yield payloads(unpack_events(latest.events))[after + 1 :]

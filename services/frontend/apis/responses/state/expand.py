@@ -50,11 +50,8 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
             raise Invalid(
                 f"The response with id '{next_id}' has not ended yet.", param="previous_response_id"
             )
-        if record.context is not None:
-            newest_first.append(record.context)
-            break
-        newest_first.append([*record.input, *record.output])
-        next_id = record.previous
+        newest_first.append(record.chain_items)
+        next_id = record.chain_previous
     return [*chain(*reversed(newest_first))]
 
 

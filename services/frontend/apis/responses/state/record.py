@@ -46,6 +46,16 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
         return self.status in ENDED
 
     @property
+    def chain_items(self) -> list[Raw]:
+        """Its part of a chain: its input and its output, or what a compaction made of the chain."""
+        return [*self.input, *self.output] if self.context is None else self.context
+
+    @property
+    def chain_previous(self) -> str | None:
+        """The response with the part of a chain before this one; None: this is the first part."""
+        return self.previous if self.context is None else None
+
+    @property
     def size(self) -> int:
         """The approximate size in memory, in bytes."""
         items = [*self.input, *self.output, *(self.context or ())]

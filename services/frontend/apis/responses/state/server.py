@@ -14,13 +14,9 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.state.background import (
-    Background,
-    Job,
-    send_events,
-    stored_events,
-)
+from services.frontend.apis.responses.state.background import Background, Job
 from services.frontend.apis.responses.state.expand import chain_items
+from services.frontend.apis.responses.state.follow import send_events, stored_events
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest, StoredStream

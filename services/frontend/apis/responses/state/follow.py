@@ -1,0 +1,56 @@
+"""Sends the events of a running or stored response: GET /v1/responses/{id}?stream=true."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeAlias
+
+from aiohttp import web
+
+from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
+from services.frontend.apis.responses.state.keep import unpack_events
+from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.http.sse import EventStream, SseWriter
+from services.runtime.config import FrontendConfig
+
+POLL_S = 0.5
+"""The pause between two reads of a response that runs in another process."""
+Events: TypeAlias = AsyncIterator[Sequence[bytes]]
+"""Payloads of events, in batches, as they come."""
+
+
+async def send_events(
+    http: web.Request, events: Events, config: FrontendConfig
+) -> web.StreamResponse:
+    """Sends events as a stream. A client that hangs up or does not read ends only this stream."""
+    response = EventStream(http)
+    writer = SseWriter(http, response, config, KEEPALIVE, on_slow=lambda: None)
+    writer.begin(b"")
+    feeding = asyncio.create_task(_feed(writer, events))
+    try:
+        await writer.run()
+        await feeding
+    finally:
+        feeding.cancel()
+    return response
+
+
+async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
+    """Yields the events after number `after`; if the response runs in another process, once it has
+    ended."""
+    latest: StoredResponse | None = record
+    while latest is not None and not latest.ended:
+        await asyncio.sleep(POLL_S)
+        latest = await store.get(record.id, record.tenant)
+    if latest is not None and latest.events:
+        first = after + 1
+        yield payloads(unpack_events(latest.events))[first:]
+
+
+async def _feed(writer: SseWriter, events: Events) -> None:
+    try:
+        async for batch in events:
+            writer.write(b"".join(map(sse_frame, batch)))
+        writer.write(DONE)
+    finally:
+        writer.close()
