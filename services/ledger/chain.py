@@ -61,7 +61,8 @@ def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
     """The hash to which a session's keys are bound. `template`: a digest of everything that makes
     ids of messages."""
     hasher = chain(b"")
-    add(hasher, "scope", model, template.hex(), "-" if tenant is None else "=" + tenant)
+    owner = "-" if tenant is None else f"={tenant}"
+    add(hasher, "scope", model, template.hex(), owner)
     return hasher.digest()
 
 
@@ -228,8 +229,8 @@ def _add_between(
         if texts:
             _add_results(hasher, results, numbers)
             results.clear()
-            is_instruction = message.role in ("system", "developer")
-            add(hasher, "instruction" if is_instruction else "user", "\n".join(texts))
+            kind = "instruction" if message.role in ("system", "developer") else "user"
+            add(hasher, kind, "\n".join(texts))
     _add_results(hasher, results, numbers)
 
 
@@ -241,7 +242,8 @@ def _add_results(
     numbered.sort(key=itemgetter(0))
     for number, result in numbered:
         texts = [_text(part) for part in result.parts]
-        add(hasher, "result", str(number), "!" if result.is_error else "", "\n".join(texts))
+        error = "!" if result.is_error else ""
+        add(hasher, "result", str(number), error, "\n".join(texts))
 
 
 def _text(part: Text | Media | ToolReference) -> str:

@@ -125,7 +125,9 @@ class _Chooser:
     def _restored(self, number: int, turns: Sequence[Turn]) -> Match:
         """The match with these turns, if the client did not change its turn."""
         messages = self._restorer.messages(turns[0], self._sent(number))
-        return _CLIENT if messages is None else Match(Outcome.FOUND, turns, messages)
+        if messages is None:
+            return _CLIENT
+        return Match(Outcome.FOUND, turns, messages)
 
     def _decide(self, number: int) -> Match:
         """The match of a turn by its own evidence and that of the turns before it, not yet compared
@@ -136,7 +138,7 @@ class _Chooser:
 
         evidence = self._evidence_of(number)
         named = self._store.find_marked(key, (*evidence.ids, *evidence.seals))
-        marks = evidence.marks(named.entry if named is not None else None, self._unseal)
+        marks = evidence.marks(named.entry.marks if named is not None else [], self._unseal)
         if marks:
             return _match_by_marks(named, marks)
 
@@ -153,17 +155,15 @@ class _Chooser:
 
     def _decide_by_session(self, number: int, siblings: list[Turn]) -> Match:
         """The match among siblings that fit the turn's own evidence."""
-        proofs = [self._proof_of_session(number, turn) for turn in siblings]
-        proven = [turn for turn, proof in zip(siblings, proofs, strict=True) if proof is Proof.SAME]
-        if proven:
-            left = self._narrow(number, proven)
-            return Match(Outcome.FOUND, left) if left else _AMBIGUOUS
+        by_proof: dict[Proof, list[Turn]] = {proof: [] for proof in Proof}
+        for turn in siblings:
+            by_proof[self._proof_of_session(number, turn)].append(turn)
 
-        possible = [
-            turn for turn, proof in zip(siblings, proofs, strict=True) if proof is Proof.NONE
-        ]
-        left = self._narrow(number, possible)
-        if left and self._is_certain(number, left[0]):
+        proven = by_proof[Proof.SAME]
+        left = self._narrow(number, proven or by_proof[Proof.NONE])
+        if not left:
+            return _AMBIGUOUS
+        if proven or self._is_certain(number, left[0]):
             return Match(Outcome.FOUND, left)
         return _AMBIGUOUS
 

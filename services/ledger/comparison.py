@@ -109,7 +109,9 @@ class TurnComparison:
         ids = unpack_ids(entry.ids)
         tokens, chars = self._reader.tokens_within(ids, agreement.written)
         joint = original.text[chars : agreement.written]
-        return KeptTurn(turn, end, joint, tokens) if tokens else None
+        if not tokens:
+            return None
+        return KeptTurn(turn, end, joint, tokens)
 
     def _is_rendered(self, original: "_Original", stretch: str) -> bool:
         """Whether a stretch of the prompt's text is the whole turn, with or without the control
@@ -195,13 +197,15 @@ class TurnComparison:
                 continue
             calls = [part for part in run if isinstance(part, Call)]
             rendered = self._write_calls(calls)
-            start = stretch.find(rendered, end) if rendered else -1
-            if start < 0:
+            start = stretch.find(rendered, end)
+            if not rendered or start < 0:
                 return ""
             readable = [self._style.write_call(call.name, arguments_of(call)) for call in calls]
             written += stretch[end:start] + self._style.joint.join(readable)
             end = start + len(rendered)
-        return written + stretch[end:] if end else ""
+        if not end:
+            return ""
+        return written + stretch[end:]
 
     def _is_read_as(self, original: "_Original", stretch: str) -> bool:
         """Whether a parser reads the turn in a stretch, or in the stretch without the tokens that
@@ -222,7 +226,7 @@ class TurnComparison:
         """Where the last part of a turn may end in a text that begins with it; a call before its
         wrapper's end."""
         calls, texts = _calls_and_texts_after(original.parts)
-        end = self._end_of_call(text, calls, original.tools, mode) if calls else 0
+        end = self._end_of_calls(text, calls, original.tools, mode)
         if end is None:
             return
         for words in texts:
@@ -232,19 +236,23 @@ class TurnComparison:
             end = place + len(words)
         yield end
 
-        last_words = texts[-1] if texts else ""
-        for _ in range(_MAX_ENDS - 1 if last_words else 0):
+        if not texts:
+            return
+        last_words = texts[-1]
+        for _ in range(_MAX_ENDS - 1):
             place = text.find(last_words, end - len(last_words) + 1)
             if place < 0:
                 return
             end = place + len(last_words)
             yield end
 
-    def _end_of_call(
+    def _end_of_calls(
         self, text: str, number: int, tools: list[ToolSpec], mode: ParseMode
     ) -> int | None:
-        """Where a turn's text completes the call with this number, from 1. It is parsed in pieces,
-        and the piece that completes the call again, by characters."""
+        """Where a turn's text completes this number of calls; None: it does not. It is parsed in
+        pieces, and the piece that completes the last call again, by characters."""
+        if not number:
+            return 0
         pieces = [text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS)]
         piece = _completing(self._reader.open(tools, mode), pieces, number)
         if piece is None:
@@ -252,7 +260,8 @@ class TurnComparison:
         start = piece * _PIECE_CHARS
         steps = [text[:start], *pieces[piece]]
         characters = _completing(self._reader.open(tools, mode), steps, number)
-        return None if characters is None else start + characters
+        assert characters is not None  # the same text completed it before
+        return start + characters
 
 
 class _Original(NamedTuple):

@@ -134,7 +134,9 @@ def _changes(before: ComparedPrompt, now: ComparedPrompt, answer: Sequence[Part]
         return _conversation_changes(before.conversation, answer, now.conversation)
     if before.digests and now.digests:
         return _digest_changes(before, now)
-    return [] if now.text.startswith(before.text) else _text_changes(before, now)
+    if now.text.startswith(before.text):
+        return []
+    return _text_changes(before, now)
 
 
 def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[str, bytes]:

@@ -91,10 +91,12 @@ class PromptEncoder:
     def keep(self, prompt: LedgerPrompt) -> None:
         """Keeps the prompt's ids for the turn that follows, instead of those of its parent's
         prompt."""
-        if prompt.context is not None:
-            parent = self._parent(prompt.context)
-            extended = _prompt_key(parent.entry.context) if parent is not None else None
-            self._prompts.put(_prompt_key(prompt.context), prompt.ids, instead_of=extended)
+        context = prompt.context
+        if context is None:
+            return
+        parent = self._parent(context)
+        extended = _prompt_key(parent.entry.context) if parent is not None else None
+        self._prompts.put(_prompt_key(context), prompt.ids, instead_of=extended)
 
     # -- which turn
 
@@ -102,19 +104,26 @@ class PromptEncoder:
         self, history: MatchedHistory, tools: list[ToolSpec], text: str
     ) -> tuple[Outcome, KeptTurn | None]:
         """What became of the newest turn, and the newest turn that the text still contains."""
-        outcomes: list[Outcome] = []
+        newest = Outcome.FIRST
         for match in reversed(history.matches[: history.answered]):
             turn = self._in_place(match, text)
-            kept = self._comparison.find(turn, text, tools) if turn is not None else None
-            outcomes.append(_outcome(match, turn, kept))
-            if turn is not None and kept is None:
-                kept = self._kept_parent(turn)
+            if turn is None:
+                outcome = Outcome.MOVED if match.turns else match.outcome
+                kept = None
+            else:
+                kept = self._comparison.find(turn, text, tools)
+                outcome = Outcome.REUSED
+                if kept is None:
+                    kept = self._kept_parent(turn)
+                    outcome = Outcome.TEMPLATE
+            if newest is Outcome.FIRST:
+                newest = outcome
             if kept is not None:
-                return outcomes[0], kept
-        return outcomes[0] if outcomes else Outcome.FIRST, None
+                return newest, kept
+        return newest, None
 
     def _in_place(self, match: Match, text: str) -> Turn | None:
-        """The turn of a match that has the text after the same prompt head; None: it moved."""
+        """The turn of a match that follows the same prompt head in the text; None: it moved."""
         for turn in match.turns:
             context = turn.entry.context
             is_within = 0 <= context.head_chars <= len(text)
@@ -132,7 +141,9 @@ class PromptEncoder:
         return KeptTurn(parent, context.parent_end, context.joint, context.parent_tokens)
 
     def _parent(self, context: LedgerContext) -> Turn | None:
-        return self._turns.get(context.parent) if context.parent else None
+        if not context.parent:
+            return None
+        return self._turns.get(context.parent)
 
     # -- which ids
 
@@ -186,27 +197,18 @@ class PromptEncoder:
             return None
         state, started = start
         head_chars = self._reader.head_end(text, prefix)
-        previous = history.newest_turn()
-        return LedgerContext(
+        context = LedgerContext(
             state,
             head_chars,
             head_hash(text, head_chars),
-            self._encoder.plain(text[head_chars:]),
-            started,
-            previous=previous.entry.mac if previous is not None else b"",
-            previous_key=previous.entry.key if previous is not None else b"",
+            opening=self._encoder.plain(text[head_chars:]),
+            started=started,
             session=session_digest(history.conversation.client.session),
         )
-
-
-def _outcome(match: Match, in_place: Turn | None, kept: KeptTurn | None) -> Outcome:
-    """What became of a turn. `in_place`: its entry, if the text before it is the same; `kept`: the
-    turn, if the text contains it."""
-    if not match.turns:
-        return match.outcome
-    if in_place is None:
-        return Outcome.MOVED
-    return Outcome.TEMPLATE if kept is None else Outcome.REUSED
+        previous = history.newest_turn()
+        if previous is None:
+            return context
+        return replace(context, previous=previous.entry.mac, previous_key=previous.entry.key)
 
 
 def _start_of_turn(history: MatchedHistory, *, continues: bool) -> tuple[bytes, str] | None:
@@ -218,7 +220,9 @@ def _start_of_turn(history: MatchedHistory, *, continues: bool) -> tuple[bytes, 
     if not continues:
         return None
     text, calls = text_and_calls(parts_of(history.conversation.messages[open_turn.first :]))
-    return None if calls else (open_turn.state, squeeze(text))
+    if calls:
+        return None
+    return open_turn.state, squeeze(text)
 
 
 def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:

@@ -46,13 +46,12 @@ class Evidence(Struct, frozen=True):
     thoughts: list[bytes]
     """Digests of the reasoning text: all of it, then each block."""
 
-    def marks(self, entry: LedgerEntry | None, unseal: Unseal | None) -> set[bytes]:
-        """The marks that the turn's entry must have: those of ids, and those of seals that the
-        entry has or that this server made for another turn."""
+    def marks(self, entry_marks: Sequence[bytes], unseal: Unseal | None) -> set[bytes]:
+        """The marks that the turn's entry must have: those of ids, and those of seals that an entry
+        has (`entry_marks`) or that this server made for another turn."""
         marks = set(self.ids)
-        known = entry.marks if entry is not None else []
         for mark, seal in self.seals.items():
-            if mark in known or (unseal is not None and unseal(seal) is not None):
+            if mark in entry_marks or (unseal is not None and unseal(seal) is not None):
                 marks.add(mark)
         return marks
 
@@ -67,7 +66,7 @@ class Evidence(Struct, frozen=True):
     def proof(self, entry: LedgerEntry, unseal: Unseal | None) -> Proof:
         """What the evidence shows of an entry. Equal reasoning proves nothing: other turns may have
         it, too."""
-        marks = self.marks(entry, unseal)
+        marks = self.marks(entry.marks, unseal)
         if marks:
             return Proof.SAME if marks <= set(entry.marks) else Proof.OTHER
         if self.thoughts and not self.fits_reasoning(entry):

@@ -55,8 +55,9 @@ class MatchedHistory(Struct, frozen=True):
     def open_turn(self) -> SentTurn | None:
         """The turn of the model with which the conversation ends, for the model to continue."""
         turns = self.chain.turns
-        is_open = bool(turns) and turns[-1].end == len(self.conversation.messages)
-        return turns[-1] if is_open else None
+        if turns and turns[-1].end == len(self.conversation.messages):
+            return turns[-1]
+        return None
 
     @property
     def answered(self) -> int:

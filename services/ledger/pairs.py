@@ -38,7 +38,7 @@ def join_pairs(messages: list[Message]) -> list[Message]:
         return messages
     joined: list[Message] = []
     for group in groups:
-        joined += _joined(group.messages) if group.is_in_pairs else group.messages
+        joined += group.joined()
     return joined
 
 
@@ -66,6 +66,12 @@ class _Group(Struct):
             return True
         return other.tag == self.tag and self.calls.isdisjoint(other.calls)
 
+    def joined(self) -> list[Message]:
+        """The messages, without pairs."""
+        if self.is_in_pairs:
+            return _joined(self.messages)
+        return self.messages
+
     def add(self, other: "_Group") -> None:
         """Adds the messages that follow."""
         self.messages += other.messages
@@ -89,7 +95,9 @@ def _turn_and_calls(messages: Iterable[Message]) -> tuple[str, set[str]]:
             elif isinstance(part, Reasoning) and part.id:
                 items.append(part.id)
     tags = tags or item_tags(items)
-    return tags.pop() if len(tags) == 1 else "", places
+    if len(tags) != 1:
+        return "", places
+    return tags.pop(), places
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:

@@ -88,7 +88,9 @@ class EntryStore:
     def is_complete(self, key: bytes) -> bool:
         """Whether all entries of the key are here, to the knowledge of this process."""
         siblings = self._siblings.get(key)
-        return siblings.complete if siblings is not None else not self.shared
+        if siblings is None:
+            return not self.shared
+        return siblings.complete
 
     def set_complete(self, key: bytes) -> None:
         """Notes that all entries which the bucket has of this key were added."""

@@ -25,7 +25,8 @@ class TurnEnds:
         self._end_token = re.compile("|".join(map(re.escape, ends))) if ends else None
 
         joint = model.family.style.joint
-        starts = (joint, model.header) if joint else (model.header, *model.family.markers)
+        between_messages = [joint] if joint else model.family.markers
+        starts = [model.header, *between_messages]
         self._starts = tuple(text for text in starts if text and text not in model.ends)
         """What more output of the model begins with, after an end token."""
 

@@ -61,7 +61,9 @@ class TurnReader:
             return end
         start = max(end - _OPENING_CHARS, 0)
         opening = self._opening.search(prompt[start:end])
-        return start + opening.start() if opening else end
+        if opening is None:
+            return end
+        return start + opening.start()
 
     def text_of(self, ids: Iterable[int]) -> str:
         """The text that a parser receives for these tokens."""
@@ -127,7 +129,9 @@ class TurnReader:
         if self._placeholder in ids:
             return None
         parts = self.read(text, tools, ParseMode.of(entry))
-        return None if parts is None else TurnOutput(text, parts)
+        if parts is None:
+            return None
+        return TurnOutput(text, parts)
 
     def output_of(self, turn: Turn, tools: list[ToolSpec]) -> TurnOutput | None:
         """What the model wrote in a turn, read once; None where it is not the turn of the entry's
@@ -143,7 +147,9 @@ class TurnReader:
             return output
         # The last token of a beginning may have the first characters of the part after it.
         shorter = TurnOutput(output.text, output.parts[:-1])
-        return shorter if entry.beginning and _has_key(shorter, entry) else None
+        if entry.beginning and _has_key(shorter, entry):
+            return shorter
+        return None
 
 
 def _has_key(output: TurnOutput, entry: LedgerEntry) -> bool:
