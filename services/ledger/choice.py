@@ -65,7 +65,7 @@ def choose(
     sent_turns: Sequence[SentTurn],
     store: EntryStore,
     restorer: Restorer,
-    unseal: Unseal | None,
+    unseal: Unseal,
 ) -> Choice:
     """Chooses the matches of all turns of a conversation. Entries that are chosen count as used."""
     chooser = _Chooser(conversation, sent_turns, store, restorer, unseal)
@@ -82,7 +82,7 @@ class _Chooser:
         sent_turns: Sequence[SentTurn],
         store: EntryStore,
         restorer: Restorer,
-        unseal: Unseal | None,
+        unseal: Unseal,
     ) -> None:
         self.matches = [_UNKNOWN] * len(sent_turns)
         self.missing: dict[bytes, None] = {}

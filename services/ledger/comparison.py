@@ -8,7 +8,6 @@ reasoning, blank text, an empty think block and the spelling of arguments
 with and without them.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -22,10 +21,10 @@ from services.families import TurnParser
 from services.ledger.keys import canonical_arguments, squeeze
 from services.ledger.model import LedgerModel
 from services.ledger.turn import Turn, TurnPart
-from services.ledger.turn_ends import TurnEnds
+from services.ledger.turn_ends import TurnEnds, pattern_of
 from services.ledger.turn_reader import ParseMode, TurnReader
 from services.templates.tools import arguments_of
-from services.tokenization.segments import TokenIds, alternatives, common_prefix
+from services.tokenization.segments import TokenIds, common_prefix
 
 _MOST_RENDERED = 8
 """Characters of a turn that a template renders, at most, for each that the model wrote: it may
@@ -35,7 +34,8 @@ _SPARE_CHARS = 256
 _PIECE_CHARS = 512
 _MAX_ENDS = 16
 """Limit of places that are tried as the end of a turn's text: another part may quote it."""
-_TEXT, _REASONING = "\x00text", "\x00reasoning"
+_TEXT = "\x00text"
+_REASONING = "\x00reasoning"
 """Kinds of parts, where a call has its name."""
 
 
@@ -56,6 +56,26 @@ class KeptTurn(Struct, frozen=True):
         return self.turn.ids(self.tokens)
 
 
+class _Original(NamedTuple):
+    """A turn as the model wrote it, and how its text is parsed."""
+
+    text: str
+    parts: list[TurnPart]
+    opening: str
+    """The turn opening of its prompt."""
+    tools: list[ToolSpec]
+    mode: ParseMode
+
+
+class _Agreement(NamedTuple):
+    """The characters that a turn which was cut off and its rendered text have in common."""
+
+    written: int
+    """In the text that the model wrote."""
+    rendered: int
+    """In the text that the template rendered."""
+
+
 class TurnComparison:
     """Compares turns of one model with rendered text. Thread-safe."""
 
@@ -66,12 +86,12 @@ class TurnComparison:
         self._reader = reader
         self._ends = TurnEnds(model)
 
-        controls = sorted(model.encoder.cuts.tokens)
-        self._control_text = _pattern_of(controls)
-        hidden = {text for text in controls if text not in model.family.markers}
-        if self._control_text is not None and self._control_text.search(model.header):
+        controls = set(model.encoder.cuts.tokens)
+        self._control_text = pattern_of(controls)
+        hidden = controls.difference(model.family.markers)
+        if self._control_text.search(model.header):
             hidden.add(model.header)
-        self._hidden_text = _pattern_of(sorted(hidden))
+        self._hidden_text = pattern_of(hidden)
         """Tokens that a parser never receives, though templates write their text, and the header
         with its words."""
 
@@ -80,7 +100,8 @@ class TurnComparison:
         template renders it differently."""
         output = self._reader.output_of(turn, tools)
         assert output is not None  # an entry with the same tokens was read when it was chosen
-        context, mode = turn.entry.context, ParseMode.of(turn.entry)
+        context = turn.entry.context
+        mode = ParseMode.of(turn.entry)
         original = _Original(output.text, output.parts, context.opening, tools, mode)
         if not turn.entry.closed:
             return self._find_cut(turn, original, text)
@@ -92,7 +113,7 @@ class TurnComparison:
                 return KeptTurn(turn, end)
         return None
 
-    def _find_cut(self, turn: Turn, original: "_Original", text: str) -> KeptTurn | None:
+    def _find_cut(self, turn: Turn, original: _Original, text: str) -> KeptTurn | None:
         """Finds a turn that was cut off: up to where the template's text is the turn's."""
         entry = turn.entry
         rendered = self._ends.without_header(self._encoder.plain(text[entry.context.head_chars :]))
@@ -113,7 +134,7 @@ class TurnComparison:
             return None
         return KeptTurn(turn, end, joint, tokens)
 
-    def _is_rendered(self, original: "_Original", stretch: str) -> bool:
+    def _is_rendered(self, original: _Original, stretch: str) -> bool:
         """Whether a stretch of the prompt's text is the whole turn, with or without the control
         tokens that a parser never receives. It begins where the prompt's turn opening began."""
         stretch = self._ends.without_header(self._encoder.plain(stretch))
@@ -121,7 +142,7 @@ class TurnComparison:
             return False
         return any(self._is_read_as(original, form) for form in self._forms(original, stretch))
 
-    def _agreement(self, original: "_Original", rendered: str) -> "_Agreement | None":
+    def _agreement(self, original: _Original, rendered: str) -> _Agreement | None:
         """Up to where a turn that was cut off agrees with the text that the template renders for
         it. None where the template renders another turn.
 
@@ -146,16 +167,17 @@ class TurnComparison:
                 )
         return None
 
-    def _after_written_parts(self, original: "_Original") -> str | None:
+    def _after_written_parts(self, original: _Original) -> str | None:
         """The text that the model wrote after the last part of its turn."""
-        text, tools, mode = original.text, original.tools, original.mode
         parts = _essence(original.parts)
-        for end in self._ends_of_parts(original, text, mode):
-            if _essence(self._reader.read(text[:end], tools, mode) or []) == parts:
-                return text[end:]
+        for end in self._ends_of_parts(original, original.text, original.mode):
+            written = original.text[:end]
+            read = self._reader.read(written, original.tools, original.mode)
+            if _essence(read or []) == parts:
+                return original.text[end:]
         return None
 
-    def _after_rendered_parts(self, original: "_Original", form: str, rendered: str) -> str | None:
+    def _after_rendered_parts(self, original: _Original, form: str, rendered: str) -> str | None:
         """The text that the template rendered after the last part of the turn. `form`: a form of
         `rendered`; both have the same text there."""
         turn, mode = self._reader.after_opening(form, original.opening, original.mode)
@@ -168,14 +190,12 @@ class TurnComparison:
 
     def _outside_control(self, text: str, at: int) -> int:
         """The position, or the start of the control token of the text that it would split."""
-        if self._control_text is None:
-            return at
         for match in self._control_text.finditer(text[: at + _SPARE_CHARS]):
             if match.start() < at < match.end():
                 return match.start()
         return at
 
-    def _forms(self, original: "_Original", stretch: str) -> Iterator[str]:
+    def _forms(self, original: _Original, stretch: str) -> Iterator[str]:
         """Texts that a parser may read as the stretch: as the template renders it, and with the
         turn's calls in the family's own spelling."""
         yield stretch
@@ -183,7 +203,7 @@ class TurnComparison:
         if readable:
             yield readable
 
-    def _with_readable_calls(self, original: "_Original", stretch: str) -> str:
+    def _with_readable_calls(self, original: _Original, stretch: str) -> str:
         """The stretch with the turn's calls in the family's own spelling, where the template writes
         them in another: some print strings unescaped (LFM2.5), so that no parser reads the value
         back. Empty where the stretch lacks the template's spelling.
@@ -207,22 +227,22 @@ class TurnComparison:
             return ""
         return written + stretch[end:]
 
-    def _is_read_as(self, original: "_Original", stretch: str) -> bool:
+    def _is_read_as(self, original: _Original, stretch: str) -> bool:
         """Whether a parser reads the turn in a stretch, or in the stretch without the tokens that
         it never receives."""
         if self._parses_to(original, stretch):
             return True
         hidden = self._hidden_text
-        if hidden is None or hidden.search(stretch) is None:
+        if hidden.search(stretch) is None:
             return False
         opening = hidden.sub("", original.opening)
         return self._parses_to(original._replace(opening=opening), hidden.sub("", stretch))
 
-    def _parses_to(self, original: "_Original", stretch: str) -> bool:
+    def _parses_to(self, original: _Original, stretch: str) -> bool:
         parts = self._reader.read_rendered(stretch, original.opening, original.tools, original.mode)
         return parts is not None and same_parts(original.parts, parts)
 
-    def _ends_of_parts(self, original: "_Original", text: str, mode: ParseMode) -> Iterator[int]:
+    def _ends_of_parts(self, original: _Original, text: str, mode: ParseMode) -> Iterator[int]:
         """Where the last part of a turn may end in a text that begins with it; a call before its
         wrapper's end."""
         calls, texts = _calls_and_texts_after(original.parts)
@@ -264,36 +284,18 @@ class TurnComparison:
         return start + characters
 
 
-class _Original(NamedTuple):
-    """A turn as the model wrote it, and how its text is parsed."""
-
-    text: str
-    parts: list[TurnPart]
-    opening: str
-    """The turn opening of its prompt."""
-    tools: list[ToolSpec]
-    mode: ParseMode
-
-
-class _Agreement(NamedTuple):
-    """The characters that a turn which was cut off and its rendered text have in common."""
-
-    written: int
-    """In the text that the model wrote."""
-    rendered: int
-    """In the text that the template rendered."""
-
-
 def same_parts(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
     """Whether a template renders the parts of a turn, in their order.
 
     Text before a call may be rendered as reasoning, or as the end of it: templates that have no
     place for text beside a call do so (gpt-oss), though the model may write both.
     """
-    ours, theirs = _essence(original), _essence(rendered)
-    if ours == theirs:
+    essence = _essence(original)
+    rendered_essence = _essence(rendered)
+    if essence == rendered_essence:
         return True
-    return _text_as_reasoning(ours) == [(kind, squeeze(text)) for kind, text in theirs]
+    squeezed = [(kind, squeeze(text)) for kind, text in rendered_essence]
+    return _text_as_reasoning(essence) == squeezed
 
 
 def _essence(parts: Sequence[TurnPart]) -> list[tuple[str, str]]:
@@ -359,8 +361,3 @@ def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int |
             elif isinstance(event, BlockStop) and started == number:
                 return index
     return None
-
-
-def _pattern_of(words: Sequence[str]) -> "re.Pattern[str] | None":
-    """A pattern for sorted words; None where there are none."""
-    return re.compile(alternatives(words)) if words else None

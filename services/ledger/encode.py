@@ -181,7 +181,7 @@ class PromptEncoder:
         """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt
         differently."""
         encoder = self._encoder
-        if not text or self._guard is None or text.startswith(encoder.cuts.tokens):
+        if not text or not self._guard or text.startswith(encoder.cuts.tokens):
             return encoder.encode(text)
         return encoder.encode(self._guard + text)[1:]
 
@@ -252,10 +252,10 @@ def _prompt_key(context: LedgerContext) -> bytes:
     return hasher.digest()
 
 
-def _guard(encoder: Encoder) -> str | None:
+def _guard(encoder: Encoder) -> str:
     """A control token that leaves the text after it unchanged: one that does not take white space
-    (`rstrip`)."""
+    (`rstrip`); "" where there is none."""
     for token in encoder.cuts.tokens:
         if len(encoder.encode(f"{token} \n{token}")) > 2:
             return token
-    return None
+    return ""

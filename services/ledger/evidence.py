@@ -46,12 +46,12 @@ class Evidence(Struct, frozen=True):
     thoughts: list[bytes]
     """Digests of the reasoning text: all of it, then each block."""
 
-    def marks(self, entry_marks: Sequence[bytes], unseal: Unseal | None) -> set[bytes]:
+    def marks(self, entry_marks: Sequence[bytes], unseal: Unseal) -> set[bytes]:
         """The marks that the turn's entry must have: those of ids, and those of seals that an entry
         has (`entry_marks`) or that this server made for another turn."""
         marks = set(self.ids)
         for mark, seal in self.seals.items():
-            if mark in entry_marks or (unseal is not None and unseal(seal) is not None):
+            if mark in entry_marks or unseal(seal) is not None:
                 marks.add(mark)
         return marks
 
@@ -63,7 +63,7 @@ class Evidence(Struct, frozen=True):
         blocks = self.thoughts[1:]
         return set(blocks) <= set(entry.thoughts)
 
-    def proof(self, entry: LedgerEntry, unseal: Unseal | None) -> Proof:
+    def proof(self, entry: LedgerEntry, unseal: Unseal) -> Proof:
         """What the evidence shows of an entry. Equal reasoning proves nothing: other turns may have
         it, too."""
         marks = self.marks(entry.marks, unseal)

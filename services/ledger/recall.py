@@ -22,6 +22,11 @@ from services.ledger.turn import TurnOutput
 from services.ledger.turn_reader import TurnReader
 
 
+def opens_nothing(seal: str) -> str | None:
+    """An `Unseal` for clients without sealed reasoning."""
+    return None
+
+
 class Ledger:
     """One model's ledger in one process. Thread-safe."""
 
@@ -40,7 +45,7 @@ class Ledger:
         return entry.model == self.model.name and self.entries.add(entry)
 
     def look_up(
-        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None
+        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
     ) -> "Recall":
         """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees
         them."""
@@ -63,7 +68,7 @@ class Recall:
         conversation: Conversation,
         chain: Chain,
         tools: list[ToolSpec],
-        unseal: Unseal | None,
+        unseal: Unseal,
     ) -> None:
         with_reasoning = conversation.thinking.history != "drop"
         restorer = Restorer(ledger.reader, tools, unseal, with_reasoning=with_reasoning)

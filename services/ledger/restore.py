@@ -25,7 +25,7 @@ class Restorer:
         self,
         reader: TurnReader,
         tools: list[ToolSpec],
-        unseal: Unseal | None,
+        unseal: Unseal,
         *,
         with_reasoning: bool,
     ) -> None:
@@ -111,17 +111,15 @@ def _joined_texts(parts: Sequence[Part]) -> set[str]:
     return joined
 
 
-def _thoughts(parts: Sequence[Part], unseal: Unseal | None) -> list[str]:
+def _thoughts(parts: Sequence[Part], unseal: Unseal) -> list[str]:
     """The reasoning that a client sent, opened where it is sealed."""
     thoughts = [_thought(part, unseal) for part in parts if isinstance(part, Reasoning)]
     return [thought for thought in thoughts if thought.strip()]
 
 
-def _thought(part: Reasoning, unseal: Unseal | None) -> str:
-    if part.text:
-        return part.text
-    if unseal is None or not part.seal:
-        return ""
+def _thought(part: Reasoning, unseal: Unseal) -> str:
+    if part.text or not part.seal:
+        return part.text or ""
     return unseal(part.seal) or ""
 
 

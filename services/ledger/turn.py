@@ -26,7 +26,7 @@ class SentForm(Struct, frozen=True):
 
     with_reasoning: bool
     """Whether reasoning is restored that the client did not send."""
-    unseal: Unseal | None
+    unseal: Unseal
     sent: list[Message]
     """The turn as the client sent it back."""
 

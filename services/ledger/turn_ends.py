@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from schemas.conversation import Text
 from services.ledger.model import LedgerModel
 from services.ledger.turn import TurnOutput
-from services.tokenization.segments import common_prefix
+from services.tokenization.segments import alternatives, common_prefix
 
 MAX_ENDS = 16
 """Limit of places that are tried as the end of a turn's stretch: a turn that quotes end tokens has
@@ -21,9 +21,7 @@ class TurnEnds:
     def __init__(self, model: LedgerModel) -> None:
         self._header = model.header
         self._markers = model.family.markers
-        ends = sorted(model.ends, key=len, reverse=True)
-        self._end_token = re.compile("|".join(map(re.escape, ends))) if ends else None
-
+        self._end_token = pattern_of(model.ends)
         joint = model.family.style.joint
         between_messages = [joint] if joint else model.family.markers
         starts = [model.header, *between_messages]
@@ -40,8 +38,6 @@ class TurnEnds:
         """Whether a stretch holds an end token that the turn does not quote and that more of the
         model's output does not follow: text that a parser passes over between messages may be
         another role's."""
-        if self._end_token is None:
-            return False
         quotes = Counter(self._end_token.findall(original))
         for match in self._end_token.finditer(stretch):
             after = stretch[match.end() :].lstrip()
@@ -60,9 +56,8 @@ class TurnEnds:
         return text[len(self._header) :] if text.startswith(self._header) else stretch
 
     def _before_end_tokens(self, text: str, start: int) -> Iterator[int]:
-        if self._end_token is not None:
-            for match in islice(self._end_token.finditer(text, start), MAX_ENDS):
-                yield match.start()
+        for match in islice(self._end_token.finditer(text, start), MAX_ENDS):
+            yield match.start()
 
     def _after_last_words(self, text: str, start: int, output: TurnOutput) -> Iterator[int]:
         """For a template that writes no end of turn (Apertus, before a result): after the marker,
@@ -88,3 +83,9 @@ class TurnEnds:
                 return marker
         last = output.parts[-1]
         return last.text.strip() if isinstance(last, Text) else ""
+
+
+def pattern_of(words: Iterable[str]) -> "re.Pattern[str]":
+    """A pattern for any of these words, the longest; without words one that matches nothing."""
+    words = sorted(words)
+    return re.compile(alternatives(words) if words else "(?!)")

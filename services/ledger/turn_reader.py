@@ -15,6 +15,8 @@ from services.ledger.keys import squeeze, turn_key
 from services.ledger.turn import Turn, TurnOutput, TurnPart
 from services.tokenization.detokenizer import Vocabulary, tokens_within
 
+_NOTHING = re.compile("(?!)")
+"""A pattern that matches nothing."""
 _OPENING_CHARS = 256
 """Limit of the turn opening at a prompt's end."""
 
@@ -45,8 +47,8 @@ class TurnReader:
         self._vocabulary = vocabulary
         self._placeholder = placeholder
         self._hidden = vocabulary.hidden(family.markers)
-        self._opening: re.Pattern[str] | None = None
-        self._empty_thought: re.Pattern[str] | None = None
+        self._opening = _NOTHING
+        self._empty_thought = _NOTHING
         if family.think is not None:
             opener, closer = map(_marker, family.think)
             self._opening = re.compile(rf"\s*(?:{opener}\s*(?:{closer}\s*)?|{closer}\s*)\Z")
@@ -57,8 +59,6 @@ class TurnReader:
         reasoning, open and close it, or only close it. `prefix`: a forced call's opening, which
         follows them."""
         end = len(prompt) - len(prefix)
-        if self._opening is None:
-            return end
         start = max(end - _OPENING_CHARS, 0)
         opening = self._opening.search(prompt[start:end])
         if opening is None:
@@ -114,8 +114,7 @@ class TurnReader:
         opening: reasoning open, closed at once, or without markers."""
         if stretch.startswith(opening):
             return stretch[len(opening) :], mode._replace(closed=True)
-        if self._empty_thought is not None:
-            stretch = self._empty_thought.sub("", stretch, count=1)
+        stretch = self._empty_thought.sub("", stretch, count=1)
         return stretch, ParseMode(in_reasoning=False, calls_as_text=mode.calls_as_text)
 
     def read_entry(self, entry: LedgerEntry, tools: list[ToolSpec]) -> TurnOutput | None:
