@@ -167,9 +167,11 @@ def test_every_event_and_document_has_its_schema_of_the_openapi_document(path: P
     case = load(path)
     content = OPENAPI["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]
     described = content["text/event-stream"]["schema"]["properties"]
-    for data in frames(case.stream([[event] for event in case.events])):
+    event, done = described["data"]["anyOf"]
+    assert done == {"const": "[DONE]"}
+    for data in frames(case.stream([case.events])):
         assert re.fullmatch(described["event"]["pattern"], data["type"])
-        conforms(data, described["data"]["contentSchema"])
+        conforms(data, event["contentSchema"])
     if failure_of(case.events[-1]) is None:
         conforms(case.document(), content["application/json"]["schema"])
 

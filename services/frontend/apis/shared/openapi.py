@@ -181,7 +181,7 @@ def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any
     data: dict[str, Any] = {"type": "string"}
     if not isinstance(events, str):
         names = f"^({'|'.join(map(re.escape, tags_of(events)))}|message)$"
-        data |= {"contentMediaType": _JSON, "contentSchema": contents[events]}
+        data = {"anyOf": [_json_text(contents[events]), {"const": "[DONE]"}]}
     return {
         "type": "object",
         "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at the "
@@ -191,6 +191,10 @@ def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any
         "properties": {"event": {"type": "string", "pattern": names}, "data": data},
         "required": ["data"],
     }
+
+
+def _json_text(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "string", "contentMediaType": _JSON, "contentSchema": schema}
 
 
 def _answer(description: str, content: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
+from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses import wire
@@ -127,6 +128,27 @@ class OpenItem(ABC):
         if self._dispatch is not None:
             out.append(self._dispatch(self.index, encoded))
         return encoded
+
+
+class NoItem(OpenItem):
+    """Stands for the item between two blocks, where nothing is sent."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return "<no item>"
+
+    @override
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
+        pass
+
+    @override
+    def end(self, stop: BlockStop, out: wire.Events) -> None:
+        return None
+
+
+NO_ITEM = NoItem()
 
 
 def encode_item(item: wire.OutputItem) -> Raw:

@@ -39,6 +39,7 @@ from services.frontend.apis.responses.render.document import ResponseState, diag
 from services.frontend.apis.responses.render.events import EventEncoder
 from services.frontend.apis.responses.render.items import (
     CUT_OFF,
+    NO_ITEM,
     ItemPlace,
     OpenItem,
     ResponsesShape,
@@ -66,7 +67,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         self._encoder = EventEncoder()
         self._turn = answer.turn
         """The id of the current turn. Each round of hosted tools is a turn."""
-        self._item: OpenItem | None = None
+        self._item: OpenItem = NO_ITEM
         """The item of the open block, or the message with a pending end."""
         self._pending_stop: BlockStop | None = None
         """The end of a message, pending until the next event."""
@@ -95,7 +96,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """The next events. Deltas that came together are sent as one."""
         item = self._item
-        if item is not None and item.plain is not None:
+        if item.plain is not None:
             delta = self._encoder.encode_plain(events, item.plain, item.pieces)
             if delta:
                 return delta
@@ -145,8 +146,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         return ItemPlace(state.answer, state.shape, self._turn, len(state.items))
 
     def _delta(self, text: str, tokens: list[TokenLogprob], out: wire.Events) -> None:
-        if self._item is not None:
-            self._item.add(text, tokens, out)
+        self._item.add(text, tokens, out)
 
     def _stop(self, event: BlockStop, out: wire.Events) -> None:
         if isinstance(self._item, OpenMessage):
@@ -159,9 +159,9 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
 
     def _close(self, stop: BlockStop, out: wire.Events) -> None:
         item = self._item
-        self._item = None
+        self._item = NO_ITEM
         self._pending_stop = None
-        ended = None if item is None else item.end(stop, out)
+        ended = item.end(stop, out)
         if ended is None:
             return
         self.state.items.append(ended)
@@ -201,10 +201,10 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         self._close_message(out)
         self._searches.fail(self.state.items)
         # An open item gets no end: agents that retry keep the items that have one.
-        half = None if self._item is None else self._item.cut_off()
+        half = self._item.cut_off()
+        self._item = NO_ITEM
         if half is not None:
             self.state.items.append(encode_item(half))
-        self._item = None
 
 
 class SummaryStream(ResponsesStream):
