@@ -247,6 +247,8 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
 
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
+EventInBlock: TypeAlias = BlockEvent | Dispatch
+LastEvent: TypeAlias = Finish | Failed
 TurnEvent: TypeAlias = (
     Prepared
     | OutputTokens

@@ -11,7 +11,15 @@ import msgspec
 from schemas import subjects
 from schemas.control import StreamPosition
 from schemas.errors import EngineFailed, raised
-from schemas.events import Delta, Failed, Finish, HostedResults, Interrupted, Prepared, TurnEvent
+from schemas.events import (
+    Delta,
+    Failed,
+    HostedResults,
+    Interrupted,
+    LastEvent,
+    Prepared,
+    TurnEvent,
+)
 from schemas.frames import EventEntry, EventFrame
 from services.frontend.turns.attempts import TurnAttempts
 from services.frontend.turns.catalog import ModelCatalog
@@ -134,7 +142,7 @@ class EventReceiver:
         is_newer = turn is not None and entry.attempt > turn.attempt.number
         if is_newer or self._turns.was_just_cancelled(entry.turn):
             return
-        if any(isinstance(event, Finish | Failed) for event in entry.events):
+        if any(isinstance(event, LastEvent) for event in entry.events):
             return
         models = [card.name for card in self._catalog.models()]
         if turn is not None:

@@ -11,14 +11,12 @@ The sink gets one answer: the numbers of blocks continue, the calls are blocks o
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client import Counter as MetricCounter
+from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from schemas.control import ModelCard
@@ -35,22 +33,23 @@ from schemas.conversation import (
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     BlockStart,
-    BlockStop,
     Delta,
     Dispatch,
+    EventInBlock,
     Failed,
     Finish,
     FinishReason,
     HostedResult,
     HostedResults,
+    LastEvent,
     Prepared,
     TurnEvent,
     Usage,
     blocks_of,
 )
-from services.frontend.hosted.contract import Provider, ProviderError
-from services.frontend.hosted.policy import permitted_sources, refusal
-from services.frontend.hosted.tools import add_results, hosted_argument, result_part
+from services.frontend.hosted.calls import AnswerCalls, CallRunner
+from services.frontend.hosted.contract import Provider
+from services.frontend.hosted.tools import add_results, result_part
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -60,8 +59,6 @@ from services.frontend.turns.interfaces import (
 )
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
-
-CALL_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
 
 
 class HostedTools:
@@ -76,30 +73,11 @@ class HostedTools:
         log: FilteringBoundLogger,
     ) -> None:
         self.gateway = gateway
-        self.provider = provider
         self.config = config
         self.log = log
+        self.runner = CallRunner(provider, config, registry, log)
+        self._provider = provider
         self._tasks: set[asyncio.Task[None]] = set()
-        self._calls = MetricCounter(
-            "turnwire_hosted_calls",
-            "Calls of hosted tools, by how they ended.",
-            ["tool", "outcome"],
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "turnwire_hosted_call_seconds",
-            "From a call of a provider to its answer.",
-            ["tool"],
-            registry=registry,
-            buckets=CALL_S,
-        )
-
-    def count_call(self, tool: str, outcome: str, seconds: float | None) -> None:
-        """Counts a call. `outcome`: `ok`, `cancelled` or an error code; `seconds`: None if no
-        provider was called."""
-        self._calls.labels(tool, outcome).inc()
-        if seconds is not None:
-            self._seconds.labels(tool).observe(seconds)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Opens a turn as `TurnGateway.open`; with hosted tools, an answer of several turns."""
@@ -111,8 +89,11 @@ class HostedTools:
         if not hosted:
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
         if admitted.conversation.sampling.return_token_ids:
-            message = "return_token_ids: the answer of a tool that this server runs is several turns, with ids of none"
-            raise Invalid(message, param="return_token_ids")
+            raise Invalid(
+                "return_token_ids: the answer of a tool that this server runs is several turns, "
+                "with ids of none",
+                param="return_token_ids",
+            )
         answer = HostedAnswer(self, admitted, hosted, sink, turn_id)
         await answer.open()
         return answer
@@ -142,7 +123,7 @@ class HostedTools:
     async def context(self, _app: object) -> AsyncIterator[None]:
         """Closes the provider when the application ends. For `Application.cleanup_ctx`."""
         yield
-        await self.provider.close()
+        await self._provider.close()
 
 
 class HostedAnswer(OpenTurn, TurnSink):
@@ -163,6 +144,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._tools = tools
         self._admitted = admitted
         self._hosted = hosted
+        self._calls = AnswerCalls(tools.runner, hosted, id)
         self._sink = sink
         self._turn: OpenTurn | None = None
         """The open turn. It holds this sink: a cycle, until it ends."""
@@ -170,27 +152,24 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
-        self._round = 0
-        self._usage = Usage()
-        """Usage of the turns that have ended."""
-        self._blocks = 0
-        """Blocks of the turns that have ended."""
-        self._uses: Counter[str] = Counter()
+        self._ended = _EndedTurns()
         self._events: list[TurnEvent] = []
         """Events of the current turn."""
 
     async def open(self) -> None:
         """Runs calls that the previous answer left open, then opens the first turn. Raises
         TurnwireError."""
-        messages = self._admitted.conversation.messages
-        calls = unanswered_calls(messages, self._hosted)
+        conversation = self._admitted.conversation
+        calls = unanswered_calls(conversation.messages, self._hosted)
         if calls:
-            self._early_results = await self._run(calls)
-            self._admitted = self._admitted.with_messages(
-                add_results(messages, map(result_part, self._early_results))
-            )
-        self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
-        self.card, self.prepared = self._turn.card, self._turn.prepared
+            self._early_results = await self._calls.run(calls, conversation)
+            results = map(result_part, self._early_results)
+            messages = add_results(conversation.messages, results)
+            self._admitted = self._admitted.with_messages(messages)
+        turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
+        self._turn = turn
+        self.card = turn.card
+        self.prepared = turn.prepared
 
     @override
     def cancel(self, reason: CancelReason) -> None:
@@ -203,7 +182,7 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        if not self._round:
+        if not self._ended.count:
             self._sink.opened(prepared)
 
     @override
@@ -211,52 +190,55 @@ class HostedAnswer(OpenTurn, TurnSink):
         if self._over or not events:
             return
         self._events += events
-        tokens += self._usage.output  # `tokens` counts the current turn only
-        if (
-            len(events) == 1
-            and type(events[0]) is Delta
-            and not self._blocks
-            and not self._early_results
-        ):
-            self._sink.push(events, tokens)
-            return
+        tokens += self._ended.usage.output  # `tokens` counts the current turn only
+        out = events
+        if not self._is_plain_delta(events):
+            out = self._translate(events)
+        if out:
+            self._sink.push(out, tokens)
+
+    def _is_plain_delta(self, events: list[TurnEvent]) -> bool:
+        """Returns whether events are one delta that the client gets as it is, once a token."""
+        if len(events) != 1 or type(events[0]) is not Delta:
+            return False
+        return not self._ended.blocks and not self._early_results
+
+    def _translate(self, events: list[TurnEvent]) -> list[TurnEvent]:
+        """Returns events of the current turn as events of the answer."""
         out: list[TurnEvent] = []
         if self._early_results and not isinstance(events[0], Failed):
             out.append(HostedResults(self._early_results, self.id))
             self._early_results = []
-        if isinstance(events[-1], Finish | Failed):
+        if isinstance(events[-1], LastEvent):
             self._turn = None
         for event in events:
             if isinstance(event, Finish):
                 out += self._finish(event)
             elif not isinstance(event, Dispatch) or event.name not in self._hosted:
                 out.append(self._renumber(event))
-        if out:
-            self._sink.push(out, tokens)
+        return out
 
     def _renumber(self, event: TurnEvent) -> TurnEvent:
-        """Returns an event of the current turn as an event of the answer."""
-        if (
-            isinstance(event, BlockStart)
-            and event.kind == "tool_use"
-            and event.name in self._hosted
-        ):
+        """Returns an event with the number of its block in the answer, and calls of hosted tools as
+        hosted."""
+        if isinstance(event, BlockStart) and self._is_hosted_call(event):
             event = replace(event, kind="hosted")
-        if self._blocks and isinstance(event, BlockStart | Delta | Dispatch | BlockStop):
-            event = replace(event, block=event.block + self._blocks)
+        if self._ended.blocks and isinstance(event, EventInBlock):
+            event = replace(event, block=event.block + self._ended.blocks)
         return event
+
+    def _is_hosted_call(self, start: BlockStart) -> bool:
+        return start.kind == "tool_use" and start.name in self._hosted
 
     def _finish(self, finish: Finish) -> Sequence[Finish]:
         """Returns the end of the answer, or starts the work that follows the turn."""
         turn = self._read_turn()
         self._events = []
-        self._usage += finish.usage
-        self._blocks += finish.blocks
-        is_deferred = turn.client_calls and any(
-            self._hosted[call.name].deferred for call in turn.calls
-        )
-        if finish.reason is not FinishReason.STOP or not turn.calls or is_deferred:
-            return [self._end(finish)]
+        self._ended.add(finish)
+        if finish.reason is not FinishReason.STOP or not turn.calls:
+            return [self._end(finish, finish.reason)]
+        if turn.client_calls and self._has_deferred(turn):
+            return [self._end(finish, finish.reason)]
         self._task = self._tools.spawn(self._continue(finish, turn))
         return ()
 
@@ -268,21 +250,25 @@ class HostedAnswer(OpenTurn, TurnSink):
             if start.kind == "reasoning":
                 turn.parts.append(Reasoning(text or None, stop.seal))
             elif start.kind == "text":
-                turn.parts += [Text(text)] if text else []
+                if text:
+                    turn.parts.append(Text(text))
             elif start.name not in self._hosted:
                 turn.client_calls = turn.client_calls or stop.complete
             elif stop.complete:
-                call = Call(
-                    start.call_id or f"{self.id}.{start.block}", start.name or "", text or "{}"
-                )
+                call_id = start.call_id or f"{self.id}.{start.block}"
+                call = Call(call_id, start.name or "", text or "{}")
                 turn.parts.append(call)
                 turn.calls.append(call)
         return turn
 
-    def _end(self, finish: Finish, reason: FinishReason | None = None) -> Finish:
-        return replace(
-            finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage
-        )
+    def _has_deferred(self, turn: "_EndedTurn") -> bool:
+        """Returns whether the client may send the answer back with calls that are not run yet."""
+        return any(self._hosted[call.name].deferred for call in turn.calls)
+
+    def _end(self, finish: Finish, reason: FinishReason) -> Finish:
+        """Returns the end of the answer."""
+        ended = self._ended
+        return replace(finish, reason=reason, blocks=ended.blocks, usage=ended.usage)
 
     async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
         """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets
@@ -303,91 +289,69 @@ class HostedAnswer(OpenTurn, TurnSink):
         if last is not None:
             self._push_last(last)
 
-    def _push_last(self, event: TurnEvent) -> None:
+    def _push_last(self, event: LastEvent) -> None:
         if not self._over:
             self._over = True
             self._sink.push([event])
 
-    async def _next(self, finish: Finish, turn: "_EndedTurn") -> TurnEvent | None:
+    async def _next(self, finish: Finish, turn: "_EndedTurn") -> LastEvent | None:
         """Returns the event that ends the answer; None if another turn follows."""
-        results = await self._run(turn.calls)
-        self._round += 1
-        turn_id = next_turn_id(self.id, self._round)
+        results = await self._calls.run(turn.calls, self._admitted.conversation)
+        turn_id = next_turn_id(self.id, self._ended.count)
         self._sink.push([HostedResults(results, turn_id)])
+        reason = self._reason_to_end(finish, turn)
+        if reason is not None:
+            return self._end(finish, reason)
+        self._admitted = self._next_request(finish, turn, results)
+        self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
+        return None
+
+    @property
+    def _is_last_round(self) -> bool:
+        """Whether the next turn may call no more tools."""
+        return self._ended.count >= self._tools.config.web_max_rounds
+
+    def _reason_to_end(self, finish: Finish, turn: "_EndedTurn") -> FinishReason | None:
+        """Returns why the answer ends after the results of a turn's calls; None if it goes on."""
         if turn.client_calls:
-            return self._end(finish)
-        last = self._round >= self._tools.config.web_max_rounds
-        if last and any(self._hosted[call.name].deferred for call in turn.calls):
-            return self._end(finish, FinishReason.PAUSE)
+            return finish.reason
+        if self._is_last_round and self._has_deferred(turn):
+            return FinishReason.PAUSE
+        max_tokens = self._admitted.conversation.sampling.max_tokens
+        if max_tokens is not None and max_tokens <= finish.usage.output:
+            return FinishReason.LENGTH
+        return None
+
+    def _next_request(
+        self, finish: Finish, turn: "_EndedTurn", results: Sequence[HostedResult]
+    ) -> Admitted:
+        """Returns the request for the turn after a turn's calls."""
         conversation = self._admitted.conversation
         max_tokens = conversation.sampling.max_tokens
         if max_tokens is not None:
             max_tokens -= finish.usage.output
-            if max_tokens <= 0:
-                return self._end(finish, FinishReason.LENGTH)
         choice = conversation.tool_choice
-        if last:
+        if self._is_last_round:
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # the first turn has made the required call
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        messages = add_results(
-            [*conversation.messages, Message("assistant", turn.parts)], map(result_part, results)
-        )
-        self._admitted = self._admitted.next_turn(messages, max_tokens, choice)
-        self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
-        return None
+        messages = [*conversation.messages, Message("assistant", turn.parts)]
+        messages = add_results(messages, map(result_part, results))
+        return self._admitted.next_turn(messages, max_tokens, choice)
 
-    async def _run(self, calls: Sequence[Call]) -> list[HostedResult]:
-        return await asyncio.gather(*(self._call(call) for call in calls))
 
-    async def _call(self, call: Call) -> HostedResult:
-        tool, config = self._hosted[call.name], self._tools.config
-        argument = hosted_argument(tool.kind, call.arguments)
-        result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
-        self._uses[call.name] += 1
-        allowed = config.web_max_calls if tool.max_uses is None else tool.max_uses
-        if self._uses[call.name] > allowed or self._uses.total() > config.web_max_calls:
-            code: str | None = "max_uses_exceeded"
-        else:
-            code = refusal(
-                tool, argument, self._admitted.conversation, allow_private=config.web_allow_private
-            )
-        if code is not None:
-            self._tools.count_call(tool.kind, code, None)
-            return replace(result, error=code)
-        loop = asyncio.get_running_loop()
-        started, outcome = loop.time(), "cancelled"
-        try:
-            result = await self._call_provider(result, tool, argument)
-            outcome = result.error or "ok"
-        finally:
-            self._tools.count_call(tool.kind, outcome, loop.time() - started)
-        return result
+@dataclass(slots=True)
+class _EndedTurns:
+    """The turns of an answer that have ended."""
 
-    async def _call_provider(
-        self, result: HostedResult, tool: HostedTool, argument: str
-    ) -> HostedResult:
-        """Returns the result with the provider's sources, or with an error code."""
-        config, log = self._tools.config, self._tools.log
-        try:
-            async with asyncio.timeout(config.web_timeout_s):
-                sources = await self._tools.provider.run(tool, argument)
-        except (ProviderError, TimeoutError, OSError, ValueError) as error:
-            log.warning(
-                "hosted.call_failed",
-                turn=self.id,
-                tool=tool.kind,
-                error=str(error) or type(error).__name__,
-            )
-            return replace(
-                result, error=error.code if isinstance(error, ProviderError) else "unavailable"
-            )
-        sources = permitted_sources(tool, sources, config.web_max_chars)
-        if tool.kind == "web_fetch":
-            sources = [replace(source, url=argument, age=None) for source in sources[:1]]
-            if not sources:
-                return replace(result, error="url_not_accessible")
-        return replace(result, sources=sources)
+    count: int = 0
+    blocks: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, finish: Finish) -> None:
+        self.count += 1
+        self.blocks += finish.blocks
+        self.usage += finish.usage
 
 
 @dataclass
@@ -407,17 +371,26 @@ def unanswered_calls(messages: Sequence[Message], hosted: dict[str, HostedTool])
 
     None, if a message other than a tool's follows it.
     """
-    count = len(messages)
-    at = max(
-        (index for index, message in enumerate(messages) if message.role == "assistant"),
-        default=count,
-    )
-    results = messages[at + 1].parts if at + 1 < count and messages[at + 1].role == "tool" else []
-    if at == count or (not results and at + 1 < count):
+    last = _last_of_model(messages)
+    if last is None:
         return []
-    done = {part.call_id for part in results if isinstance(part, Result)}
-    calls = [part for part in messages[at].parts if isinstance(part, Call)]
-    return [call for call in calls if call.name in hosted and call.call_id not in done]
+    following = messages[last + 1 :]
+    results: Sequence[Part] = ()
+    if following and following[0].role == "tool":
+        results = following[0].parts
+    if following and not results:
+        return []
+    answered = {part.call_id for part in results if isinstance(part, Result)}
+    calls = [part for part in messages[last].parts if isinstance(part, Call)]
+    return [call for call in calls if call.name in hosted and call.call_id not in answered]
+
+
+def _last_of_model(messages: Sequence[Message]) -> int | None:
+    """Returns the index of the model's last message."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "assistant":
+            return index
+    return None
 
 
 def next_turn_id(id: str, number: int) -> str:

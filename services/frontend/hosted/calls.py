@@ -1,0 +1,125 @@
+"""Runs calls of hosted tools at the provider, within their limits, and counts them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import Counter as MetricCounter
+
+from schemas.conversation import Call, Conversation, HostedTool
+from schemas.events import HostedResult, WebSource
+from services.frontend.hosted.contract import Provider, ProviderError
+from services.frontend.hosted.policy import permitted_sources, refusal
+from services.frontend.hosted.tools import hosted_argument
+from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+CALL_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
+
+
+class CallRunner:
+    """Runs the calls of all answers of a frontend."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        config: FrontendConfig,
+        registry: CollectorRegistry,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.config = config
+        self._provider = provider
+        self._log = log
+        self._calls = MetricCounter(
+            "turnwire_hosted_calls",
+            "Calls of hosted tools, by how they ended.",
+            ["tool", "outcome"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "turnwire_hosted_call_seconds",
+            "From a call of a provider to its answer.",
+            ["tool"],
+            registry=registry,
+            buckets=CALL_S,
+        )
+
+    def refuse(self, call: HostedResult, code: str) -> HostedResult:
+        """Returns the result of a call that may not run."""
+        self._calls.labels(call.kind, code).inc()
+        return replace(call, error=code)
+
+    async def run(
+        self, call: HostedResult, tool: HostedTool, argument: str, turn: str
+    ) -> HostedResult:
+        """Returns a call with the provider's sources, or with an error code."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        outcome = "cancelled"
+        try:
+            result = await self._call_provider(call, tool, argument, turn)
+            outcome = result.error or "ok"
+            return result
+        finally:
+            self._calls.labels(tool.kind, outcome).inc()
+            self._seconds.labels(tool.kind).observe(loop.time() - started)
+
+    async def _call_provider(
+        self, call: HostedResult, tool: HostedTool, argument: str, turn: str
+    ) -> HostedResult:
+        try:
+            async with asyncio.timeout(self.config.web_timeout_s):
+                sources = await self._provider.run(tool, argument)
+        except (ProviderError, TimeoutError, OSError, ValueError) as error:
+            text = str(error) or type(error).__name__
+            self._log.warning("hosted.call_failed", turn=turn, tool=tool.kind, error=text)
+            code = error.code if isinstance(error, ProviderError) else "unavailable"
+            return replace(call, error=code)
+        sources = permitted_sources(tool, sources, self.config.web_max_chars)
+        if tool.kind == "web_search":
+            return replace(call, sources=sources)
+        if not sources:
+            return replace(call, error="url_not_accessible")
+        return replace(call, sources=[_as_requested(sources[0], argument)])
+
+
+class AnswerCalls:
+    """The calls of one answer, whose number is limited."""
+
+    def __init__(self, runner: CallRunner, tools: Mapping[str, HostedTool], turn: str) -> None:
+        """`tools`: the hosted tools of the answer by name; `turn`: its id, for the log."""
+        self._runner = runner
+        self._tools = tools
+        self._turn = turn
+        self._uses: Counter[str] = Counter()
+
+    async def run(self, calls: Sequence[Call], conversation: Conversation) -> list[HostedResult]:
+        """Runs calls at the same time. `conversation`: that of the turn which made them."""
+        return await asyncio.gather(*(self._run(call, conversation) for call in calls))
+
+    async def _run(self, call: Call, conversation: Conversation) -> HostedResult:
+        tool = self._tools[call.name]
+        argument = hosted_argument(tool.kind, call.arguments)
+        result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
+        self._uses[call.name] += 1
+        code = self._refusal(call.name, tool, argument, conversation)
+        if code is not None:
+            return self._runner.refuse(result, code)
+        return await self._runner.run(result, tool, argument, self._turn)
+
+    def _refusal(
+        self, name: str, tool: HostedTool, argument: str, conversation: Conversation
+    ) -> str | None:
+        config = self._runner.config
+        if self._uses.total() > config.web_max_calls:
+            return "max_uses_exceeded"
+        if tool.max_uses is not None and self._uses[name] > tool.max_uses:
+            return "max_uses_exceeded"
+        return refusal(tool, argument, conversation, allow_private=config.web_allow_private)
+
+
+def _as_requested(source: WebSource, url: str) -> WebSource:
+    """Returns the page of a fetch under the URL that the model used."""
+    return replace(source, url=url, age=None)
