@@ -5,8 +5,15 @@ import asyncio
 from aiohttp import web
 
 from schemas import subjects
-from schemas.control import Load, PromptSeen, SessionPlaced, decode_notice
-from services.frontend.apis.responses.state.server import RESPONSES
+from schemas.control import (
+    Load,
+    PromptSeen,
+    ResponseCancelled,
+    ResponseDeleted,
+    SessionPlaced,
+    decode_notice,
+)
+from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
@@ -43,9 +50,14 @@ class _Frontend(Service):
         """Stops accepting connections. Returns when no turn is open and no response is being
         stored."""
         await self._site.stop()
-        hosted, gateway = self._app.get(HOSTED), self._gateway
-        turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
-        await asyncio.gather(turns, self._app[RESPONSES].drain())
+        await asyncio.gather(self._drain_turns(), self._app[RESPONSES].drain())
+
+    async def _drain_turns(self) -> None:
+        hosted = self._app.get(HOSTED)
+        if hosted is None:
+            await self._gateway.drain()
+        else:
+            await hosted.drain(self._gateway.drain)
 
 
 async def run(config: FrontendConfig) -> None:
@@ -59,55 +71,73 @@ async def run(config: FrontendConfig) -> None:
     process = Process("frontend", config)
     pipeline = BusPipeline(process, config)
     try:
-        sharing = _sharing(process, config)
-        put_image = ImageStore(process.bus, config, process.log, patience_s=config.wait_s).put
-        metrics, log, tracer = process.metrics, process.log, process.tracer
-        app = make_app(
-            config, pipeline, metrics, log, sharing=sharing, put_image=put_image, tracer=tracer
-        )
+        app = _make_app(process, pipeline, config)
         tls = Tls.of(config)
     except (ValueError, OSError) as error:
         raise ConfigError([str(error)]) from error
     await process.connect()
     await pipeline.gateway.start()
-    responses = app[RESPONSES]
+    notices = _NoticeReceiver(pipeline, app[RESPONSES])
+    await process.subscribe(subjects.frontends(), notices.receive)
 
-    def on_notice(delivery: Delivery) -> None:
-        match decode_notice(delivery.data):
-            case SessionPlaced() as placed:
-                pipeline.catalog.apply(placed)
-            case PromptSeen() as prompt:
-                pipeline.gateway.prompts.apply(prompt)
-            case notice:
-                responses.apply_notice(notice)
-
-    await process.subscribe(subjects.frontends(), on_notice)
+    scheme = "http"
+    context = None
     if tls is not None:
+        scheme = "https"
+        context = tls.context
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
     runner = make_runner(app, config, shutdown_timeout=LAST_BYTES_S)
     await runner.setup()
-    context = tls.context if tls is not None else None
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
-    frontend = _Frontend(pipeline.gateway, app, site)
     try:
-        process.serve(frontend)
+        process.serve(_Frontend(pipeline.gateway, app, site))
         await process.heartbeats.announce()  # a client's first request must find the models
-        try:
-            await site.start()
-        except OSError as error:
-            raise ConfigError(
-                [f"{error.strerror or error}; choose another address with --host and --port"]
-            ) from error
-        process.log.info(
-            "frontend.listening",
-            host=config.host,
-            port=runner.addresses[0][1],
-            scheme="https" if tls is not None else "http",
-        )
+        await _listen(site)
+        port = runner.addresses[0][1]
+        process.log.info("frontend.listening", host=config.host, port=port, scheme=scheme)
         relax_gc_and_trim_heap()
         await process.run()
     finally:
         await runner.cleanup()
+
+
+class _NoticeReceiver:
+    """Passes on the notices of other frontends."""
+
+    def __init__(self, pipeline: BusPipeline, responses: ResponsesServer) -> None:
+        self._pipeline = pipeline
+        self._responses = responses
+
+    def receive(self, delivery: Delivery) -> None:
+        """Applies one notice."""
+        match decode_notice(delivery.data):
+            case SessionPlaced() as placed:
+                self._pipeline.catalog.apply(placed)
+            case PromptSeen() as seen:
+                self._pipeline.gateway.prompts.apply(seen)
+            case ResponseDeleted() | ResponseCancelled() as notice:
+                self._responses.apply_notice(notice)
+
+
+def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> web.Application:
+    images = ImageStore(process.bus, config, process.log, patience_s=config.wait_s)
+    return make_app(
+        config,
+        pipeline,
+        process.metrics,
+        process.log,
+        sharing=_sharing(process, config),
+        put_image=images.put,
+        tracer=process.tracer,
+    )
+
+
+async def _listen(site: web.TCPSite) -> None:
+    try:
+        await site.start()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError([f"{reason}; choose another address with --host and --port"]) from error
 
 
 def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:

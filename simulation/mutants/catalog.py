@@ -350,8 +350,8 @@ FRONTEND_MUTANTS = [
     Mutant(
         "does not wait for a stage that is expected back",
         STAGE_WAIT,
-        "if not (is_expected or patient) or",
-        "if not patient or",
+        "may_end = problem.is_temporary or patient",
+        "may_end = patient",
     ),
     Mutant(
         "keeps a Response only in its own memory",

@@ -76,12 +76,14 @@ class _ClientTransport:
     """The connection of a client, and whether the client keeps up."""
 
     def __init__(self, transport: asyncio.Transport | None) -> None:
-        self.stalled_since: float | None = None
-        """When the transport became full, or when the client last read since; None: it has room."""
+        self.is_full = False
+        """The transport has more bytes than `HIGH_WATER_BYTES`, as far as is known."""
         self.wake = asyncio.Event()
         """Wakes the handler's task: the transport is full, or the stream was closed."""
         self._transport = transport
         self._loop = asyncio.get_running_loop()
+        self._last_read = 0.0
+        """When the client read something, or when the transport became full."""
         self._unread = 0
 
     def write(self, framed: bytes) -> None:
@@ -92,19 +94,22 @@ class _ClientTransport:
         transport.write(framed)
         unread = transport.get_write_buffer_size()
         if unread > HIGH_WATER_BYTES:
-            self.stalled_since = self._loop.time()
             self._unread = unread
-            self.wake.set()
+            self.expect_reading()
+
+    def expect_reading(self) -> None:
+        """Measures `idle_s` from now on."""
+        self.is_full = True
+        self._last_read = self._loop.time()
+        self.wake.set()
 
     def idle_s(self, now: float) -> float:
         """Returns for how long the client has read nothing of what waits for it."""
-        if self.stalled_since is None:
-            return 0.0
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
         if unread < self._unread:
-            self.stalled_since = now
+            self._last_read = now
         self._unread = unread
-        return now - self.stalled_since
+        return now - self._last_read
 
     def abort(self) -> None:
         """Closes the connection at once."""
@@ -174,7 +179,7 @@ class SseWriter:
         if self.closed or not data:
             return
         self._last = self._loop.time() if now is None else now
-        if self._client.stalled_since is not None or len(data) > SLICE_BYTES:
+        if self._client.is_full or len(data) > SLICE_BYTES:
             self._write_slices(data)
         elif self._chunked:
             self._client.write(b"%x\r\n%b\r\n" % (len(data), data))  # `_chunk`, without the call
@@ -189,7 +194,7 @@ class SseWriter:
         if self.closed:
             return
         self.closed = True
-        if self._client.stalled_since is None:
+        if not self._client.is_full:
             self._end(last)
         elif last:
             self._keep(last)
@@ -199,7 +204,7 @@ class SseWriter:
         """Aborts the connection, so that the client does not take a part of the answer for all."""
         self.closed = True
         self._ended = True
-        self._client.stalled_since = None
+        self._client.is_full = False
         self._client.wake.set()
         self._client.abort()
 
@@ -209,15 +214,15 @@ class SseWriter:
         client = self._client
         self._schedule_check()
         try:
-            while client.stalled_since is not None or not self.closed:
-                if client.stalled_since is not None:
+            while client.is_full or not self.closed:
+                if client.is_full:
                     await self._catch_up()
                 else:
                     client.wake.clear()
                     await client.wake.wait()
             if not self._ended:
                 self._end(b"")
-            client.stalled_since = self._loop.time()  # a limit for the last bytes, too
+            client.expect_reading()  # of the last bytes, too
             with suppress(ConnectionError):
                 # Codex disconnects at the last event, without waiting for the end.
                 await self._request.writer.drain()
@@ -233,7 +238,7 @@ class SseWriter:
         client = self._client
         while True:
             await self._request.writer.drain()
-            client.stalled_since = None
+            client.is_full = False
             waiting = self._backlog.take()
             if not waiting:
                 return
@@ -242,13 +247,13 @@ class SseWriter:
                 piece = waiting[start : start + SLICE_BYTES]
                 client.write(self._framed(piece))
                 self._backlog.size -= len(piece)
-                if client.stalled_since is not None:
+                if client.is_full:
                     await self._request.writer.drain()
 
     def _write_slices(self, data: bytes) -> None:
         """Sends pieces until the transport is full, and keeps the rest."""
         for start in range(0, len(data), SLICE_BYTES):
-            if self._client.stalled_since is not None:
+            if self._client.is_full:
                 self._keep(data[start:])
                 return
             self._client.write(self._framed(data[start : start + SLICE_BYTES]))
@@ -280,7 +285,7 @@ class SseWriter:
 
     def _check(self) -> None:
         now = self._loop.time()
-        if self._client.stalled_since is not None:
+        if self._client.is_full:
             if self._client.idle_s(now) >= self._config.slow_reader_timeout_s:
                 self._give_up()
                 return

@@ -17,7 +17,7 @@ from services.runtime.registry import Registry
 
 
 class ModelCatalog:
-    """The models of a frontend. The list is made again after each heartbeat, not for each request."""
+    """The models of a frontend. The list is made again after a heartbeat, not for each request."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class ModelCatalog:
         """Returns the models that a preprocessor describes and a worker can decode. Do not change
         the list."""
         if self._served is None:
-            cards, workers = self._cards_of("preprocessor"), self._cards_of("worker")
-            self._served = [
-                _merge(cards[name], workers[name]) for name in sorted(cards) if name in workers
-            ]
+            cards = self._cards_of("preprocessor")
+            workers = self._cards_of("worker")
+            names = sorted(cards.keys() & workers.keys())
+            self._served = [_merge(cards[name], workers[name]) for name in names]
         return self._served
 
     def _cards_of(self, stage: Stage) -> dict[str, list[ModelCard]]:
@@ -65,27 +65,42 @@ class ModelCatalog:
             NotFound: no such model, or its processes are all gone.
             Unavailable: there are no models at all.
         """
-        cards = self.models()
-        names = [model]
-        if self._accept_any_model or not model:
-            names += (
-                [self._default_model]
-                if self._default_model
-                else [card.name for card in cards if len(cards) == 1]
+        for name in self._names(model):
+            card = self._find(name, conversation)
+            if card is not None:
+                return card
+        if not self.models():
+            raise Unavailable(
+                "no model is being served at the moment: a stage is starting, down, or of another "
+                "protocol",
+                retry_after_s=RETRY_AFTER_S,
             )
-        for name in names:
-            for card in cards:
-                if name == card.name:
-                    return card
-            if matches := [card for card in cards if name in card.aliases]:
-                # Also with a single match: its sessions must stay when another model with this
-                # alias starts.
-                able = [card for card in matches if self.takes_turns(card.name)]
-                return self._shared.choose(name, able or matches, conversation)
-        if not cards:
-            message = "no model is being served at the moment: a stage is starting, down, or of another protocol"
-            raise Unavailable(message, retry_after_s=RETRY_AFTER_S)
         raise NotFound(f"model: {model}")
+
+    def _names(self, model: str) -> list[str]:
+        """Returns the names of models that a request for `model` may mean, the first one first."""
+        names = [model]
+        if model and not self._accept_any_model:
+            return names
+        cards = self.models()
+        if self._default_model:
+            names.append(self._default_model)
+        elif len(cards) == 1:
+            names.append(cards[0].name)
+        return names
+
+    def _find(self, name: str, conversation: Conversation | None) -> ModelCard | None:
+        """Returns the model with exactly this name, or one of those with this alias."""
+        cards = self.models()
+        for card in cards:
+            if name == card.name:
+                return card
+        matches = [card for card in cards if name in card.aliases]
+        if not matches:
+            return None
+        # Also with one match: its sessions must stay when another model with this alias starts.
+        able = [card for card in matches if self.takes_turns(card.name)]
+        return self._shared.choose(name, able or matches, conversation)
 
     def apply(self, notice: SessionPlaced) -> None:
         """Applies another frontend's notice of a session's model."""
@@ -107,18 +122,16 @@ class ModelCatalog:
 
     def stages(self) -> dict[str, list[dict[str, object]]]:
         """Returns all processes of the pipeline, for /health."""
-        return {
-            stage: [
-                {
-                    "id": peer.id,
-                    "draining": peer.draining,
-                    "running": peer.load.running,
-                    "slots": peer.load.slots,
-                }
-                for peer in self._registry.living(stage)
-            ]
-            for stage in INNER_STAGES
-        }
+        return {stage: list(map(_describe, self._registry.living(stage))) for stage in INNER_STAGES}
+
+
+def _describe(peer: Heartbeat) -> dict[str, object]:
+    return {
+        "id": peer.id,
+        "draining": peer.draining,
+        "running": peer.load.running,
+        "slots": peer.load.slots,
+    }
 
 
 def _group_by_name(heartbeats: Iterator[Heartbeat]) -> dict[str, list[ModelCard]]:
@@ -132,19 +145,16 @@ def _group_by_name(heartbeats: Iterator[Heartbeat]) -> dict[str, list[ModelCard]
 def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
     """Merges the preprocessors' descriptions of a model with its workers' abilities."""
     card = cards[0]
-    features = set.intersection(*(set(own.features) for own in workers))
-    for shared in (THINKING_BUDGET, VISION):
-        if not all(shared in own.features for own in cards):
-            features.discard(shared)
-    lengths = [
-        length
-        for length in (card.max_model_len, max(own.max_model_len for own in workers))
-        if length
-    ]
+    features = set.intersection(*(set(worker.features) for worker in workers))
+    for feature in (THINKING_BUDGET, VISION):  # of both stages
+        if not all(feature in described.features for described in cards):
+            features.discard(feature)
+    lengths = [card.max_model_len, max(worker.max_model_len for worker in workers)]
+    known_lengths = [length for length in lengths if length]
     return replace(
         card,
-        max_model_len=min(lengths, default=0),
+        max_model_len=min(known_lengths, default=0),
         features=sorted(features),
         engine=workers[0].engine,
-        weight=sum(own.weight for own in cards) / len(cards),
+        weight=sum(described.weight for described in cards) / len(cards),
     )

@@ -31,7 +31,8 @@ class ConversationLimits(Struct, frozen=True):
         """Returns the media of a conversation. Raises Invalid if it exceeds a limit, LongWork as
         `levels`."""
         media = media_of(conversation)
-        messages, tools = len(conversation.messages), len(conversation.tools)
+        messages = len(conversation.messages)
+        tools = len(conversation.tools)
         if messages > self.messages:
             raise Invalid(
                 f"The conversation has {messages} messages; the maximum is {self.messages}.",
@@ -48,9 +49,8 @@ class ConversationLimits(Struct, frozen=True):
                 f"The request has {len(media)} images and documents; the maximum is {self.media}.",
                 param="messages",
             )
-        if _excess(
-            [tool.schema for tool in conversation.tools], self.nesting + 1
-        ):  # all at once: that is faster
+        schemas = [tool.schema for tool in conversation.tools]
+        if _excess(schemas, self.nesting + 1):  # all at once: that is faster
             for tool in conversation.tools:
                 self._check_json(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
@@ -63,7 +63,8 @@ class ConversationLimits(Struct, frozen=True):
         return media
 
     def _check_json(self, value: Any, name: str, param: str) -> None:
-        if excess := _excess(value, self.nesting):
+        excess = _excess(value, self.nesting)
+        if excess:
             raise Invalid(f"{name} {excess}.", param=param)
 
 

@@ -7,6 +7,7 @@ reused.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -205,7 +206,7 @@ class TokenTimes:
                 return
             seconds = now - self._last
             gaps = self._gaps
-            gaps.counts[bisect_left(BETWEEN_S, seconds / new if new > 1 else seconds)] += new
+            gaps.counts[bisect_left(BETWEEN_S, seconds / new)] += new
             gaps.seconds += seconds
             self._counted = tokens
         else:
@@ -229,13 +230,8 @@ class TokenGapCollector:
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yields the histogram."""
         family = HistogramMetricFamily(self._name, self._text, labels=["model"])
+        edges = [*(str(float(edge)) for edge in BETWEEN_S), "+Inf"]
         for model, gaps in self._models.items():
-            below = 0
-            buckets: list[tuple[str, float]] = []
-            for edge, count in zip(
-                (*map(str, map(float, BETWEEN_S)), "+Inf"), gaps.counts, strict=True
-            ):
-                below += count
-                buckets.append((edge, below))
+            buckets = [*zip(edges, accumulate(gaps.counts), strict=True)]
             family.add_metric([model], buckets, gaps.seconds)
         yield family

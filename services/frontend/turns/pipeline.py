@@ -30,7 +30,8 @@ class BusPipeline:
     def readiness(self) -> dict[str, Any]:
         """Returns the models that take turns, and every process and its load."""
         ready = self.catalog.ready()
-        bus, draining = not self._process.cut_off, self._process.draining
+        bus = not self._process.cut_off
+        draining = self._process.draining
         return {
             "ready": bus and bool(ready) and not draining,
             "draining": draining,

@@ -84,22 +84,22 @@ class PreprocessorClient(TextService):
             Unavailable: the model has no preprocessor.
         """
         registry = self._process.registry
-        able = registry.able("preprocessor", model)
+        able = [peer.id for peer in registry.able("preprocessor", model)]
         if not able:
             raise Unavailable(
                 "no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S
             )
         now = asyncio.get_running_loop().time()
-        late = LATE_HEARTBEATS * self._config.bus.beat_interval_s
-        return min(
-            able,
-            key=lambda peer: (
-                peer.id in tried,
-                registry.age("preprocessor", peer.id, now) > late,
-                self._preparing[peer.id] - PREFERENCE * (peer.id == prefer),
-                random.random(),
-            ),
-        ).id
+        late_s = LATE_HEARTBEATS * self._config.bus.beat_interval_s
+
+        def rank(preprocessor: str) -> tuple[bool, bool, int, float]:
+            is_late = registry.age("preprocessor", preprocessor, now) > late_s
+            load = self._preparing[preprocessor]
+            if preprocessor == prefer:
+                load -= PREFERENCE
+            return preprocessor in tried, is_late, load, random.random()
+
+        return min(able, key=rank)
 
     def shared(self, model: str, key: str) -> str:
         """Returns the preprocessor that all frontends prefer for turns with this key, by rendezvous
@@ -163,17 +163,16 @@ class PreprocessorClient(TextService):
 
     @override
     async def count(self, admitted: Admitted) -> int:
-        return (
-            await self._request(subjects.count, admitted, CountRequest(admitted.conversation))
-        ).count
+        request = CountRequest(admitted.conversation)
+        reply = await self._request(subjects.count, admitted, request)
+        return reply.count
 
     @override
     async def tokenize(
         self, admitted: Admitted, text: str | None, add_special_tokens: bool
     ) -> TextReply:
-        request = TokenizeRequest(
-            text, admitted.conversation if text is None else None, add_special_tokens
-        )
+        conversation = admitted.conversation if text is None else None
+        request = TokenizeRequest(text, conversation, add_special_tokens)
         return await self._request(subjects.tokenize, admitted, request)
 
     @override
@@ -189,25 +188,33 @@ class PreprocessorClient(TextService):
 
         Where no preprocessor can be reached, it waits up to `wait_s`, like a new turn.
         """
-        data, loop, model = _encode(request), asyncio.get_running_loop(), admitted.card.name
+        data = _encode(request)
+        model = admitted.card.name
+        loop = asyncio.get_running_loop()
         until = loop.time() + self._config.wait_s
         tried: list[str] = []
-        late = 0
+        timeouts = 0
         while True:
-            tried.append(await self.next(model, tried, until, ("preprocessor",)))
+            preprocessor = await self.next(model, tried, until, ("preprocessor",))
+            tried.append(preprocessor)
             try:
                 answer = await self._process.bus.request(
-                    subject(model, tried[-1]), data, TEXT_TIMEOUT_S
+                    subject(model, preprocessor), data, TEXT_TIMEOUT_S
                 )
-                break
             except (TimedOut, Unavailable) as refusal:
-                late += isinstance(refusal, TimedOut)
-                if late >= self._config.attempts or loop.time() >= until:
+                timeouts += isinstance(refusal, TimedOut)
+                if timeouts >= self._config.attempts or loop.time() >= until:
                     raise unreachable() from refusal
-        reply = _decode_text(answer)
-        if reply.error is not None:
-            raise raised(reply.error)
-        return reply
+            else:
+                return _text_of(answer)
+
+
+def _text_of(answer: bytes) -> TextReply:
+    """Returns a reply, or raises the error in it."""
+    reply = _decode_text(answer)
+    if reply.error is not None:
+        raise raised(reply.error)
+    return reply
 
 
 def unreachable() -> Unavailable:

@@ -41,21 +41,21 @@ class SharedNames:
         """
         if conversation is None:
             return max(cards, key=lambda card: card.weight)
-        starter, helper = placement_key(conversation), helper_key(conversation)
+        starter = placement_key(conversation)
         root = self._placements.get(("", starter), starter)
         previous = self._placements.get((name, root))
         chosen = next((card for card in cards if card.name == previous), None)
         if chosen is None:
             chosen = max(cards, key=lambda card: _score(card, root))
             self._store(SessionPlaced(root, name, chosen.name))
+        helper = helper_key(conversation)
         # Only of a new session, because anyone may claim a parent for another one.
-        if (
-            helper is not None
-            and ("", helper) not in self._placements
-            and (name, helper) not in self._placements
-        ):
+        if helper is not None and self._is_new(name, helper):
             self._store(SessionPlaced(helper, name, chosen.name, root))
         return chosen
+
+    def _is_new(self, name: str, session: str) -> bool:
+        return ("", session) not in self._placements and (name, session) not in self._placements
 
     def _store(self, notice: SessionPlaced) -> None:
         self.apply(notice)
@@ -71,5 +71,6 @@ class SharedNames:
 def _score(card: ModelCard, session: str) -> float:
     """Scores a model by weighted rendezvous hashing: each scores best for a share of the sessions
     in proportion to its weight, and a change of one weight moves no session between the others."""
-    uniform = (xxhash.xxh3_64_intdigest(f"{session} {card.name}".encode()) + 0.5) / 2.0**64
+    digest = xxhash.xxh3_64_intdigest(f"{session} {card.name}".encode())
+    uniform = (digest + 0.5) / 2.0**64
     return card.weight / -math.log(uniform)

@@ -3,12 +3,21 @@ successor yet."""
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from schemas.control import Heartbeat, Stage
 from schemas.errors import RETRY_AFTER_S, Unavailable
 from services.runtime.process import Process
 
 INNER_STAGES: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
+
+
+class _Problem(NamedTuple):
+    """Why a request cannot be served."""
+
+    text: str
+    is_temporary: bool
+    """What is missing is expected back."""
 
 
 class StageWait:
@@ -39,24 +48,29 @@ class StageWait:
         Raises:
             Unavailable: a stage is missing and not expected back, or is still missing at `until`.
         """
-        while (problem := self._problem(model, stages)) is not None:
-            text, is_expected = problem
-            if not (is_expected or patient) or asyncio.get_running_loop().time() >= until:
-                raise Unavailable(text, retry_after_s=RETRY_AFTER_S)
+        while True:
+            problem = self._problem(model, stages)
+            if problem is None:
+                return
+            may_end = problem.is_temporary or patient
+            if not may_end or asyncio.get_running_loop().time() >= until:
+                raise Unavailable(problem.text, retry_after_s=RETRY_AFTER_S)
             try:
                 async with asyncio.timeout_at(until):
                     await self._changed.wait()
             except TimeoutError:
                 pass  # the next check decides
 
-    def _problem(self, model: str, stages: Sequence[Stage]) -> tuple[str, bool] | None:
-        """Returns what is missing, and whether it is expected back; None if nothing is."""
+    def _problem(self, model: str, stages: Sequence[Stage]) -> _Problem | None:
+        """Returns what is missing; None if nothing is."""
         if self._process.cut_off:
-            return "the bus between the services does not answer at the moment", True
+            text = "the bus between the services does not answer at the moment"
+            return _Problem(text, is_temporary=True)
         registry = self._process.registry
         for stage in stages:
             if not registry.able(stage, model):
-                return f"no {stage} serves this model at the moment", registry.awaited(stage, model)
+                text = f"no {stage} serves this model at the moment"
+                return _Problem(text, is_temporary=registry.awaited(stage, model))
         return None
 
     def _on_heartbeat(self, peer: Heartbeat) -> None:

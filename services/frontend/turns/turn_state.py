@@ -129,9 +129,9 @@ any may come late. Elsewhere an event that is not in the table is a mistake of t
 
 # How the states are coupled with what is beside them:
 #
-# - `Search.task` runs while a turn waits, prepares or resumes, and in no other state. It returns when
-#   a worker has the turn, or when there is no hope. From outside it is stopped by `BusTurn.end`, and
-#   by nothing else.
+# - `Search.task` runs while a turn waits, prepares or resumes, and in no other state. It returns
+#   when a worker has the turn, or when there is no hope. From outside it is stopped by
+#   `BusTurn.end`, and by nothing else.
 # - `Attempt.outcome` is pending while a turn prepares; and while it resumes, from `REQUESTED` on.
 #   Whatever fails an attempt calls `BusTurn.fail_attempt`, which ignores any but the current one.
 # - An attempt that is not the current one any more is cancelled in all processes, and its number is
@@ -204,8 +204,12 @@ class Attempt:
 
     @override
     def __repr__(self) -> str:
-        place = f" at {self.preprocessor}" if self.preprocessor else ""
-        return f"attempt {self.number}{place}{', pending' if self.is_pending else ''}"
+        text = f"attempt {self.number}"
+        if self.preprocessor:
+            text += f" at {self.preprocessor}"
+        if self.is_pending:
+            text += ", pending"
+        return text
 
 
 @dataclass(slots=True, eq=False, repr=False)
