@@ -86,7 +86,7 @@ class CallRunner:
 
 
 class AnswerCalls:
-    """The calls of one answer, whose number is limited."""
+    """The calls of one answer, up to the limits of their number."""
 
     def __init__(self, runner: CallRunner, tools: Mapping[str, HostedTool], turn: str) -> None:
         """`tools`: the hosted tools of the answer by name; `turn`: its id, for the log."""
