@@ -36,13 +36,17 @@ class ClosedTurns:
 
     def close_unreadable(self, turn: str, attempt: int) -> None:
         """Closes and cancels an attempt with a frontend that cannot be read here."""
-        self.publish(Cancel(turn, attempt, "unreadable"))
+        self._publish(Cancel(turn, attempt, "unreadable"))
         self._closed.note(turn, attempt)
         self._unreadable.note(turn, attempt)
 
+    def cancel_failed(self, turn: str, attempt: int) -> None:
+        """Cancels the decoding of a turn that has failed here. Late tokens cancel it again."""
+        self._publish(Cancel(turn, attempt, "failed"))
+
     def cancel(self, cancel: Cancel) -> None:
         """Cancels the decoding of a turn that has ended here."""
-        self.publish(cancel)
+        self._publish(cancel)
         self.note_cancel(cancel)
 
     def cancel_again(self, turn: str) -> None:
@@ -60,6 +64,5 @@ class ClosedTurns:
         """Notes a cancel that the worker of a turn gets."""
         self._cancelled.note(cancel.turn, cancel.attempt)
 
-    def publish(self, cancel: Cancel) -> None:
-        """Publishes a cancel; late tokens of the turn may soon cause another one."""
+    def _publish(self, cancel: Cancel) -> None:
         self._process.publish(subjects.cancel(self._model), cancel)

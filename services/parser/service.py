@@ -59,12 +59,9 @@ class Parser(Service):
         )
         self._observer = ParserObserver(process)
         self._outbox = EventOutbox(process, self._observer)
+        fill = self._outbox.fill
         self._sender = FrameSender(
-            process,
-            "frontend",
-            self._outbox.fill,
-            on_credit=self._credited,
-            on_replay=self._replay,
+            process, "frontend", fill, on_credit=self._credited, on_replay=self._replay
         )
         self._closed = ClosedTurns(process, model)
         self._turn_removed = asyncio.Event()
@@ -83,24 +80,24 @@ class Parser(Service):
 
         turns = self._shard.turns
         parsed: list[TurnParse] = []
-        for entry in frame.entries:
-            parse = turns.get(entry.turn)
-            if parse is None or not parse.fast.take(entry):
-                parse = self._parse(entry, frame.sender)
-                if parse is None:
-                    continue
-            parsed.append(parse)
-
-        self._send_soon(parsed)
+        try:
+            for entry in frame.entries:
+                parse = turns.get(entry.turn)
+                if parse is not None and parse.fast.take(entry):
+                    parsed.append(parse)
+                else:
+                    self._parse(entry, frame.sender, parsed)
+        finally:
+            self._send_soon(parsed)
         self._receiver.arrived(frame.sender, frame.seq, len(delivery.data))
 
-    def _parse(self, entry: TokenEntry, worker: str) -> TurnParse | None:
-        """Parses an entry that the fast path does not take. Returns its turn if there are new
+    def _parse(self, entry: TokenEntry, worker: str, parsed: list[TurnParse]) -> None:
+        """Parses an entry that the fast path does not take. `parsed` gets its turn if there are new
         events."""
         if self._closed.has(entry.turn, entry.attempt):
             if entry.finish is None:
                 self._closed.cancel_again(entry.turn)
-            return None
+            return
 
         arrived_ns = time_ns()
         try:
@@ -108,17 +105,16 @@ class Parser(Service):
         except Exception as error:
             # One turn's failure (an unknown family in its context, a defect) must not affect other
             # turns.
-            return self._fail(entry, worker, error)
-        if outcome is None:
-            return None
+            self._fail(entry, worker, error, parsed)
+            return
+
         if isinstance(outcome, StreamPosition):
             self._receiver.gap(worker, outcome)
-            return None
-
-        self._observer.opened(outcome.stream, arrived_ns)
-        if outcome.ended:
-            self._finish(outcome)
-        return outcome
+        elif outcome is not None:
+            parsed.append(outcome)
+            self._observer.opened(outcome.stream, arrived_ns)
+            if outcome.ended:
+                self._finish(outcome)
 
     def _finish(self, parse: TurnParse) -> None:
         """Records a turn that its tokens have ended. If the parser has cut it, the engine still
@@ -132,26 +128,28 @@ class Parser(Service):
         elif cut is not None:
             self._closed.cancel(Cancel(stream.turn, stream.attempt, "calls"))
 
-    def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> TurnParse | None:
-        """Fails the turn of an entry that could not be parsed. Returns it if its frontend is known,
-        and gets the error from here."""
+    def _fail(
+        self, entry: TokenEntry, worker: str, error: Exception, parsed: list[TurnParse]
+    ) -> None:
+        """Fails the turn of an entry that could not be parsed. `parsed` gets it if its frontend is
+        known, and can get the error from here."""
         self._observer.failed(entry, error)
         parse = self._shard.turns.get(entry.turn)
         if parse is None or parse.stream.attempt != entry.attempt:
             parse = self._shard.unreadable(entry, worker)
         if parse is None:
             self._closed.close_unreadable(entry.turn, entry.attempt)
-            return None
+            return
 
-        self._closed.publish(Cancel(entry.turn, entry.attempt, "failed"))
-        if parse.ended:
-            return None
-        text = f"the output could not be parsed: {type(error).__name__}"
-        parse.fail(ErrorInfo(ErrorKind.ENGINE, text))
-        self._observer.ended(parse.stream)
-        return parse
+        self._closed.cancel_failed(entry.turn, entry.attempt)
+        if not parse.ended:
+            text = f"the output could not be parsed: {type(error).__name__}"
+            parse.fail(ErrorInfo(ErrorKind.ENGINE, text))
+            parsed.append(parse)
+            self._observer.ended(parse.stream)
 
     def _send_soon(self, parsed: Sequence[TurnParse]) -> None:
+        """Sends the new events of turns at the end of this tick, or once there is credit."""
         for frontend in self._outbox.add(parsed):
             self._sender.schedule(frontend)
 

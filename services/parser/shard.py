@@ -59,9 +59,8 @@ class ContextDecoder:
         head, field, tail = data.partition(b'"tools":' + tools)
         if not field:
             return _decode(data)
-        return replace(
-            _decode(head + b'"tools":[]' + tail), tools=self._tools.get(tools, _decode_tool_list)
-        )
+        context = _decode(head + b'"tools":[]' + tail)
+        return replace(context, tools=self._tools.get(tools, _decode_tool_list))
 
 
 class Shard:
@@ -80,19 +79,23 @@ class Shard:
         missing, or None if the entry has nothing new. Propagates errors of the parser.
         """
         parse = self.turns.get(entry.turn)
-        opens = parse is None or entry.attempt > parse.stream.attempt
-        if parse is None or opens:
-            if entry.context == ABSENT:
-                # The replay of a stream that is gone would have the same result.
-                return None if _is_gone(entry) else StreamPosition(entry.turn, entry.attempt)
-            parse = self._open(entry, worker)
-        elif entry.attempt < parse.stream.attempt or parse.ended:
+        if parse is None or entry.attempt > parse.stream.attempt:
+            return self._take_first(entry, worker)
+        if entry.attempt < parse.stream.attempt or parse.ended:
             return None
-
-        if entry.at > len(parse.stream.ids) and not _is_gone(entry):
+        if _leaves_gap(entry, parse):
             return parse.stream.position
-        has_new_events = parse.take(entry)
-        return parse if opens or has_new_events else None
+        return parse if parse.take(entry) else None
+
+    def _take_first(self, entry: TokenEntry, worker: str) -> TurnParse | StreamPosition | None:
+        if entry.context == ABSENT:
+            # The replay of a stream that is gone would have the same result.
+            return None if _is_gone(entry) else StreamPosition(entry.turn, entry.attempt)
+        parse = self._open(entry, worker)
+        if _leaves_gap(entry, parse):
+            return parse.stream.position
+        parse.take(entry)
+        return parse
 
     def _open(self, entry: TokenEntry, worker: str) -> TurnParse:
         """Opens the turn of a stream's first entry. A turn that cannot be parsed is here all the
@@ -154,10 +157,13 @@ class Shard:
         return [parse.stream.position for parse in self.open_turns(worker)]
 
 
+def _leaves_gap(entry: TokenEntry, parse: TurnParse) -> bool:
+    """Returns whether tokens before the entry are missing."""
+    return entry.at > len(parse.stream.ids) and not _is_gone(entry)
+
+
 def _is_gone(entry: TokenEntry) -> bool:
     """Returns whether the worker no longer has this stream."""
-    return (
-        entry.finish is not None
-        and entry.finish.error is not None
-        and entry.finish.error.code == STREAM_GONE
-    )
+    if entry.finish is None or entry.finish.error is None:
+        return False
+    return entry.finish.error.code == STREAM_GONE
