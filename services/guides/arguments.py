@@ -118,8 +118,7 @@ class TaggedArguments:
     def _free(self, properties: Mapping[str, Any]) -> str:
         """Any arguments. The parser converts them to their types."""
         text = self._writer.text_without(self._closers)
-        keys: list[str | None] = [*properties] or [None]
-        tags = [self._text_tag(key, text) for key in keys]
+        tags = [self._text_tag(key, text) for key in properties] or [self._any_tag(text)]
         return f"{self._writer.choice(tags)}*"
 
     def _strict(
@@ -192,20 +191,19 @@ class TaggedArguments:
         opened = self._writer.literal(before)
         return self._writer.rule(f"{opened} {value} {self._writer.literal(after)}")
 
-    def _text_tag(self, key: str | None, text: str, *, optional: bool = True) -> str:
-        """A parameter with bare text; `key` None: with any name. `text`: a terminal up to the
-        closing tag; the value may be empty if it is `optional`."""
-        if key is None:
-            before, after = self._tags.around("{key}", "string")
-            opened = self._with_any_name(before)
-        else:
-            before, after = self._tags.around(key, "string")
-            opened = self._writer.literal(before)
+    def _text_tag(self, key: str, text: str, *, optional: bool = True) -> str:
+        """A parameter with bare text. `text`: a terminal up to the closing tag; the value may be
+        empty if it is `optional`."""
+        before, after = self._tags.around(key, "string")
+        opened = self._writer.literal(before)
         return self._writer.rule(f"{opened} {self._writer.until(text, after, optional=optional)}")
 
-    def _with_any_name(self, before: str) -> str:
+    def _any_tag(self, text: str) -> str:
+        """A parameter with any name and bare text."""
+        before, after = self._tags.around("{key}", "string")
         name = self._writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
-        return name.join(f" {self._writer.literal(piece)} " for piece in before.split("{key}"))
+        opened = name.join(f" {self._writer.literal(piece)} " for piece in before.split("{key}"))
+        return self._writer.rule(f"{opened} {self._writer.until(text, after)}")
 
 
 def _literals(parameter: Mapping[str, Any]) -> Any:
