@@ -29,7 +29,7 @@ class PromptChecks:
         self._changes = PromptChangeReporter(process.log, process.metrics, max_bytes)
         self._prompts = 0
 
-    def sent(self, conversation: Conversation, prompt: Prompt) -> None:
+    def check_prompt(self, conversation: Conversation, prompt: Prompt) -> None:
         """Checks the prompt of a turn that a worker has."""
         self._changes.report(conversation, prompt)
         self._prompts += 1

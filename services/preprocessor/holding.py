@@ -61,7 +61,7 @@ class Hold:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
 
-    async def workers(self) -> list[str]:
+    async def choose_workers(self) -> list[str]:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
@@ -145,7 +145,7 @@ class Holding:
     def __repr__(self) -> str:
         return f"<{len(self._waiting)} turns wait for {len(self._open)} leads>"
 
-    def begin(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
+    def hold_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
         """Begins the hold of a turn."""
         prompt = PlacedPrompt(
             turn=turn.request.turn,

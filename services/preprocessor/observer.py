@@ -36,7 +36,7 @@ class PreprocessorObserver:
             process.metrics,
         )
 
-    def attempt(self, request: TurnRequest) -> "AttemptObserver":
+    def observe_attempt(self, request: TurnRequest) -> "AttemptObserver":
         """Begins to observe an attempt at a turn, which arrives now."""
         scope = self.process.scope(request.trace)
         if scope is None:

@@ -49,7 +49,7 @@ class Preparation:
             strip=setup.strip_preamble,
         )
 
-    async def prompt(
+    async def make_prompt(
         self, conversation: Conversation, *, limit: bool, size: int, on_step: OnStep = no_step
     ) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched
@@ -70,12 +70,16 @@ class Preparation:
             on_step=on_step,
         )
         try:
-            return await self.threads.make(partial(make, look_up=self._look_up_fetched), seconds)
+            return await self.threads.run_limited(
+                partial(make, look_up=self._look_up_fetched), seconds
+            )
         except UnfetchedTurns as unfetched:
             await self._ledger.fetch(unfetched.keys)
-        return await self.threads.make(partial(make, look_up=self._look_up), seconds)
+        return await self.threads.run_limited(partial(make, look_up=self._look_up), seconds)
 
-    async def turn(self, request: TurnRequest, prompt: Prompt, deadline: float) -> PreparedTurn:
+    async def make_turn(
+        self, request: TurnRequest, prompt: Prompt, deadline: float
+    ) -> PreparedTurn:
         """The turn of a request with this prompt."""
         conversation = request.conversation
         guide = await self._guide(conversation, prompt)
@@ -91,7 +95,7 @@ class Preparation:
         make = partial(
             assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=self._look_up
         )
-        prompt = self.threads.make_here(make)
+        prompt = self.threads.run_here(make)
         return prompt.ids, prompt.images
 
     async def _guide(self, conversation: Conversation, prompt: Prompt) -> TurnGuide:

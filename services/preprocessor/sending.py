@@ -51,7 +51,7 @@ class WorkerSender:
         """Bounds the requests that each worker has not answered."""
         process.registry.on_leave(self._process_left)
 
-    async def send(
+    async def send_turn(
         self, turn: PreparedTurn, assignment: Assignment, hold: Hold
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
@@ -112,7 +112,7 @@ class RefusalSender:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def send(self, request: TurnRequest, error: ErrorInfo) -> None:
+    async def send_refusal(self, request: TurnRequest, error: ErrorInfo) -> None:
         """Sends the error to the frontend until the frontend acknowledges it, or is gone."""
         entry = EventEntry(request.turn, request.attempt, [Failed(error)])
         frame = _encode(EventFrame(self._process.id, 0, [entry]))

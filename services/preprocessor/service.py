@@ -103,34 +103,34 @@ class Preprocessor(Service):
 
     async def _take_turn(self, request: TurnRequest, size: int) -> None:
         """One turn: from its conversation to the worker that decodes it, or to a refusal."""
-        observer = self._observer.attempt(request)
+        observer = self._observer.observe_attempt(request)
         deadline = _deadline(request)
         try:
             await self._still_wanted(deadline)
-            prompt = await self._preparation.prompt(
+            prompt = await self._preparation.make_prompt(
                 request.conversation, limit=True, size=size, on_step=observer.step
             )
             observer.prepared(prompt)
-            turn = await self._preparation.turn(request, prompt, deadline)
-            with self._holding.begin(turn, observer) as hold:
+            turn = await self._preparation.make_turn(request, prompt, deadline)
+            with self._holding.hold_turn(turn, observer) as hold:
                 await self._send_to_first_taker(turn, hold, observer)
         except asyncio.CancelledError:
             observer.cancelled()
             raise
         except Exception as error:
-            await self._refusals.send(request, observer.failed(error))
+            await self._refusals.send_refusal(request, observer.failed(error))
         else:
-            self._checks.sent(request.conversation, prompt)
+            self._checks.check_prompt(request.conversation, prompt)
 
     async def _send_to_first_taker(
         self, turn: PreparedTurn, hold: Hold, observer: AttemptObserver
     ) -> None:
         """Sends the turn to the best worker that takes it."""
         refusal: ErrorInfo | None = None
-        for worker in await hold.workers():
+        for worker in await hold.choose_workers():
             assignment = self._placement.assign(worker, turn.request.conversation)
             self._prefills.expect(turn, worker)
-            refusal = await self._workers.send(turn, assignment, hold)
+            refusal = await self._workers.send_turn(turn, assignment, hold)
             if refusal is None:
                 self._placement.taken(assignment, turn.keyed)
                 observer.placed(worker, assignment.parser)
@@ -140,7 +140,7 @@ class Preprocessor(Service):
             observer.refused(worker, refusal)
             if not _another_may_take_it(refusal):
                 break
-        assert refusal is not None  # `workers` returns at least one
+        assert refusal is not None  # `choose_workers` returns at least one
         raise raised(refusal)
 
     async def _still_wanted(self, deadline: float) -> None:

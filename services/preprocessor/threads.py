@@ -76,7 +76,7 @@ class PromptThreads:
         self._slow = asyncio.Semaphore(SLOW_TEMPLATES)
         self._render_timeout_s = render_timeout_s
 
-    async def make(self, work: Work[T], expected_s: float) -> T:
+    async def run_limited(self, work: Work[T], expected_s: float) -> T:
         """Makes a prompt on the event loop or in a thread, by its expected time. Again in
         a thread if its text is too long for the loop, and if its template is stopped. Raises
         Invalid, which names the template, where rendering takes longer than `render_timeout_s`."""
@@ -88,8 +88,8 @@ class PromptThreads:
         except _SlowTemplate:
             return await self._apart(work)
 
-    def make_here(self, work: Work[T]) -> T:
-        """Makes a prompt in this thread, which is one of the pool. Raises as `make`."""
+    def run_here(self, work: Work[T]) -> T:
+        """Makes a prompt in this thread, which is one of the pool. Raises as `run_limited`."""
         try:
             return self._stopped(work, self._render_timeout_s, time.monotonic)
         except _SlowTemplate:

@@ -66,14 +66,18 @@ class TokenizeService:
 
     async def _count(self, data: bytes) -> TextReply:
         request = _decode_count(data)
-        prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(data))
+        prompt = await self._preparation.make_prompt(
+            request.conversation, limit=False, size=len(data)
+        )
         return TextReply(count=len(prompt.ids), max_model_len=self._max_model_len)
 
     async def _tokenize(self, data: bytes) -> TextReply:
         request = _decode_tokenize(data)
         preparation = self._preparation
         if request.conversation is not None:
-            prompt = await preparation.prompt(request.conversation, limit=False, size=len(data))
+            prompt = await preparation.make_prompt(
+                request.conversation, limit=False, size=len(data)
+            )
             ids = prompt.ids
         else:
             encode = preparation.setup.tokenizer.encode

@@ -59,7 +59,7 @@ async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_er
     checks = PromptChecks(process, threads, setup.encoder, 1 << 20)
     prompt = assemble(CONVERSATION, setup)
     for _ in range(3 * CHECK_EVERY - 1):
-        checks.sent(CONVERSATION, prompt)
+        checks.check_prompt(CONVERSATION, prompt)
     await eventually(lambda: len(errors) == 2, 60)
     threads.close()
     assert errors == ["preprocessor.tokenizers_differ"] * 2

@@ -87,7 +87,7 @@ async def test_long_prompts_are_made_in_a_thread(
         Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)
     ]
     names: set[str] = set()
-    await preparation.prompt(
+    await preparation.make_prompt(
         Conversation("m", history),
         limit=False,
         size=size,
