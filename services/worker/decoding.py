@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterator
 
 from schemas.errors import TimedOut, TurnwireError
+from schemas.events import FinishReason
+from schemas.frames import TokenFinish
 from services.worker.drain import Drain
 from services.worker.engine import Delta, Handle
 from services.worker.observer import TurnObserver, WorkerObserver
@@ -41,8 +43,14 @@ class Decoding:
         self._add_tokens = stream.add_tokens
 
     def __repr__(self) -> str:
-        engine = "no engine" if self.handle is None else "an engine"
+        engine = "an engine" if self.handle else "no engine"
         return f"<with {engine}, {self.stream!r}>"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the engine has reported anything. Until then the turn waits for a slot or for its
+        prefill."""
+        return self.stream.cached is not None or len(self.stream.ids) > self.stream.resumed
 
     def put(self, delta: Delta) -> None:
         """Adds an engine step's result to the stream."""
@@ -67,7 +75,7 @@ class Decoding:
     def fail(self, error: TurnwireError) -> None:
         """Ends the stream with the engine's error."""
         if not self.ended:
-            self.stream.fail(error)
+            self.stream.end(TokenFinish(FinishReason.ERROR, error=error.info))
             self._end()
 
     def abandon(self, error: TurnwireError) -> None:
@@ -80,7 +88,7 @@ class Decoding:
         """Stops the decoding and ends the stream where it is. Does nothing after its end."""
         if not self.ended:
             self.close()
-            self.stream.cancel()
+            self.stream.end(TokenFinish(FinishReason.CANCELLED))
             self._end()
 
     def close(self) -> None:
@@ -132,7 +140,7 @@ class Decodings:
         """Wakes the shard of a stream with tokens. No other one waits there, or these tokens are
         the turn's first ones."""
         stream = decoding.stream
-        if stream.output_sent:
+        if stream.sent > stream.resumed:
             self._pacer.send_soon(stream.parser)
         else:
             decoding.observer.first_tokens()
@@ -141,7 +149,8 @@ class Decodings:
 
     def end(self, decoding: Decoding) -> None:
         """Sends the end of a turn, and reports it to all who count on it."""
-        stream, observer = decoding.stream, decoding.observer
+        stream = decoding.stream
+        observer = decoding.observer
         if len(stream.ids) > stream.resumed:
             observer.first_tokens()  # the only step had all of it
         self._send(stream)
@@ -168,6 +177,6 @@ class Decodings:
     def _deadline_passed(self, decoding: Decoding) -> None:
         """Ends a turn that still waits for its slot or its prefill. Its frontend cancels one that
         decodes."""
-        if not decoding.stream.started:
+        if not decoding.has_started:
             self._observer.deadline_passed(decoding.stream)
             decoding.abandon(TimedOut("the request's deadline passed before it was decoded"))

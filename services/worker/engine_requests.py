@@ -52,7 +52,9 @@ class EngineRequests:
     def __init__(self, info: EngineInfo, kv: Kv) -> None:
         self._info = info
         self._kv = kv
-        self._retention = RetentionQuota(info.kv_tokens if "retention" in info.features else None)
+        self._retention = RetentionQuota(0)
+        if "retention" in info.features:
+            self._retention = RetentionQuota(info.kv_tokens)
 
     def start(
         self, request: GenerateRequest, images: Sequence[EngineImage], now: float
@@ -70,6 +72,7 @@ class EngineRequests:
         sampling = request.sampling
         if resume:
             sampling = self._rest_of_sampling(sampling, len(resume), thoughts)
+        grammar = request.grammar if "grammar" in self._info.features else ""
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
@@ -78,7 +81,7 @@ class EngineRequests:
             priority=request.priority,
             cache_salt=request.cache_salt,
             guided=_decode_form(request.guided),
-            grammar=request.grammar if "grammar" in self._info.features else "",
+            grammar=grammar,
             resumed=len(resume),
             retain_s=self._retain_s(request, prompt, blocks, now),
             session=request.session,
@@ -130,12 +133,11 @@ class EngineRequests:
         self, sampling: Sampling, done: int, thoughts: ThoughtCounter | None
     ) -> Sampling:
         """Returns the sampling of the rest of a turn, after `done` output tokens."""
+        most = (sampling.max_tokens or 0) - done
         least = sampling.min_tokens
-        sampling = msgspec.structs.replace(
-            sampling,
-            max_tokens=max((sampling.max_tokens or 0) - done, 0),
-            min_tokens=None if least is None else max(least - done, 0),
-        )
+        if least is not None:
+            least = max(least - done, 0)
+        sampling = msgspec.structs.replace(sampling, max_tokens=max(most, 0), min_tokens=least)
         # An engine without biases has each further thought ended.
         if thoughts is not None and "logit_bias" in self._info.features:
             bias = {**sampling.logit_bias, **thoughts.bans}

@@ -145,23 +145,17 @@ class Outbox:
         queue = self._queues.get(parser)
         if queue is None:
             return None
+        frame = TokenFrame(self._worker, seq)
         if not queue.waiting:
-            return self._gone_frame(queue, seq)
+            frame.entries.extend(queue.take_gone())
+            return frame if frame.entries else None
 
-        entries: list[TokenEntry] = []
         try:
-            self._collect(queue, seq, entries)
+            self._collect(queue, seq, frame.entries)
         except Exception:
-            self.take_back(parser, TokenFrame(self._worker, seq, entries))
+            self.take_back(parser, frame)
             raise
-        return TokenFrame(self._worker, seq, entries) if entries else None
-
-    def _gone_frame(self, queue: ShardQueue, seq: int) -> TokenFrame | None:
-        if not queue.gone:
-            return None
-        entries = list(queue.gone.values())
-        queue.gone.clear()
-        return TokenFrame(self._worker, seq, entries)
+        return frame if frame.entries else None
 
     def _collect(self, queue: ShardQueue, seq: int, entries: list[TokenEntry]) -> None:
         room = self._frame_bytes

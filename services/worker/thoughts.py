@@ -115,7 +115,9 @@ class ThoughtCounter:
     @property
     def excess(self) -> int:
         """How many tokens at the end are beyond the budget, unless they turn out to be a closer."""
-        return self._state.excess if isinstance(self._state, _Thought) else 0
+        if isinstance(self._state, _Thought):
+            return self._state.excess
+        return 0
 
     @property
     def over(self) -> bool:
@@ -148,7 +150,9 @@ class ThoughtCounter:
         return self._next_end()
 
     def _next_end(self) -> list[int]:
-        return self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
+        if len(self._ends) > 1:
+            return self._ends.pop(0)
+        return self._ends[0]
 
     # -- the states
     # ----------------------------------------------------------------------------------------------
@@ -156,7 +160,10 @@ class ThoughtCounter:
     def _think(self, thought: _Thought, text: str, *, counted: int = 1) -> None:
         """Takes the text of a token in a thought."""
         thought.tokens += counted
-        thought.tail = [] if text == _OTHER else [*thought.tail, text]
+        if text == _OTHER:
+            thought.tail.clear()
+        else:
+            thought.tail.append(text)
         tail = "".join(thought.tail)
         closer = _first(tail, self._budget.closers)
         if closer is not None:
@@ -190,11 +197,13 @@ class ThoughtCounter:
             if self._begins_thought(marker, text, answer):
                 self._open_thought(rest)
                 return
-            text = rest if marker.text in self._budget.edges else _OTHER + rest
+            is_edge = marker.text in self._budget.edges
+            text = rest if is_edge else _OTHER + rest
             marker = _first(text, self._markers)
 
-        is_long = len(text) > 2 * self._reach
-        answer.text = _OTHER + text[-self._reach :] if is_long else text
+        if len(text) > 2 * self._reach:
+            text = _OTHER + text[-self._reach :]
+        answer.text = text
 
     def _begins_thought(self, marker: _Marker, text: str, answer: _Answer) -> bool:
         if marker.text not in self._budget.openers:
@@ -216,7 +225,9 @@ class ThoughtCounter:
     def resume(self, ids: Sequence[int]) -> list[int]:
         """Takes the output of an earlier attempt. Returns the ids that must follow because a
         thought in it had spent the budget, also where it had sent a part of them."""
-        spent_at = 0 if self.thinks and not self._limit else None
+        spent_at: int | None = None
+        if self.thinks and not self._limit:
+            spent_at = 0
         for count, token in enumerate(ids, 1):
             was_thinking = self.thinks
             self.take(token)
@@ -229,7 +240,9 @@ class ThoughtCounter:
         missing = self._take_end(ids, spent_at)
         if missing:
             return self.end_thought()[-missing:]
-        return self.end_thought() if self.over else []
+        if self.over:
+            return self.end_thought()
+        return []
 
     def _has_spent(self) -> bool:
         """Whether the open thought has reached the budget."""
@@ -239,13 +252,16 @@ class ThoughtCounter:
     def _take_end(self, ids: Sequence[int], spent_at: int | None) -> int:
         """Takes the end of a thought where `ids[spent_at:]` begin with it. Returns how many of its
         ids are missing, if they are a part of it, else 0."""
-        rest = [] if spent_at is None else list(ids[spent_at:])
+        rest: list[int] = []
+        if spent_at is not None:
+            rest.extend(ids[spent_at:])
         end = self._ends[0]
         if rest[: len(end)] == end:
             self._next_end()
             return 0
-        is_part = bool(rest) and rest == end[: len(rest)]
-        return len(end) - len(rest) if is_part else 0
+        if rest and rest == end[: len(rest)]:
+            return len(end) - len(rest)
+        return 0
 
 
 def _prefixes(closers: Iterable[str]) -> set[str]:
@@ -270,4 +286,6 @@ def _is_no_mention(before: str) -> bool:
     blanks = before[len(bare) :]
     if not bare or "\n" in blanks:
         return True
-    return bare[-1] in _SENTENCE_ENDS if blanks else bare[-1] not in _BEFORE
+    if blanks:
+        return bare[-1] in _SENTENCE_ENDS
+    return bare[-1] not in _BEFORE

@@ -6,13 +6,13 @@ were sent. So tokens coalesce while a shard grants no credit. Only a stream writ
 
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Raw
 
-from schemas.errors import ErrorInfo, TurnwireError
+from schemas.errors import ErrorInfo
 from schemas.events import FinishReason
-from schemas.frames import ABSENT, TokenEntry, TokenFinish
+from schemas.frames import TokenEntry, TokenFinish
 from services.worker.engine import LOWEST_LOGPROB, Delta
 
 TOKEN_BYTES = 8
@@ -20,6 +20,10 @@ TOKEN_BYTES = 8
 LOGPROB_BYTES = 32
 NOTHING_SENT = -1
 """Value of `TokenStream.sent` before the parse context was sent."""
+NO_FRAME = 2**64
+"""Greater than the number of every frame."""
+
+_BROKEN_OFF = (FinishReason.ERROR, FinishReason.CANCELLED)
 
 Key: TypeAlias = tuple[str, int]
 """Turn and attempt."""
@@ -38,6 +42,12 @@ class ShardQueue:
         """The entries that end streams which the shard lacks and which no longer exist."""
         self.credited = 0
         """The last frame up to which the shard has everything."""
+
+    def take_gone(self) -> list[TokenEntry]:
+        """Takes the entries for streams that no longer exist."""
+        entries = list(self.gone.values())
+        self.gone.clear()
+        return entries
 
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
@@ -63,7 +73,7 @@ class TokenStream:
     sent: int = NOTHING_SENT
     """The number of output tokens that were sent."""
     cached_sent: int | None = None
-    finish_seq: int | None = None
+    finish_seq: int = NO_FRAME
     """The frame that carried the end."""
     token_bytes: int = TOKEN_BYTES
     """The size of a token with its log probabilities, at most."""
@@ -72,11 +82,10 @@ class TokenStream:
         self.resumed = len(self.ids)
 
     def __repr__(self) -> str:
-        state = "decoding" if self.finish is None else str(self.finish.reason)
-        position = "without context" if self.sent < 0 else f"{self.sent} sent"
+        state = self.finish.reason if self.finish else "decoding"
         return (
             f"<turn {self.turn}, attempt {self.attempt}, {state}: "
-            f"{len(self.ids)} tokens, {position}, to {self.parser or 'no shard'}>"
+            f"{len(self.ids)} tokens, {self.sent} sent to {self.parser or 'no shard'}>"
         )
 
     # -- what it is
@@ -98,42 +107,29 @@ class TokenStream:
         return self.ids[self.resumed :]
 
     @property
-    def started(self) -> bool:
-        """Whether the engine has reported anything. Until then the turn waits for a slot or for its
-        prefill."""
-        return self.cached is not None or len(self.ids) > self.resumed
+    def ended(self) -> bool:
+        """Whether nothing is added any more."""
+        return self.finish is not None
 
     @property
     def broken_off(self) -> bool:
         """Whether the turn has not ended by itself: it decodes, was cancelled or has failed."""
-        return self.finish is None or self.finish.reason in (
-            FinishReason.ERROR,
-            FinishReason.CANCELLED,
-        )
-
-    @property
-    def output_sent(self) -> bool:
-        """Whether a token of this attempt was sent."""
-        return self.sent > self.resumed
+        return not self.finish or self.finish.reason in _BROKEN_OFF
 
     @property
     def pending(self) -> bool:
         """Whether there is something to send."""
-        return self.sent < len(self.ids) or (self.finish is not None and self.finish_seq is None)
+        return self.sent < len(self.ids) or (self.ended and self.finish_seq == NO_FRAME)
 
     @property
     def delivered(self) -> bool:
         """Whether the shard has all of it, the end included."""
-        return self.finish_seq is not None and self.finish_seq <= self.queue.credited
+        return self.finish_seq <= self.queue.credited
 
     @property
     def least_bytes(self) -> int:
         """The approximate size of the smallest entry."""
-        return self._context_bytes if self.sent < 0 else self.token_bytes
-
-    @property
-    def _context_bytes(self) -> int:
-        return memoryview(self.context).nbytes
+        return _size(self.context) if self.sent < 0 else self.token_bytes
 
     # -- from the engine
     # ----------------------------------------------------------------------------------------------
@@ -179,13 +175,9 @@ class TokenStream:
         waiting[self] = None
         return is_first or self.sent <= self.resumed
 
-    def fail(self, error: TurnwireError) -> None:
-        """Ends the stream with an error."""
-        self.finish = TokenFinish(FinishReason.ERROR, error=error.info)
-
-    def cancel(self) -> None:
+    def end(self, finish: TokenFinish) -> None:
         """Ends the stream where it is."""
-        self.finish = TokenFinish(FinishReason.CANCELLED)
+        self.finish = finish
 
     # -- to the shard
     # ----------------------------------------------------------------------------------------------
@@ -216,25 +208,24 @@ class TokenStream:
         is_first = self.sent < 0
         at = max(self.sent, 0)
         if is_first:
-            room -= self._context_bytes
+            room -= _size(self.context)
         end = min(len(self.ids), at + max(room // self.token_bytes, 1))
 
-        is_whole = end == len(self.ids)
-        entry = TokenEntry(
-            self.turn,
-            self.attempt,
-            at,
-            self.ids[at:end],
-            context=self.context if is_first else ABSENT,
-            cached=self.cached if is_first or self.cached != self.cached_sent else None,
-            logprobs=None if self.logprobs is None else self.logprobs[at:end],
-            finish=self.finish if is_whole else None,
-            held=self.held if is_first else 0,
-        )
+        more: dict[str, Any] = {}
+        if is_first:
+            more |= {"context": self.context, "held": self.held}
+        if is_first or self.cached != self.cached_sent:
+            more["cached"] = self.cached
+        if self.logprobs is not None:
+            more["logprobs"] = self.logprobs[at:end]
+        is_last = self.ended and end == len(self.ids)
+        if is_last:
+            more["finish"] = self.finish
+        entry = TokenEntry(self.turn, self.attempt, at, self.ids[at:end], **more)
 
         self.sent = end
         self.cached_sent = self.cached
-        if is_whole and self.finish is not None:
+        if is_last:
             self.finish_seq = seq
         return entry, room - (end - at) * self.token_bytes
 
@@ -242,7 +233,7 @@ class TokenStream:
         """Sends again from `offset` on, from 0 with the parse context; never moves forward."""
         self.sent = NOTHING_SENT if offset <= 0 else min(self.sent, offset)
         self.cached_sent = None
-        self.finish_seq = None
+        self.finish_seq = NO_FRAME
 
     def move(self, queue: ShardQueue) -> None:
         """Moves to another shard, which gets everything from the start."""
@@ -256,6 +247,10 @@ class TokenStream:
         self.cached = None
         self.finish = TokenFinish(FinishReason.ERROR, error=error)
         self.rewind(at)
+
+
+def _size(context: Raw) -> int:
+    return memoryview(context).nbytes
 
 
 def _finite(logprob: float) -> float:

@@ -293,7 +293,7 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     for s in (old, new):
         s.add(Delta([1]))
         s.schedule()
-    old.cancel()
+    old.end(TokenFinish(FinishReason.CANCELLED))
     old.schedule()
     box.end(old, 0.0)
     frames = [box.fill("p1", 1), box.fill("p2", 1)]
@@ -407,8 +407,8 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
 
 def test_stream_shows_its_state() -> None:
     box, s = outbox(), stream(resume=[5])
-    assert repr(s) == "<turn t1, attempt 1, decoding: 1 tokens, without context, to no shard>"
+    assert repr(s) == "<turn t1, attempt 1, decoding: 1 tokens, -1 sent to no shard>"
     box.open(s, "p1")
     s.add(Delta([1, 2], finish=FinishReason.STOP))
     box.fill("p1", 1)
-    assert repr(s) == "<turn t1, attempt 1, stop: 3 tokens, 3 sent, to p1>"
+    assert repr(s) == "<turn t1, attempt 1, stop: 3 tokens, 3 sent to p1>"

@@ -75,9 +75,9 @@ class VllmEngine(Engine, KvEventSource):
         """Explains the engine (`EngineSupport`). Imports vLLM, which takes ten seconds or more."""
         names = _Names()
         arguments = engine_arguments(config)
-        if unknown := sorted(
-            arguments.keys() - {field.name for field in dataclasses.fields(names.engine_args)}
-        ):
+        fields = {field.name for field in dataclasses.fields(names.engine_args)}
+        unknown = sorted(arguments.keys() - fields)
+        if unknown:
             raise ValueError(
                 f"engine_args: vLLM {names.version} has no argument {', '.join(unknown)}"
             )
@@ -151,7 +151,8 @@ class VllmEngine(Engine, KvEventSource):
             self._reader.close()
         if self._images is not None:
             self._images.close()
-        llm, self._llm = self._llm, None
+        llm = self._llm
+        self._llm = None
         if llm is not None:
             await run_for(
                 grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown"
@@ -162,8 +163,9 @@ class VllmEngine(Engine, KvEventSource):
         the first step."""
         names = self._vllm
         arguments = sampling_arguments(request, self._facts.sampling)
+        form = guided_arguments(request)
         try:
-            if (form := guided_arguments(request)) is not None:
+            if form is not None:
                 arguments["structured_outputs"] = names.structured_outputs(**form)
             sampling = names.sampling(output_kind=names.delta, **arguments)
         except (names.client_error, ValueError, TypeError) as error:
@@ -230,27 +232,28 @@ class VllmEngine(Engine, KvEventSource):
         """Builds the engine. Runs on a thread of its own."""
         _set_environment(os.environ)
         self._facts = read_facts(self._config.model)
-        self._vllm = names = _Names()
+        names = _Names()
+        self._vllm = names
         events = None
         if self._reader is not None:
             events = names.kv_events_config(
                 enable_kv_cache_events=True, publisher="zmq", endpoint=self._reader.endpoint
             )
-        self._llm = llm = names.engine.from_engine_args(
-            names.engine_args(
-                **{"kv_events_config": events, **_as_configs(arguments, names.engine_args)}
-            ),
+        configs = {"kv_events_config": events, **_as_configs(arguments, names.engine_args)}
+        self._llm = names.engine.from_engine_args(
+            names.engine_args(**configs),
             stat_loggers=[_step_logger(names.stat_logger, self._stepped)],
         )
-        config = llm.vllm_config
-        cache, scheduler = config.cache_config, config.scheduler_config
-        lacks = lacking(
-            arguments, names.sampling.__struct_fields__, caches=bool(cache.enable_prefix_caching)
-        )
+
+        config = self._llm.vllm_config
+        cache = config.cache_config
+        caches = bool(cache.enable_prefix_caching)
+        lacks = lacking(arguments, names.sampling.__struct_fields__, caches=caches)
         try:
-            self._images = ImageRenderer(llm, load_processor(self._config))
+            self._images = ImageRenderer(self._llm, load_processor(self._config))
         except Exception as error:
             lacks[VISION] = str(error)
+        scheduler = config.scheduler_config
         return EngineInfo(
             name="vllm",
             version=names.version,
@@ -274,7 +277,8 @@ class _Names:
 
     def __init__(self) -> None:
         load = importlib.import_module
-        sampling, exceptions = load("vllm.sampling_params"), load("vllm.v1.engine.exceptions")
+        sampling = load("vllm.sampling_params")
+        exceptions = load("vllm.v1.engine.exceptions")
         self.version = str(load("vllm").__version__)
         self.engine: Any = load("vllm.v1.engine.async_llm").AsyncLLM
         self.engine_args: Any = load("vllm.engine.arg_utils").AsyncEngineArgs

@@ -65,9 +65,10 @@ class KvTranslator:
     def translate(self, number: int, payload: bytes) -> list[KvEvent]:
         """Translates the batch with this number. A gap in the numbers, or an unreadable batch,
         becomes a `CacheCleared`."""
-        gap = self._next is not None and number != self._next
+        translated: list[KvEvent] = []
+        if self._next not in (None, number):
+            translated.append(CacheCleared())
         self._next = number + 1
-        translated: list[KvEvent] = [CacheCleared()] if gap else []
         try:
             batch = _decode(payload)
         except msgspec.DecodeError:
@@ -75,10 +76,12 @@ class KvTranslator:
         for event in batch.events:
             if isinstance(event, _Cleared):
                 translated.append(CacheCleared())
-            elif event.medium in (None, _DEVICE):
-                translated += (
-                    self._stored(event) if isinstance(event, _Stored) else self._removed(event)
-                )
+            elif event.medium not in (None, _DEVICE):
+                continue
+            elif isinstance(event, _Stored):
+                translated += self._stored(event)
+            else:
+                translated += self._removed(event)
         return translated
 
     def _stored(self, event: _Stored) -> Sequence[KvEvent]:
@@ -86,23 +89,35 @@ class KvTranslator:
         if event.kv_cache_spec_kind not in _WHOLE_PROMPT or event.block_size != size:
             self._other_groups.add(event.group_idx)
             return ()
-        ids, parent = event.token_ids, event.parent_block_hash
-        extras = [extra or [] for extra in event.extra_keys or [None] * len(event.block_hashes)]
-        for at, extra in enumerate(extras):
-            for image, offset in filter(_is_image, extra):
-                if offset >= 0:  # otherwise it began in an earlier block
-                    (ids[at * size + offset],) = unpack_ids(image_word(image))
+        extras = [extra or [] for extra in event.extra_keys or ()]
+        ids = event.token_ids
+        for number, extra in enumerate(extras):
+            _put_images(ids, number * size, extra)
         blocks = [
-            (_hash(block), ids[at * size : (at + 1) * size])
-            for at, block in enumerate(event.block_hashes)
+            (_hash(block), ids[number * size : (number + 1) * size])
+            for number, block in enumerate(event.block_hashes)
         ]
-        salt = next((key for key in extras[0] if not _is_image(key)), None) if extras else None
-        return [BlocksStored(None if parent is None else _hash(parent), blocks, salt)]
+        parent: BlockHash | None = None
+        if event.parent_block_hash is not None:
+            parent = _hash(event.parent_block_hash)
+        salts = [key for key in extras[0] if not _is_image(key)] if extras else []
+        return [BlocksStored(parent, blocks, next(iter(salts), None))]
 
     def _removed(self, event: _Removed) -> Sequence[KvEvent]:
         if event.group_idx in self._other_groups:
             return ()
         return [BlocksRemoved([_hash(block) for block in event.block_hashes])]
+
+
+def _put_images(ids: list[int], start: int, extra: list[Any]) -> None:
+    """Puts the words of images into the ids of a block, which begins at `start`: where each image
+    begins."""
+    for key in extra:
+        if not _is_image(key):
+            continue
+        image, offset = key
+        if offset >= 0:  # otherwise it began in an earlier block
+            (ids[start + offset],) = unpack_ids(image_word(image))
 
 
 def _is_image(key: Any) -> bool:

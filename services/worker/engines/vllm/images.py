@@ -9,6 +9,7 @@ be equal.
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
@@ -47,8 +48,7 @@ class ImageRenderer:
         self._placeholder: int = llm.get_tokenizer().convert_tokens_to_ids(processor.placeholder)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-images")
         ids = unpack_ids(processor.expansion(*_TRIAL).ids)
-        Image.new("RGB", _TRIAL).save(blank := BytesIO(), "PNG")
-        data = blank.getvalue()
+        data = _blank_image()
         trial = EngineImage(image_hash(data, None), 0, len(ids), data)
         self._render(ids, EngineRequest("trial", ids, Sampling(), [], images=[trial]))
 
@@ -66,31 +66,45 @@ class ImageRenderer:
     def _render(self, ids: list[int], request: EngineRequest) -> Any:
         images = request.images
         hashes = [image.hash for image in images]
-        cache = self._renderer.mm_processor_cache
-        cached = [False] * len(hashes) if cache is None else cache.is_cached(hashes)
-        try:
-            pixels = [
-                None if known else read_pixels(one.data)
-                for one, known in zip(images, cached, strict=True)
-            ]
-        except UnreadableImage as error:
-            raise Invalid(str(error)) from error
         prompt = {
             "prompt_token_ids": [self._placeholder] * len(images),
-            "multi_modal_data": {"image": pixels},
+            "multi_modal_data": {"image": self._pixels(images)},
             "multi_modal_uuids": {"image": hashes},
             "cache_salt": request.cache_salt,
         }
-        (made,) = self._renderer.render_cmpl([prompt])
-        expanded, places = made["prompt_token_ids"], made["mm_placeholders"]["image"]
+        (rendered,) = self._renderer.render_cmpl([prompt])
+
+        expanded = rendered["prompt_token_ids"]
+        places = rendered["mm_placeholders"]["image"]
         theirs = [expanded[place.offset : place.offset + place.length] for place in places]
-        if (theirs, made["mm_hashes"]["image"]) != (
-            [ids[one.at : one.at + one.tokens] for one in images],
-            hashes,
-        ):
+        ours = [ids[image.at : image.at + image.tokens] for image in images]
+        if theirs != ours or rendered["mm_hashes"]["image"] != hashes:
             raise EngineFailed("vLLM and the model's processor expand the images differently")
+
         moved = [
-            dataclasses.replace(place, offset=one.at)
-            for place, one in zip(places, images, strict=True)
+            dataclasses.replace(place, offset=image.at)
+            for place, image in zip(places, images, strict=True)
         ]
-        return made | {"prompt_token_ids": ids, "mm_placeholders": {"image": moved}}
+        return rendered | {"prompt_token_ids": ids, "mm_placeholders": {"image": moved}}
+
+    def _pixels(self, images: Sequence[EngineImage]) -> list[Any]:
+        """Returns the pixels of images; None in place of those that vLLM has in its cache."""
+        cache = self._renderer.mm_processor_cache
+        cached = [False] * len(images)
+        if cache is not None:
+            cached = cache.is_cached([image.hash for image in images])
+        pixels: list[Any] = [None] * len(images)
+        try:
+            for number, image in enumerate(images):
+                if not cached[number]:
+                    pixels[number] = read_pixels(image.data)
+        except UnreadableImage as error:
+            raise Invalid(str(error)) from error
+        return pixels
+
+
+def _blank_image() -> bytes:
+    """Returns an image for the trial."""
+    file = BytesIO()
+    Image.new("RGB", _TRIAL).save(file, "PNG")
+    return file.getvalue()

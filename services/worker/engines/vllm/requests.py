@@ -36,7 +36,7 @@ def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
     set `detokenize=False`.
     """
     overrides = config.engine_args or {}
-    own: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": config.model,
         "trust_remote_code": config.trust_remote_code,
         "dtype": config.dtype,
@@ -45,13 +45,13 @@ def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     if config.max_model_len is not None:
-        own["max_model_len"] = config.max_model_len
+        arguments["max_model_len"] = config.max_model_len
     if config.kv_tokens is not None:
-        own["block_size"] = size = int(overrides.get("block_size") or _BLOCK_TOKENS)
-        own["num_gpu_blocks_override"] = (
-            config.kv_tokens // size + 1
-        )  # vLLM keeps one block for itself
-    return own | overrides
+        size = int(overrides.get("block_size") or _BLOCK_TOKENS)
+        arguments["block_size"] = size
+        # vLLM keeps one block for itself.
+        arguments["num_gpu_blocks_override"] = config.kv_tokens // size + 1
+    return arguments | overrides
 
 
 def publishes_events(arguments: Mapping[str, Any]) -> bool:
@@ -79,7 +79,8 @@ def lacking(
     lacks["retention"] = "vLLM evicts the least recently used blocks"
     if arguments.get("speculative_config") is not None:
         lacks |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
-    if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
+    mode = arguments.get("logprobs_mode", "raw_logprobs")
+    if mode != "raw_logprobs":
         lacks |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
         lacks |= dict.fromkeys(
@@ -89,7 +90,8 @@ def lacking(
         lacks["grammar"] = (
             f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
         )
-    if (policy := arguments["scheduling_policy"]) != "priority":
+    policy = arguments["scheduling_policy"]
+    if policy != "priority":
         lacks["priority"] = f"engine_args.scheduling_policy is {policy}"
     if not publishes_events(arguments):
         lacks["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
@@ -101,30 +103,33 @@ def lacking(
 
 
 def guided_backend(arguments: Mapping[str, Any]) -> str:
-    """Returns vLLM's name of the library for structured output. An engine has one for all requests."""
+    """Returns vLLM's name of the library for structured output, which an engine uses for all
+    requests."""
     config = arguments.get("structured_outputs_config")
-    name = (
-        config.get("backend") if isinstance(config, Mapping) else getattr(config, "backend", None)
-    )
-    return str(name or "auto")
+    if isinstance(config, Mapping):
+        return str(config.get("backend") or "auto")
+    return str(getattr(config, "backend", None) or "auto")
 
 
-def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
-    """Makes keyword arguments for `SamplingParams`, except those with classes of vLLM. `own`: the
-    model's defaults."""
-    sampling = with_defaults(request.sampling, own)
+def sampling_arguments(request: EngineRequest, defaults: Sampling) -> dict[str, Any]:
+    """Makes keyword arguments for `SamplingParams`, except those with classes of vLLM. `defaults`:
+    the model's."""
+    sampling = with_defaults(request.sampling, defaults)
     most = max(1, sampling.max_tokens or 0)  # 0 is refused; the token is dropped
-    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS} | {
-        # In the range of every sampler, and never -1, which means no seed.
-        "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
+    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS}
+    arguments |= {
         "logit_bias": sampling.logit_bias or None,
         "max_tokens": most,
-        "min_tokens": None if sampling.min_tokens is None else min(sampling.min_tokens, most),
         "stop_token_ids": list(request.stop_ids),
         # Only the stop ids end a turn, except that a grammar ends with the tokenizer's end token.
         "ignore_eos": guided_arguments(request) is None,
         "detokenize": False,
     }
+    if sampling.seed is not None:
+        # In the range of every sampler, and never -1, which means no seed.
+        arguments["seed"] = sampling.seed & _MAX_SEED
+    if sampling.min_tokens is not None:
+        arguments["min_tokens"] = min(sampling.min_tokens, most)
     return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -142,35 +147,44 @@ class Progress:
         contract does not have."""
         (out,) = output.outputs
         ids = list(out.token_ids)
-        finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)
-        if finish is None and out.finish_reason is not None:
-            raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")
-        delta = Delta(ids, finish=finish)
+        delta = Delta(ids)
+        if out.finish_reason is not None:
+            delta.finish = _FINISH.get(out.finish_reason)
+            if delta.finish is None:
+                raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")
         if not self._started:
             self._started = True
             delta.cached = int(output.num_cached_tokens or 0)
             delta.waited_s = _waited_s(getattr(output, "metrics", None))
+
+        is_stop = delta.finish is FinishReason.STOP
         if self._prefill_only:
             delta.ids = []
-            delta.finish = FinishReason.LENGTH if finish is FinishReason.STOP else finish
+            if is_stop:
+                delta.finish = FinishReason.LENGTH
             return delta
         if self._logprobs is not None and ids:
-            rows = (
-                {other: float(entry.logprob) for other, entry in row.items()}
-                for row in out.logprobs
-            )
-            delta.logprobs = [
-                chosen_first(token, row, self._logprobs)
-                for token, row in zip(ids, rows, strict=True)
-            ]
-        if finish is FinishReason.STOP:
+            delta.logprobs = self._chosen(ids, out.logprobs)
+        if is_stop:
             delta.stop_id = ids.pop()
-            delta.stop_logprobs = delta.logprobs.pop() if delta.logprobs else None
+            if delta.logprobs:
+                delta.stop_logprobs = delta.logprobs.pop()
         return delta
+
+    def _chosen(self, ids: list[int], rows: Any) -> list[list[tuple[int, float]]]:
+        """Returns each id's (token, log probability) pairs, the chosen one first."""
+        logprobs = []
+        for token, row in zip(ids, rows, strict=True):
+            values = {other: float(entry.logprob) for other, entry in row.items()}
+            logprobs.append(chosen_first(token, values, self._logprobs))
+        return logprobs
 
 
 def _waited_s(stats: Any) -> float | None:
     """Reads a request's `RequestStateStats`, which an engine with `disable_log_stats` does not
     make."""
-    queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
-    return max(scheduled - queued, 0.0) if queued and scheduled else None
+    queued = getattr(stats, "queued_ts", 0.0)
+    scheduled = getattr(stats, "scheduled_ts", 0.0)
+    if not queued or not scheduled:
+        return None
+    return max(scheduled - queued, 0.0)
