@@ -7,13 +7,19 @@ ids are Python ints.
 
 from array import array
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 
 from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 from schemas.frames import PromptImage
-from services.worker.engine import SAMPLING_FIELDS, EngineInfo, EngineRequest, required_features
+from services.worker.engine import (
+    SAMPLING_FIELDS,
+    EngineInfo,
+    EngineRequest,
+    required_features,
+    sampling_values,
+)
 
 
 def check(request: EngineRequest, info: EngineInfo) -> None:
@@ -32,10 +38,7 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
     max_tokens = request.sampling.max_tokens
     if max_tokens is None or max_tokens < 0:
         raise Invalid(f"max_tokens must be 0 or more, not {max_tokens}", param="max_tokens")
-    room = info.max_model_len
-    if info.kv_tokens is not None:
-        room = min(room, info.kv_tokens)
-    check_room(len(request.token_ids), max_tokens, room)
+    check_room(len(request.token_ids), max_tokens, info.room)
     check_images(request.images, len(request.token_ids) - request.resumed, info)
 
     _check_values(request.sampling)
@@ -50,10 +53,8 @@ def _check_ids(name: str, token_ids: Sequence[int], vocab_size: int | None) -> N
             array("I", token_ids)
         except (TypeError, OverflowError) as error:
             raise Invalid(f"the {name} is not a list of token ids: {error}", param=name) from None
-    if vocab_size is None:
-        return
     largest = max(token_ids, default=-1)
-    if largest >= vocab_size:
+    if largest >= (vocab_size or inf):
         raise Invalid(f"token id {largest} is outside the vocabulary of {vocab_size}", param=name)
 
 
@@ -88,12 +89,10 @@ def check_images(images: Sequence[PromptImage], prompt: int, info: EngineInfo) -
 
 
 def _check_values(sampling: Sampling) -> None:
-    for name, field in SAMPLING_FIELDS.items():
-        value = getattr(sampling, name)
+    for name, value in sampling_values(sampling).items():
+        field = SAMPLING_FIELDS[name]
         numbers = value.values() if isinstance(value, dict) else (value,)
         for number in numbers:
-            if number is None:
-                continue
             if not isfinite(number) or not field.low <= number <= field.high:
                 raise Invalid(
                     f"{name} must be between {field.low} and {field.high}, not {number}", param=name
@@ -105,7 +104,7 @@ def _check_features(request: EngineRequest, info: EngineInfo) -> None:
     required = required_features(request.sampling)
     if request.guided is not None:
         required.append(("format", "guided"))
-    shares_blocks = info.block_tokens is not None
+    shares_blocks = bool(info.block_tokens)
     if request.cache_salt is not None and shares_blocks:
         required.append(("cache_salt", "salt"))
     for name, feature in required:

@@ -126,8 +126,9 @@ class BudgetedTurn:
         if delta.logprobs:
             # The model did not choose the tokens of the end.
             last.logprobs = [*delta.logprobs[:kept], *([] for _ in end)]
-        if len(end) == room:
+        is_full = len(end) == room
+        if is_full:
             last.finish = FinishReason.LENGTH
         self.decoding.put(last)
-        if last.finish is None:
+        if not is_full:
             self._continuation.begin_soon(self)

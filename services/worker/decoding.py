@@ -15,6 +15,16 @@ from services.worker.prefill import TurnPrompt
 from services.worker.token_stream import TokenStream
 
 
+class _NoHandle:
+    """Takes the place of the engine's handle where there is none."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+_NO_HANDLE = _NoHandle()
+
+
 class Decoding:
     """The sink of one turn. It ends once: the engine ends it, or it is cancelled."""
 
@@ -35,15 +45,15 @@ class Decoding:
         self.stream = stream
         self.prompt = prompt
         self.observer = observer
-        self.handle: Handle | None = None
-        """The engine's; None after the end, and while another one is being opened."""
+        self.handle: Handle = _NO_HANDLE
+        """The engine's, except after the end, and while another one is being opened."""
         self.deadline: asyncio.TimerHandle | None = None
         self.ended = False
         self._turns = turns
         self._add_tokens = stream.add_tokens
 
     def __repr__(self) -> str:
-        engine = "an engine" if self.handle else "no engine"
+        engine = "no engine" if self.handle is _NO_HANDLE else "an engine"
         return f"<with {engine}, {self.stream!r}>"
 
     @property
@@ -93,13 +103,12 @@ class Decoding:
 
     def close(self) -> None:
         """Stops the engine. The turn goes on, where another handle is opened."""
-        if self.handle is not None:
-            self.handle.close()
-            self.handle = None
+        self.handle.close()
+        self.handle = _NO_HANDLE
 
     def _end(self) -> None:
         self.ended = True
-        self.handle = None
+        self.handle = _NO_HANDLE
         self._turns.end(self)
 
 
@@ -169,7 +178,7 @@ class Decodings:
         self._pacer.send_now(stream.parser)
 
     def _forget(self, decoding: Decoding) -> None:
-        if decoding.deadline is not None:
+        if decoding.deadline:
             decoding.deadline.cancel()
         if self._newest.get(decoding.stream.turn) is decoding:
             del self._newest[decoding.stream.turn]

@@ -90,13 +90,19 @@ guided: JSON, and JSON of a schema; grammar: a whole turn by a grammar of llguid
 prompts that are evicted after others; vision: images in prompts."""
 
 
+def sampling_values(sampling: Sampling) -> dict[str, Any]:
+    """Returns the fields of `SAMPLING_FIELDS` that are set."""
+    values = {name: getattr(sampling, name) for name in SAMPLING_FIELDS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
     """Returns (field, feature) for every field that is set and not neutral."""
-    required: list[tuple[str, str]] = []
-    for name, field in SAMPLING_FIELDS.items():
-        value = getattr(sampling, name)
-        if value is not None and value not in field.neutral:
-            required.append((name, field.feature))
+    required = [
+        (name, SAMPLING_FIELDS[name].feature)
+        for name, value in sampling_values(sampling).items()
+        if value not in SAMPLING_FIELDS[name].neutral
+    ]
     if sampling.logprobs:
         required.append(("top_logprobs", "top_logprobs"))
     return required
@@ -132,6 +138,13 @@ class EngineInfo(Struct, frozen=True):
     scheduled. Not set for TensorRT-LLM: by its `capacityScheduler.cpp` (`beneficialToSkip`) and
     `scheduler_v2.py` this depends on the release, the model's attention windows and the reuse
     policy."""
+
+    @property
+    def room(self) -> int:
+        """How many tokens a turn can have, prompt and output together."""
+        if self.kv_tokens is None:
+            return self.max_model_len
+        return min(self.max_model_len, self.kv_tokens)
 
 
 class EngineImage(PromptImage, frozen=True):

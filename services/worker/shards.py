@@ -28,10 +28,10 @@ class ParserShards:
 
     def choose(self, requested: str) -> str:
         """Returns the requested shard, or another one if that is gone."""
-        if self._registry.get("parser", requested) is not None:
+        if self._registry.get("parser", requested):
             return requested
         successor = self._least_busy()
-        if successor is None:
+        if not successor:
             self._registry.expect("parser", requested, asyncio.get_running_loop().time())
         return successor or requested
 
@@ -50,14 +50,16 @@ class ParserShards:
         if heartbeat.stage == "parser" and self._orphans:
             self._reassign()
 
-    def _least_busy(self) -> str | None:
+    def _least_busy(self) -> str:
+        """Returns the shard with the fewest turns; "" if there is none."""
         shards = self._registry.able("parser", self._model)
-        least = min(shards, key=lambda shard: shard.load.running, default=None)
-        return None if least is None else least.id
+        if not shards:
+            return ""
+        return min(shards, key=lambda shard: shard.load.running).id
 
     def _reassign(self) -> None:
         successor = self._least_busy()
-        if successor is None:
+        if not successor:
             return
         for gone in self._orphans:
             self._sender.forget(gone)

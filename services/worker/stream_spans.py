@@ -33,13 +33,12 @@ class StreamSpans:
         """Records the spans of an ended stream, for the phases that it has reached."""
         end = time_ns()
         finish = stream.finish
-        error = None
-        if finish is not None and finish.error is not None:
-            error = str(finish.error.kind)
+        assert finish is not None, "the stream has not ended"
+        error = str(finish.error.kind) if finish.error else None
 
         attempt = {"turnwire.attempt": stream.attempt}
         if not self._first:
-            cancelled = finish is not None and finish.reason is FinishReason.CANCELLED
+            cancelled = finish.reason is FinishReason.CANCELLED
             details = {**attempt, "turnwire.cancelled": cancelled or None}
             self._scope.record("queue", self._arrived, end, details, error=error)
             return
@@ -58,7 +57,7 @@ class StreamSpans:
             **attempt,
             "gen_ai.usage.output_tokens": len(stream.output),
             "turnwire.resumed_tokens": stream.resumed or None,
-            "gen_ai.response.finish_reasons": None if finish is None else [str(finish.reason)],
+            "gen_ai.response.finish_reasons": [str(finish.reason)],
         }
         self._scope.record("decode", self._first, end, decode, error=error)
 

@@ -38,12 +38,24 @@ class Guide:
             allowed = numpy.zeros(vocabulary, dtype=numpy.bool_)
         else:
             mask = numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8)
-            allowed = numpy.unpackbits(mask, count=vocabulary, bitorder="little").astype(
-                numpy.bool_
-            )
+            bits = numpy.unpackbits(mask, count=vocabulary, bitorder="little")
+            allowed = bits.astype(numpy.bool_)
         if stop_ids:
             allowed[list(stop_ids)] = matcher.is_stopped() or matcher.is_accepting()
         return allowed if allowed.any() else None
+
+
+class NoGuide:
+    """Takes the place of a guide for free output."""
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """Does nothing."""
+
+    def allowed(self, vocabulary: int, stop_ids: Sequence[int]) -> None:
+        """Returns None: every token is allowed."""
+
+
+NO_GUIDE = NoGuide()
 
 
 class Guides:
@@ -61,17 +73,16 @@ class Guides:
         """Makes the guide of a request; None if its output is free. Raises Invalid, with the
         library's message, for a schema that it does not support."""
         if request.grammar:
-            return self._open(
-                self._library.LLMatcher.grammar_from_lark(request.grammar), "tools", "tools"
-            )
-        return None if request.guided is None else self._open_form(request.guided)
+            grammar = self._library.LLMatcher.grammar_from_lark(request.grammar)
+            return self._open(grammar, "tools", "tools")
+        if request.guided is not None:
+            return self._open_form(request.guided)
+        return None
 
     def _open_form(self, form: OutputFormat) -> Guide:
-        schema = (
-            form.schema
-            if form.kind == "json_schema" and form.schema is not None
-            else {"type": "object"}
-        )
+        schema: Any = {"type": "object"}
+        if form.kind == "json_schema" and form.schema is not None:
+            schema = form.schema
         matcher = self._library.LLMatcher
         try:
             grammar = matcher.grammar_from_json_schema(
@@ -83,7 +94,8 @@ class Guides:
 
     def _open(self, grammar: Any, what: str, param: str) -> Guide:
         matcher = self._library.LLMatcher(self._tokenizer, grammar)
-        if problem := matcher.get_error():
+        problem = matcher.get_error()
+        if problem:
             reason = problem.splitlines()[0]  # the other lines quote the grammar
             raise Invalid(f"the {what} cannot be kept to: {reason}", param=param)
         return Guide(matcher)

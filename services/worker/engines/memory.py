@@ -3,22 +3,33 @@
 import os
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 CPU_KV_TOKENS = 131_072
 CPU_KV_SHARE = 8
 """One part in 8 of the available memory. transformers takes 60 % by default, and 15 s to fill it
 with zeros."""
 LEAST_TOKENS = 128
-_V1 = (
+
+
+class _Groups(NamedTuple):
+    """The files of one version of control groups."""
+
+    mount: str
+    limit: str
+    use: str
+    freeable: str
+    """The part of the use in `memory.stat` that the kernel frees when it is needed, such as files
+    of weights that were read."""
+
+
+_V1 = _Groups(
     "sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
     "total_inactive_file",
 )
-_V2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
-"""For each version of control groups: the mount point, the files with the limit and the use, and
-the part of the use in `memory.stat` that the kernel frees when it is needed, such as files of
-weights that were read."""
+_V2 = _Groups("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
 
 
 def cpu_kv_tokens(bytes_per_token: int, window: int, available: int) -> tuple[int, str]:
@@ -27,13 +38,11 @@ def cpu_kv_tokens(bytes_per_token: int, window: int, available: int) -> tuple[in
     One window if memory allows, but no more than is useful. `available`: bytes of memory, by
     `available_bytes`.
     """
-    room, useful = (
-        available // CPU_KV_SHARE // max(1, bytes_per_token),
-        max(window, CPU_KV_TOKENS // 4),
-    )
-    if room >= min(useful, CPU_KV_TOKENS):
-        tokens, why = min(useful, CPU_KV_TOKENS), "a CPU's KV cache has no more tokens by default"
-    else:
+    room = available // CPU_KV_SHARE // max(1, bytes_per_token)
+    useful = min(max(window, CPU_KV_TOKENS // 4), CPU_KV_TOKENS)
+    tokens = useful
+    why = "a CPU's KV cache has no more tokens by default"
+    if room < useful:
         tokens = max(LEAST_TOKENS, room)
         memory = f"1/{CPU_KV_SHARE} of the {available / 2**30:.1f} GiB of available memory"
         why = f"{memory} holds no more tokens, of {bytes_per_token:,} bytes each"
@@ -51,18 +60,24 @@ def available_bytes(root: Path = Path("/")) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for group in groups:
         _, controllers, path = group.split(":", 2)
-        if not controllers or "memory" in controllers.split(","):
-            mount, limit, use, freeable = _V1 if controllers else _V2
-            own = PurePosixPath(path)
-            # In a container the own group may be the mounted root, though its path is the host's.
-            for at in (own, *own.parents):
-                folder = root / mount / at.relative_to("/")
-                with suppress(OSError, ValueError, LookupError):  # no such group, or "max"
-                    used = int((folder / use).read_text()) - _value(
-                        folder / "memory.stat", freeable
-                    )
-                    rooms.append(int((folder / limit).read_text()) - used)
+        if not controllers:
+            rooms += _rooms(root, _V2, PurePosixPath(path))
+        elif "memory" in controllers.split(","):
+            rooms += _rooms(root, _V1, PurePosixPath(path))
     return max(0, min(rooms))
+
+
+def _rooms(root: Path, files: _Groups, group: PurePosixPath) -> list[int]:
+    """Returns what is left of the limits of a control group and of those that it belongs to."""
+    rooms: list[int] = []
+    # In a container the own group may be the mounted root, though its path is the host's.
+    for path in (group, *group.parents):
+        folder = root / files.mount / path.relative_to("/")
+        with suppress(OSError, ValueError, LookupError):  # no such group, or "max"
+            freeable = _value(folder / "memory.stat", files.freeable)
+            used = int((folder / files.use).read_text()) - freeable
+            rooms.append(int((folder / files.limit).read_text()) - used)
+    return rooms
 
 
 def _value(path: Path, name: str) -> int:

@@ -45,7 +45,8 @@ def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
 
     Raises ConfigError if there is no such engine, Invalid if it cannot be imported.
     """
-    if problem := missing_engine(name):
+    problem = missing_engine(name)
+    if problem is not None:
         raise ConfigError([f"engine: {problem}"])
     try:
         make: Callable[[WorkerConfig], Engine] = installed_engines()[name].load()

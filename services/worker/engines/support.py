@@ -65,7 +65,7 @@ class OpenTurn:
     def _end(self) -> None:
         self.ended = True
         del self._turns[self.id]
-        if self.task is not None and self.task is not asyncio.current_task():
+        if self.task and self.task is not asyncio.current_task():
             self.task.cancel()
         released = self._released
         del self._released  # it may hold the turn, which then only the garbage collector finds
@@ -129,7 +129,7 @@ class OpenTurns:
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Returns the tasks of the open turns."""
-        return [turn.task for turn in self._turns.values() if turn.task is not None]
+        return [turn.task for turn in self._turns.values() if turn.task]
 
     def open(
         self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None
@@ -147,7 +147,8 @@ class OpenTurns:
             raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
         if not self._turns:
             self.stepped()  # the engine was idle, not silent
-        turn = self._turns[turn_id] = OpenTurn(self._turns, turn_id, sink, released)
+        turn = OpenTurn(self._turns, turn_id, sink, released)
+        self._turns[turn_id] = turn
         return turn
 
     def die(self, reason: str) -> None:
@@ -175,7 +176,8 @@ class OpenTurns:
         async def run() -> None:
             while self.death is None:
                 await asyncio.sleep(interval_s)
-                if reason := check():
+                reason = check()
+                if reason:
                     self.die(reason)
                 elif self._turns and time.monotonic() - self._stepped_at > limit_s:
                     self.die(f"it reported nothing, no step in {limit_s:.0f} s")
@@ -185,7 +187,7 @@ class OpenTurns:
     def stop(self) -> None:
         """Ends every open turn with CANCELLED; every later `open` raises EngineDied."""
         self._stopped = True
-        if self._watcher is not None:
+        if self._watcher:
             self._watcher.cancel()
         for turn in list(self._turns.values()):
             turn.put(Delta(finish=FinishReason.CANCELLED))
@@ -205,9 +207,8 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
             future.set_result(work())
         except Exception as error:
             future.set_exception(error)
-        except (
-            BaseException
-        ) as error:  # also SystemExit: without a result the caller would wait forever
+        # Also SystemExit: without a result the caller would wait forever.
+        except BaseException as error:
             future.set_exception(RuntimeError(f"{name}: {error!r}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -226,7 +227,9 @@ def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
     fills the window. A prefill of such a prompt omits its last token, which is never found in the
     cache anyway."""
     ids = list(request.token_ids)
-    return ids[:-1] if len(ids) == max_model_len else ids
+    if len(ids) == max_model_len:
+        ids.pop()
+    return ids
 
 
 def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
@@ -239,7 +242,9 @@ def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
     form = request.guided
     if form is None:
         grammar = request.rest_grammar if request.resumed else request.grammar
-        return {"grammar": grammar} if grammar else None
+        if not grammar:
+            return None
+        return {"grammar": grammar}
     if form.kind == "json_schema" and form.schema is not None:
         return {"json": form.schema}
     return {"json_object": True}
@@ -250,7 +255,6 @@ def chosen_first(
 ) -> list[tuple[int, float]]:
     """Returns (token, log probability) of the chosen token, then of the `top` likeliest others
     (None: all)."""
-    others = sorted(
-        (pair for pair in values.items() if pair[0] != token), key=lambda pair: -pair[1]
-    )
+    others = [pair for pair in values.items() if pair[0] != token]
+    others.sort(key=lambda pair: -pair[1])
     return [(token, values.get(token, float("-inf"))), *others[:top]]

@@ -30,7 +30,10 @@ ALL_FEATURES = HOST_FEATURES | {
 }
 """All features of the engine; a configuration may lack some (`lacking`)."""
 _GUIDED = ("guided", "grammar")
-GRAPHS = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
+GRAPHS = (
+    'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}}'
+    " has them"
+)
 _RECURRENT = ("conv", "linear", "mamba", "recurrent")
 PAGE_TOKENS = 32
 """Tokens of a page. With the library's default of 256, prompts of fewer than 257 tokens share
@@ -79,9 +82,8 @@ def batching_options(
 
     Raises Invalid for an option in `batching` that it lacks, or that would break the engine.
     """
-    page = (
-        "page_size" if "page_size" in fields else "block_size"
-    )  # 5.17 has only the latter, 5.23 warns about it
+    # 5.17 has only the latter, 5.23 warns about it.
+    page = "page_size" if "page_size" in fields else "block_size"
     page_tokens = int(args.batching.get(page, PAGE_TOKENS))
     options: dict[str, Any] = {
         page: page_tokens,
@@ -97,12 +99,12 @@ def batching_options(
         if "auto_switch_to_flash" in fields:
             options["auto_switch_to_flash"] = False  # it would request kernels from the hub
     elif args.mode == "sampling":
-        options["max_memory_percent"] = (
-            0.8  # what the library takes when it has logits processors of its own
-        )
+        # What the library takes when it has logits processors of its own.
+        options["max_memory_percent"] = 0.8
     if args.seed is not None:
         options["seed"] = args.seed
-    if unknown := sorted(set(args.batching) - set(fields)):
+    unknown = sorted(set(args.batching) - set(fields))
+    if unknown:
         raise Invalid(
             f"engine_args.batching: transformers has no {', '.join(unknown)}", param="engine_args"
         )
@@ -136,8 +138,10 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
         arguments["top_p"] = float(sampling.top_p)
     if sampling.min_p:
         arguments["min_p"] = float(sampling.min_p)
-    if (chosen := sampling.seed if sampling.seed is not None else seed) is not None:
-        arguments["pick"] = chosen % MAX_SEED + 1
+    if sampling.seed is not None:
+        seed = sampling.seed
+    if seed is not None:
+        arguments["pick"] = seed % MAX_SEED + 1
     return arguments
 
 
@@ -149,14 +153,15 @@ def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) 
         ("kv_events", "priority", "salt"), "continuous batching of transformers has none"
     )
     if args.mode == "greedy":
-        lacks |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
-        lacks |= dict.fromkeys(
-            (*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy"
-        )
+        unsampled = ("sampling", "seed", "min_p", *HOST_FEATURES - {"logprobs"}, *_GUIDED)
+        lacks |= dict.fromkeys(unsampled, "engine_args.mode is greedy")
     elif graphs:
         lacks |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), GRAPHS)
     elif not guided:
-        why = "needs llguidance (in a clone, pip install -e '.[guided]') and a tokenizer that it can read"
+        why = (
+            "needs llguidance (in a clone, pip install -e '.[guided]') "
+            "and a tokenizer that it can read"
+        )
         lacks |= dict.fromkeys(_GUIDED, why)
     if blind is not None:
         lacks[VISION] = blind
@@ -192,24 +197,31 @@ class Progress:
     ) -> Delta:
         """Returns the new tokens. The library reports no reason for an end: a stop token at the
         end, else the limit."""
-        if self._limit == 0:
-            return Delta(cached=cached, finish=FinishReason.LENGTH if self.finished else None)
-        fresh = generated[self.taken :]
-        ids = list(fresh)
-        delta = Delta(ids, cached=cached)
+        delta = Delta(cached=cached)
         if self.finished:
             delta.finish = FinishReason.LENGTH
-            if ids and ids[-1] in self._stops:
-                delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
+        if self._limit == 0:
+            return delta
+
+        new = generated[self.taken :]
+        ids = list(new)
+        delta.ids = ids
+        if self.finished and ids and ids[-1] in self._stops:
+            delta.finish = FinishReason.STOP
+            delta.stop_id = ids.pop()
         if self._wants_logprobs:
-            if (host := self.host_logprobs) is not None:
-                rows = [
-                    host.get(self.taken + n, [(token, LOWEST_LOGPROB)])
-                    for n, token in enumerate(fresh)
-                ]
-            else:
-                rows = [[pair] for pair in zip(fresh, logprobs[self.taken :], strict=False)]
+            rows = self._rows(new, logprobs)
             delta.logprobs = rows[: len(ids)]
             delta.stop_logprobs = next(iter(rows[len(ids) :]), None)
         self.taken += len(ids)
         return delta
+
+    def _rows(self, new: Sequence[int], logprobs: Sequence[float]) -> list[list[tuple[int, float]]]:
+        """Returns the log probabilities of new tokens."""
+        host = self.host_logprobs
+        if host is None:
+            return [[pair] for pair in zip(new, logprobs[self.taken :], strict=False)]
+        return [
+            host.get(index, [(token, LOWEST_LOGPROB)])
+            for index, token in enumerate(new, self.taken)
+        ]

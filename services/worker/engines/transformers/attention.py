@@ -22,14 +22,15 @@ def attend(
     module: torch.nn.Module, query: Any, key: Any, value: Any, attention_mask: Any, **arguments: Any
 ) -> tuple[torch.Tensor, None]:
     """Returns what the library's `sdpa` does; one request of a step after the other."""
-    ends = (arguments.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
-    queries, keys = (one.diff().tolist() if isinstance(one, torch.Tensor) else [] for one in ends)
-    unpadded = attention_mask is not None and attention_mask.shape[2:] == (sum(queries), sum(keys))
-    if not unpadded or arguments.get("position_bias") is not None:
+    queries = _lengths(arguments.get("cu_seq_lens_q"))
+    keys = _lengths(arguments.get("cu_seq_lens_k"))
+    step = (sum(queries), sum(keys))
+    is_unpadded = attention_mask is not None and attention_mask.shape[2:] == step
+    if not is_unpadded or arguments.get("position_bias") is not None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **arguments)
-    masks = [
-        rows.split(keys, dim=3)[at] for at, rows in enumerate(attention_mask.split(queries, dim=2))
-    ]
+
+    rows = attention_mask.split(queries, dim=2)
+    masks = [row.split(keys, dim=3)[at] for at, row in enumerate(rows)]
     requests = zip(
         query.split(queries, dim=2),
         key.split(keys, dim=2),
@@ -37,6 +38,11 @@ def attend(
         masks,
         strict=True,
     )
-    return torch.cat(
-        [sdpa_attention_forward(module, *one, **arguments)[0] for one in requests], dim=1
-    ), None
+    outputs = [sdpa_attention_forward(module, *request, **arguments)[0] for request in requests]
+    return torch.cat(outputs, dim=1), None
+
+
+def _lengths(ends: Any) -> list[int]:
+    """Returns the length of each request from their cumulated ends; [] without them."""
+    lengths: list[int] = ends.diff().tolist() if isinstance(ends, torch.Tensor) else []
+    return lengths

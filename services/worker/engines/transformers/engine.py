@@ -71,7 +71,7 @@ class TransformersEngine(Engine):
         self._rows: Any = None
         self._images: Any = None
         self._image_thread = ThreadPoolExecutor(1, "transformers-images")
-        self._own: Sampling
+        self._defaults: Sampling
         """The model's defaults."""
         self._info: EngineInfo
 
@@ -91,8 +91,11 @@ class TransformersEngine(Engine):
             raise EngineFailed(
                 f"cannot load {self._config.model}: {type(error).__name__}: {error}"
             ) from error
-        self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
-        self._rows, self._images = loaded.rows, loaded.images
+        self._manager = loaded.manager
+        self._info = loaded.info
+        self._defaults = loaded.facts.sampling
+        self._rows = loaded.rows
+        self._images = loaded.images
         self._turns.watch(self._config.watchdog_s, self._check)
         try:
             await decode_one(self, Sampling(max_tokens=1))
@@ -129,8 +132,9 @@ class TransformersEngine(Engine):
 
     @override
     def load(self) -> Load:
-        capacity = self._info.kv_tokens or 0
-        used = min(1.0, self._held / capacity) if capacity else None
+        used = None
+        if self._info.kv_tokens:
+            used = min(1.0, self._held / self._info.kv_tokens)
         return self._turns.load(self._config.slots, self._config.queue_limit, used)
 
     @override
@@ -145,9 +149,9 @@ class TransformersEngine(Engine):
         self._stopping = True
         self._turns.stop()
         self._image_thread.shutdown(wait=False, cancel_futures=True)
-        if (manager := self._manager) is not None:
+        if self._manager is not None:
             # A soft stop would first decode every open turn to its end.
-            stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
+            stop = partial(self._manager.stop, block=True, timeout=grace_s, hard_stop=True)
             await run_for(grace_s, stop, "transformers-stop")
 
     async def _submit_with_images(
@@ -190,7 +194,7 @@ class TransformersEngine(Engine):
         place of the request's own."""
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
-            sampling = with_defaults(request.sampling, self._own)
+            sampling = with_defaults(request.sampling, self._defaults)
             seed = None if sampling.logprobs is None else random.randrange(MAX_SEED)
             arguments = row_arguments(sampling, seed)
             if self._rows is not None:
@@ -201,9 +205,8 @@ class TransformersEngine(Engine):
         added = self._manager.add_request(
             list(request.token_ids) if ids is None else ids,
             request_id=key,
-            max_new_tokens=max(
-                1, request.sampling.max_tokens or 0
-            ),  # with 0 it would decode a token and log a warning
+            # With 0 it would decode a token and log a warning.
+            max_new_tokens=max(1, request.sampling.max_tokens or 0),
             streaming=True,
             # -1 is not a token; an empty list would mean the model's own end tokens.
             eos_token_id=sorted(set(request.stop_ids)) or [-1],
@@ -223,11 +226,14 @@ class TransformersEngine(Engine):
                     self._failed(turn, output.error)
                 elif not turn.ended:
                     before = progress.taken
-                    cached, searched_at = (
-                        (None, None) if before else self._cached.pop(key, (0, None))
-                    )
+                    cached: int | None = None
+                    waited_s: float | None = None
+                    if not before:
+                        cached, searched_at = self._cached.pop(key, (0, None))
+                        if searched_at is not None:
+                            waited_s = searched_at - opened
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
-                    delta.waited_s = None if searched_at is None else searched_at - opened
+                    delta.waited_s = waited_s
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
@@ -238,16 +244,18 @@ class TransformersEngine(Engine):
     def _failed(self, turn: OpenTurn, error: str) -> None:
         """Handles the error of a request: a refusal, or the end of the thread, which first fails
         each of its requests."""
-        status = getattr(self._manager, "background_thread_status", None)
-        stopping = status is not None and status.local_status >= status.HARD_STOP
-        if (
-            stopping
-            or not self._manager.is_running()
-            or getattr(self._manager, "fatal_error", None) is not None
-        ):
+        if self._is_ending():
             self._turns.die(error)
         else:
             turn.fail(EngineFailed(f"transformers: {error}"))
+
+    def _is_ending(self) -> bool:
+        """Returns whether the library's thread has ended or is about to."""
+        status = getattr(self._manager, "background_thread_status", None)
+        if status is not None and status.local_status >= status.HARD_STOP:
+            return True
+        has_failed = getattr(self._manager, "fatal_error", None) is not None
+        return has_failed or not self._manager.is_running()
 
     def _release(self, key: str, prompt_tokens: int, progress: Progress) -> None:
         """Releases an ended turn. A cancelled request gets no last output, so that its handler
@@ -257,9 +265,8 @@ class TransformersEngine(Engine):
         if self._rows is not None:
             self._rows.close(key)
         router = self._manager.output_router
-        if (
-            not progress.finished and key in router.result_handlers
-        ):  # a turn may end before its images are read
+        # A turn may end before its images are read.
+        if not progress.finished and key in router.result_handlers:
             self._manager.cancel_request(key)
             with router._lock:
                 router.result_handlers.pop(key, None)
@@ -275,17 +282,17 @@ class TransformersEngine(Engine):
     def _load(self) -> Loaded:
         """Loads the model and starts the generation thread. Runs on a thread of its own."""
         loaded = load_model(self._config, self._args)
-        manager, cache = loaded.manager, loaded.manager.batch_processor.cache
+        manager = loaded.manager
+        cache = manager.batch_processor.cache
         search = cache.search_prefix_match
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
             tokens: int = search(request_id, prompt_ids)
-            self._cached[request_id] = tokens, time.monotonic()
+            self._cached[request_id] = (tokens, time.monotonic())
             return tokens
 
-        cache.search_prefix_match = (
-            observed  # only the search reports how much of a prompt is in the cache
-        )
+        # Only the search reports how much of a prompt is in the cache.
+        cache.search_prefix_match = observed
         _share_last_blocks(manager.batch_processor)
         manager.current_batch = 0
         manager.start()
@@ -299,18 +306,20 @@ def _share_last_blocks(processor: Any) -> None:
     first token, as each prefill without output does, would leave the last chunk of its prompt to be
     computed again.
     """
-    cache, scheduler = processor.cache, processor.scheduler
+    cache = processor.cache
+    scheduler = processor.scheduler
     name = next(name for name in _SHARE_BLOCKS if hasattr(cache, name))
     share = getattr(cache, name)
 
     def share_last(state: Any, filled: Any) -> None:
-        if (
-            filled and scheduler.active_requests.get(state.request_id) is state
-        ):  # else its blocks are already freed
-            tokens = {
-                name: getattr(state, name)
-                for name in ("request_id", "initial_tokens", "generated_tokens")
-            }
-            share(SimpleNamespace(status=None, **tokens), filled)
+        is_active = scheduler.active_requests.get(state.request_id) is state
+        if filled and is_active:  # else its blocks are already freed
+            shared = SimpleNamespace(
+                status=None,
+                request_id=state.request_id,
+                initial_tokens=state.initial_tokens,
+                generated_tokens=state.generated_tokens,
+            )
+            share(shared, filled)
 
     setattr(cache, name, share_last)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cachetools import LRUCache
@@ -54,6 +54,17 @@ class ImagePrompt(Struct, frozen=True):
     """What is added to the positions after the prompt."""
 
 
+class _Stretch(NamedTuple):
+    """The tokens of one request in a step."""
+
+    start: int
+    """Index of the first one in the batch."""
+    first: int
+    """Its index in the request."""
+    tokens: int
+    prompt: ImagePrompt
+
+
 class ImageKey(str):
     """A request id for the library that carries the prompt. So a prompt lives as long as the
     library's own request, which goes on for a while after it was cancelled."""
@@ -82,48 +93,58 @@ class Images:
         self._next = count(self._embedding.num_embeddings)
         self._numbers: LRUCache[str, int] = LRUCache(_NUMBERS)
         self._features: LRUCache[str, ImageFeatures] = LRUCache(
-            _FEATURE_BYTES, lambda found: found.rows.nbytes
+            _FEATURE_BYTES, lambda features: features.rows.nbytes
         )
-        self._step: list[tuple[int, int, int, ImagePrompt]] = []
-        """(index in the batch, index in the request, tokens, prompt) of the step's requests with
-        images."""
+        self._step: list[_Stretch] = []
+        """What the step computes of requests with images."""
         self._hook = model.register_forward_pre_hook(self._place, with_kwargs=True)
 
     def look(self, image: EngineImage) -> ImageFeatures:
         """Returns the features, computed unless they are kept. Raises ValueError for data that is
         not an image."""
-        found = self._features.get(image.hash)
-        if found is None:
-            found = self._encode(self._tensors(read_pixels(image.data)))
+        features = self._features.get(image.hash)
+        if features is None:
+            features = self._encode(self._tensors(read_pixels(image.data)))
             with suppress(ValueError):  # larger than everything that is kept
-                self._features[image.hash] = found
-        return found
+                self._features[image.hash] = features
+        return features
 
     def prompt(self, request: EngineRequest, features: Sequence[ImageFeatures]) -> ImagePrompt:
         """Returns the prompt of a request, with the features of its images. Raises Invalid if they
         do not fit."""
-        own, ids, images = (
-            list(request.token_ids),
-            list(request.token_ids),
-            list[tuple[list[int], torch.Tensor]](),
-        )
-        for image, found in zip(request.images, features, strict=True):
-            span = range(image.at, min(image.at + image.tokens, len(own)))
-            places = [index for index in span if own[index] == self._placeholder]
-            if len(places) != len(found.rows):
-                fault = f"an image has {len(places)} tokens in the prompt, and {len(found.rows)} in the model"
-                raise Invalid(fault, param="messages")
-            number = self._numbers.get(image.hash)
-            if number is None:
-                number = self._numbers[image.hash] = next(self._next)
+        prompt = list(request.token_ids)
+        ids = list(prompt)
+        images: list[tuple[list[int], torch.Tensor]] = []
+        for image, encoded in zip(request.images, features, strict=True):
+            places = self._places(image, prompt)
+            if len(places) != len(encoded.rows):
+                raise Invalid(
+                    f"an image has {len(places)} tokens in the prompt, "
+                    f"and {len(encoded.rows)} in the model",
+                    param="messages",
+                )
+            number = self._number(image)
             for index in places:
                 ids[index] = number
-            images.append((places, found.rows))
-        kinds = [int(number != token) for number, token in zip(ids, own, strict=True)]
-        positions, shift = self._positions(own, kinds, features)
+            images.append((places, encoded.rows))
+        kinds = [int(number != token) for number, token in zip(ids, prompt, strict=True)]
+        positions, shift = self._positions(prompt, kinds, features)
         if self._model.device.type != "cpu":
             torch.accelerator.synchronize()  # the library's steps run in a stream of their own
         return ImagePrompt(ids, images, positions, shift)
+
+    def _places(self, image: EngineImage, prompt: list[int]) -> list[int]:
+        """Returns the indexes of an image's placeholders."""
+        end = min(image.at + image.tokens, len(prompt))
+        return [index for index in range(image.at, end) if prompt[index] == self._placeholder]
+
+    def _number(self, image: EngineImage) -> int:
+        """Returns the number that stands for an image in the ids for the library."""
+        number = self._numbers.get(image.hash)
+        if number is None:
+            number = next(self._next)
+            self._numbers[image.hash] = number
+        return number
 
     def follow(self, inputs: Any) -> None:
         """Notes the requests of each step. `inputs`: the library's object that prepares a batch's
@@ -131,13 +152,15 @@ class Images:
         prepare = inputs.prepare_batch_tensors
 
         def observed(requests_in_batch: Sequence[Any], *args: Any, **options: Any) -> None:
-            self._step, start = [], 0
+            self._step = []
+            start = 0
             for request in requests_in_batch:
-                if isinstance(key := request.state.request_id, ImageKey):
-                    self._step.append(
-                        (start, request.state.position_offset, request.query_length, key.prompt)
-                    )
-                start += request.query_length
+                tokens = request.query_length
+                key = request.state.request_id
+                if isinstance(key, ImageKey):
+                    first = request.state.position_offset
+                    self._step.append(_Stretch(start, first, tokens, key.prompt))
+                start += tokens
             prepare(requests_in_batch, *args, **options)
 
         inputs.prepare_batch_tensors = observed
@@ -155,27 +178,34 @@ class Images:
 
     def _compare(self) -> str | None:
         tensors = self._tensors(Image.radial_gradient("L").resize((96, 64)).convert("RGB"))
-        found = self._encode(tensors)
-        ids = [1, *[self._placeholder] * len(found.rows), 1, 1]
-        image = EngineImage("", at=1, tokens=len(found.rows), data=b"")
-        prompt = self.prompt(EngineRequest("", ids, Sampling(), [], images=[image]), [found])
-        own, new = self._tensor([ids]), self._tensor([prompt.ids])
-        kinds = (new != own).int()
-        named = {"input_ids": own, "mm_token_type_ids": kinds, "token_type_ids": kinds, **tensors}
+        features = self._encode(tensors)
+        ids = [1, *[self._placeholder] * len(features.rows), 1, 1]
+        image = EngineImage("", at=1, tokens=len(features.rows), data=b"")
+        prompt = self.prompt(EngineRequest("", ids, Sampling(), [], images=[image]), [features])
+
+        theirs = self._tensor([ids])
+        ours = self._tensor([prompt.ids])
+        kinds = (ours != theirs).int()
+        types = {"mm_token_type_ids": kinds, "token_type_ids": kinds}
+        named = {"input_ids": theirs, **types, **tensors}
+        positions = self._tensor([range(len(ids))])
         with torch.no_grad():
             expected = self._model(**_accepted(self._model.forward, named)).logits
-            self._step = [(0, 0, len(ids), prompt)]
-            logits = self._model(input_ids=new, position_ids=self._tensor([range(len(ids))])).logits
+            self._step = [_Stretch(0, 0, len(ids), prompt)]
+            logits = self._model(input_ids=ours, position_ids=positions).logits
             self._step = []
         if torch.allclose(logits, expected, rtol=0.01, atol=0.01 * float(expected.std())):
             return None
-        return "the model reads images in several layers, or their tokens see later ones, which its batches cannot do"
+        return (
+            "the model reads images in several layers, or their tokens see later ones, "
+            "which its batches cannot do"
+        )
 
     def _tensors(self, image: Image.Image) -> dict[str, torch.Tensor]:
-        found = self._processor.inputs([image])
+        inputs = self._processor.inputs([image])
         return {
             name: value.to(self._model.device)
-            for name, value in found.items()
+            for name, value in inputs.items()
             if isinstance(value, torch.Tensor)
         }
 
@@ -187,23 +217,21 @@ class Images:
         encode = self._model.get_image_features
         with torch.no_grad():
             output = encode(**_accepted(encode, tensors))
-        output = getattr(output, "pooler_output", output)
-        rows = output if isinstance(output, torch.Tensor) else torch.cat(list(output))
+        rows = getattr(output, "pooler_output", output)
+        if not isinstance(rows, torch.Tensor):
+            rows = torch.cat(list(rows))
+        rows = rows.reshape(-1, rows.shape[-1]).to(self._embedding.weight.dtype)
         shapes = {} if self._get_positions is None else _accepted(self._get_positions, tensors)
-        return ImageFeatures(
-            rows.reshape(-1, rows.shape[-1]).to(self._embedding.weight.dtype), shapes
-        )
+        return ImageFeatures(rows, shapes)
 
     def _positions(
         self, ids: list[int], kinds: list[int], features: Sequence[ImageFeatures]
     ) -> tuple[torch.Tensor | None, int]:
         if self._get_positions is None:
             return None, 0
-        named = {
-            name: torch.cat([found.shapes[name] for found in features])
-            for name in features[0].shapes
-        }
-        named |= {"input_ids": self._tensor([ids]), "mm_token_type_ids": self._tensor([kinds])}
+        named = {"input_ids": self._tensor([ids]), "mm_token_type_ids": self._tensor([kinds])}
+        for name in features[0].shapes:
+            named[name] = torch.cat([encoded.shapes[name] for encoded in features])
         positions, shift = self._get_positions(**_accepted(self._get_positions, named))
         return positions[:, 0], int(shift)
 
@@ -214,21 +242,39 @@ class Images:
         the prompts."""
         if not self._step:
             return None
-        ids, positions = named.pop("input_ids"), named["position_ids"]
+        ids = named.pop("input_ids")
         rows = self._embedding(ids.clamp(max=self._embedding.num_embeddings - 1))
-        if (some := self._step[0][3].positions) is not None:
-            positions = positions.expand(len(some), *positions.shape).clone()
-        for start, first, tokens, prompt in self._step:
-            for places, own in prompt.images:
-                low, high = bisect_left(places, first), bisect_left(places, first + tokens)
-                if low < high:
-                    rows[0, [start - first + place for place in places[low:high]]] = own[low:high]
-            if prompt.positions is not None:
-                read = prompt.positions[:, first : first + tokens]
-                after = start + read.shape[1]
-                positions[:, 0, start:after] = read
-                positions[:, 0, after : start + tokens] += prompt.shift
+        positions = named["position_ids"]
+        axes = self._step[0].prompt.positions
+        if axes is not None:
+            positions = positions.expand(len(axes), *positions.shape).clone()
+        for stretch in self._step:
+            _put_rows(rows, stretch)
+            _put_positions(positions, stretch)
         return args, {**named, "inputs_embeds": rows, "position_ids": positions}
+
+
+def _put_rows(rows: torch.Tensor, stretch: _Stretch) -> None:
+    """Puts the rows of images in the places that belong to a request."""
+    end = stretch.first + stretch.tokens
+    for places, image_rows in stretch.prompt.images:
+        low = bisect_left(places, stretch.first)
+        high = bisect_left(places, end)
+        if low < high:
+            in_batch = [stretch.start + place - stretch.first for place in places[low:high]]
+            rows[0, in_batch] = image_rows[low:high]
+
+
+def _put_positions(positions: torch.Tensor, stretch: _Stretch) -> None:
+    """Sets the positions of a request: those of its prompt, and after it those that it counts."""
+    prompt = stretch.prompt
+    if prompt.positions is None:
+        return
+    end = stretch.first + stretch.tokens
+    in_prompt = prompt.positions[:, stretch.first : end]
+    after = stretch.start + in_prompt.shape[1]
+    positions[:, 0, stretch.start : after] = in_prompt
+    positions[:, 0, after : stretch.start + stretch.tokens] += prompt.shift
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,22 +53,23 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
         attention.install()
     model = _model(torch, transformers, config, args, device)
     window = config.max_model_len or facts.window or DEFAULT_WINDOW
-    kv_tokens, limit = config.kv_tokens, KV_LIMIT
+    kv_tokens = config.kv_tokens
+    limit = KV_LIMIT
     if kv_tokens is None and device.type == "cpu":
         kv_tokens, limit = cpu_kv_tokens(_kv_bytes_per_token(model), window, available_bytes())
+
     manager, rows = _manager(model, config, args, kv_tokens)
     # Allocates the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
-    if rows is not None:
+    if rows:
         from services.worker.engines.guide import load_guides
 
         rows.guides = load_guides(
             config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code
         )
-    images, blind = _images(
-        manager, config, graphs=device.type != "cpu" and adapter.has_graphs(args.batching)
-    )
-    guided = rows is not None and rows.guides is not None
+    graphs = device.type != "cpu" and adapter.has_graphs(args.batching)
+    images, blind = _images(manager, config, graphs=graphs)
+    guided = bool(rows and rows.guides)
     lacks = adapter.lacking(args, graphs=rows is None, guided=guided, blind=blind)
     info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
     return Loaded(manager, facts, info, rows, images)
@@ -87,17 +88,20 @@ def explain(config: WorkerConfig) -> EngineSupport:
     if config.model:
         _refuse_recurrent(config.model)
     graphs = _find_device(torch, config.device).type != "cpu" and adapter.has_graphs(args.batching)
-    _, blind = _image_processor(config, graphs=graphs) if config.model else (None, None)
-    lacks = adapter.lacking(
-        args, graphs=graphs, guided=find_spec("llguidance") is not None, blind=blind
-    )
+    blind = None
+    if config.model:
+        _, blind = _image_processor(config, graphs=graphs)
+    guided = find_spec("llguidance") is not None
+    lacks = adapter.lacking(args, graphs=graphs, guided=guided, blind=blind)
     return EngineSupport(__version__, adapter.ALL_FEATURES - set(lacks), lacks)
 
 
 def _model(
     torch: Any, transformers: Any, config: WorkerConfig, args: adapter.EngineArgs, device: Any
 ) -> Any:
-    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    dtype: Any = config.dtype
+    if dtype != "auto":
+        dtype = getattr(torch, dtype)
     options: dict[str, Any] = {
         "attn_implementation": args.attn_implementation,
         "dtype": dtype,
@@ -108,28 +112,31 @@ def _model(
     if args.load_format == "dummy":
         if args.seed is not None:
             torch.manual_seed(args.seed)
-        own = transformers.AutoConfig.from_pretrained(
-            config.model, trust_remote_code=config.trust_remote_code
-        )
+        model_config = _model_config(transformers, config)
         if dtype == "auto":
-            options["dtype"] = getattr(own, "dtype", None) or torch.float32
-        return auto.from_config(own, **options).to(device).eval()
+            options["dtype"] = getattr(model_config, "dtype", None) or torch.float32
+        return auto.from_config(model_config, **options).to(device).eval()
+
     model = auto.from_pretrained(config.model, **options)
-    return (model if "device_map" in options else model.to(device)).eval()
+    if "device_map" not in options:
+        model = model.to(device)
+    return model.eval()
+
+
+def _model_config(transformers: Any, config: WorkerConfig) -> Any:
+    return transformers.AutoConfig.from_pretrained(
+        config.model, trust_remote_code=config.trust_remote_code
+    )
 
 
 def _auto_class(transformers: Any, config: WorkerConfig) -> Any:
     """Returns the library's class that loads the model: with its vision tower, unless it is a
     causal language model."""
     if "vision_config" in (read_json(config.model, "config.json") or {}):
-        own = transformers.AutoConfig.from_pretrained(
-            config.model, trust_remote_code=config.trust_remote_code
-        )
-        causal, images = (
-            getattr(transformers, f"MODEL_FOR_{task}_MAPPING")
-            for task in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
-        )
-        if type(own) in images and type(own) not in causal:
+        kind = type(_model_config(transformers, config))
+        causal = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        images = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        if kind in images and kind not in causal:
             return transformers.AutoModelForImageTextToText
     return transformers.AutoModelForCausalLM
 
@@ -144,7 +151,9 @@ def _image_processor(
         return None, f"the model's processor cannot be loaded: {' '.join(str(error).split())}"
     if processor is None:
         return None, "the model sees no images"
-    return (None, adapter.GRAPHS) if graphs else (processor, None)
+    if graphs:
+        return None, adapter.GRAPHS
+    return processor, None
 
 
 def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, str | None]:
@@ -152,15 +161,15 @@ def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, s
     processor, blind = _image_processor(config, graphs=graphs)
     if processor is None:
         return None, blind
-    if not hasattr(manager.model, "get_image_features") or not hasattr(
-        manager.model.config, "image_token_id"
-    ):
-        return None, f"transformers has no features of images for {type(manager.model).__name__}"
+    model = manager.model
+    if not hasattr(model, "get_image_features") or not hasattr(model.config, "image_token_id"):
+        return None, f"transformers has no features of images for {type(model).__name__}"
     from services.worker.engines.transformers.images import Images
 
-    images = Images(manager.model, processor)
-    if (blind := images.gap()) is not None:
-        return None, blind
+    images = Images(model, processor)
+    gap = images.gap()
+    if gap is not None:
+        return None, gap
     images.follow(manager.batch_processor.inputs_and_outputs)
     return images, None
 
@@ -168,7 +177,8 @@ def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, s
 def _manager(
     model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_tokens: int | None
 ) -> tuple[Any, Any]:
-    """Makes the library's manager, and the rows of its requests if steps run without CUDA graphs."""
+    """Makes the library's manager, and the rows of its requests if steps run without CUDA
+    graphs."""
     from transformers import GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
@@ -234,13 +244,15 @@ def _vocabulary(manager: Any) -> int:
 def _refuse_recurrent(model: str) -> None:
     """Raises Invalid, which names other engines, for a model with layers that the library cannot
     batch."""
-    if kind := adapter.recurrent_layers(read_json(model, "config.json") or {}):
-        able = " or ".join(
-            f"--engine {name}" for name in ("trtllm", "vllm") if name in installed_engines()
-        )
-        raise Invalid(
-            f"transformers cannot batch the {kind} layers of {model}: use {able}", param="engine"
-        )
+    kind = adapter.recurrent_layers(read_json(model, "config.json") or {})
+    if kind is None:
+        return
+    installed = installed_engines()
+    engines = [f"--engine {name}" for name in ("trtllm", "vllm") if name in installed]
+    raise Invalid(
+        f"transformers cannot batch the {kind} layers of {model}: use {' or '.join(engines)}",
+        param="engine",
+    )
 
 
 def _find_device(torch: Any, name: str) -> Any:
@@ -256,11 +268,10 @@ def _cpu_threads() -> int:
     """Returns OMP_NUM_THREADS if set; else all cores but one, which the event loop and the rest
     need."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    return (
-        int(threads)
-        if threads.isdecimal()
-        else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
-    )
+    if threads.isdecimal():
+        return int(threads)
+    all_but_one = len(os.sched_getaffinity(0)) - 1
+    return max(1, min(MAX_THREADS, all_but_one))
 
 
 def _kv_bytes_per_token(model: Any) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from schemas.conversation import Sampling
 from services.worker.engine import EngineRequest, required_features
-from services.worker.engines.guide import Guide, Guides
+from services.worker.engines.guide import NO_GUIDE, Guide, Guides
 from services.worker.engines.transformers.adapter import HOST_FEATURES
 from services.worker.engines.transformers.sampler import Column
 
@@ -28,70 +28,74 @@ class Row:
         probabilities."""
         self.top = sampling.logprobs
         self._sampling = sampling
-        self._guide = guide
+        self._guide = guide or NO_GUIDE
         self._stops = list(request.stop_ids)
-        self._prompt = len(request.token_ids)
-        resumed = request.token_ids[self._prompt - request.resumed :]
+        self._prompt_tokens = len(request.token_ids)
+        resumed = request.token_ids[self._prompt_tokens - request.resumed :]
         self._counts = Counter(resumed)
-        self._seen = (
-            sorted(set(request.token_ids)) if sampling.repetition_penalty not in (None, 1.0) else []
-        )
+        self._seen: list[int] = []
+        """The different tokens so far, if repetitions are penalized."""
+        if sampling.repetition_penalty not in (None, 1.0):
+            self._seen = sorted(set(request.token_ids))
         self._taken = 0
-        if guide is not None:
-            guide.take(resumed)
+        self._guide.take(resumed)
 
     def follow(self, state: Any) -> None:
         """Notes the tokens that the library has decoded since the last step. A request that it has
         preempted has earlier ones at the end of its prompt."""
-        earlier = len(state.initial_tokens) - self._prompt
-        fresh = [
-            *state.initial_tokens[self._prompt + self._taken :],
+        earlier = len(state.initial_tokens) - self._prompt_tokens
+        new = [
+            *state.initial_tokens[self._prompt_tokens + self._taken :],
             *state.generated_tokens[max(0, self._taken - earlier) :],
         ]
-        self._taken += len(fresh)
-        self._counts.update(fresh)
+        self._taken += len(new)
+        self._counts.update(new)
         if self._seen:
-            self._seen = sorted({*self._seen, *fresh})
-        if self._guide is not None:
-            self._guide.take(fresh)
+            self._seen = sorted({*self._seen, *new})
+        self._guide.take(new)
 
     def shape(self, scores: torch.Tensor) -> None:
         """Changes one row, the scores of the next token, in place."""
         sampling = self._sampling
         if self._seen:
-            ids, penalty = (
-                torch.tensor(self._seen, device=scores.device),
-                float(sampling.repetition_penalty or 1.0),
-            )
-            scores[ids] = torch.where(scores[ids] < 0, scores[ids] * penalty, scores[ids] / penalty)
+            self._penalize_repetitions(scores)
         if self._counts and (sampling.presence_penalty or sampling.frequency_penalty):
-            ids = torch.tensor(list(self._counts), device=scores.device)
-            counts = torch.tensor(
-                list(self._counts.values()), device=scores.device, dtype=scores.dtype
-            )
-            scores[ids] -= (sampling.presence_penalty or 0.0) + (
-                sampling.frequency_penalty or 0.0
-            ) * counts
+            self._penalize_output(scores)
         if sampling.logit_bias:
             ids = torch.tensor(list(sampling.logit_bias), device=scores.device)
-            scores[ids] += torch.tensor(
-                list(sampling.logit_bias.values()), device=scores.device, dtype=scores.dtype
-            )
+            scores[ids] += _like(scores, list(sampling.logit_bias.values()))
         if self._taken < (sampling.min_tokens or 0) and self._stops:
             scores[self._stops] = -torch.inf
-        if self._guide is not None:
-            allowed = self._guide.allowed(scores.size(-1), self._stops)
-            if allowed is not None:
-                scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
+        allowed = self._guide.allowed(scores.size(-1), self._stops)
+        if allowed is not None:
+            scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
+
+    def _penalize_repetitions(self, scores: torch.Tensor) -> None:
+        ids = torch.tensor(self._seen, device=scores.device)
+        penalty = float(self._sampling.repetition_penalty or 1.0)
+        chosen = scores[ids]
+        scores[ids] = torch.where(chosen < 0, chosen * penalty, chosen / penalty)
+
+    def _penalize_output(self, scores: torch.Tensor) -> None:
+        ids = torch.tensor(list(self._counts), device=scores.device)
+        counts = _like(scores, list(self._counts.values()))
+        presence = self._sampling.presence_penalty or 0.0
+        frequency = self._sampling.frequency_penalty or 0.0
+        scores[ids] -= presence + frequency * counts
 
     def record(self, logprobs: torch.Tensor, chosen: int) -> None:
         """Records a step's log probabilities in the model's own distribution, for the chosen token
         and the likeliest."""
-        values, ids = logprobs.topk(min((self.top or 0) + 1, logprobs.size(-1)))
-        others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != chosen][
-            : self.top or 0
-        ]
-        self.logprobs[self._taken] = [(chosen, float(logprobs[chosen])), *others]
+        most = self.top or 0
+        values, ids = logprobs.topk(min(most + 1, logprobs.size(-1)))
+        likeliest = [(int(token), float(value)) for token, value in zip(ids, values, strict=True)]
+        others = [pair for pair in likeliest if pair[0] != chosen]
+        self.logprobs[self._taken] = [(chosen, float(logprobs[chosen])), *others[:most]]
+
+
+def _like(scores: torch.Tensor, values: list[Any]) -> torch.Tensor:
+    """Returns values in the type of the scores, and where they are."""
+    return torch.tensor(values, device=scores.device, dtype=scores.dtype)
 
 
 class Rows:
@@ -111,11 +115,11 @@ class Rows:
         """Adds a row for a request that needs one; returns the dict that gets its log
         probabilities. Raises Invalid."""
         guide = None if self.guides is None else self.guides.open(request)
-        if guide is None and not any(
-            feature in HOST_FEATURES for _, feature in required_features(sampling)
-        ):
+        features = {feature for _, feature in required_features(sampling)}
+        if guide is None and features.isdisjoint(HOST_FEATURES):
             return None
-        row = self._open[key] = Row(request, sampling, guide)
+        row = Row(request, sampling, guide)
+        self._open[key] = row
         return row.logprobs
 
     def close(self, key: str) -> None:

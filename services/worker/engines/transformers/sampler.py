@@ -83,6 +83,11 @@ class Column(ContinuousBatchingLogitsProcessor):
         """Returns a request's value."""
         return state.logit_processor_kwargs.get(self.name, _NEUTRAL[self.name])
 
+    @property
+    def has_values(self) -> bool:
+        """Whether any value of the step is not neutral."""
+        return any(value != _NEUTRAL[self.name] for value in self.host_values)
+
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """Keeps the values for the sampler. Returns `scores` unchanged."""
         self.values = tensor_arg[: scores.size(0)].view(self.dtype)
@@ -107,9 +112,10 @@ class Sampler(Column):
         found in the cache.
         """
         pick = int(super().value(state))
-        return (
-            pick if pick <= FREE else _mix(pick * 0x9E3779B1 + state.position_offset) % MAX_SEED + 1
-        )
+        if pick <= FREE:
+            return pick
+        hashed: int = _mix(pick * 0x9E3779B1 + state.position_offset)
+        return hashed % MAX_SEED + 1
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """Returns the scores from which the library draws."""
@@ -124,10 +130,10 @@ class Sampler(Column):
         return scores
 
     def _required(self, *names: str) -> bool:
-        columns = self._columns
-        return not self._eager or any(
-            v != _NEUTRAL[name] for name in names for v in columns[name].host_values
-        )
+        """Returns whether any row of the step has another value than the neutral one."""
+        if not self._eager:
+            return True
+        return any(self._columns[name].has_values for name in names)
 
     def _threshold(self, scores: torch.Tensor, values: dict[str, torch.Tensor]) -> torch.Tensor:
         """Returns the lowest score of each row that is kept."""
@@ -144,36 +150,25 @@ class Sampler(Column):
         # 1.0 keeps all: the sum of 150,000 floats reaches 1.0 before its end.
         stays = (before < top_p) | (top_p >= 1.0) | (ranks == 0)
         stays &= probabilities >= values["min_p"].unsqueeze(-1) * probabilities[:, :1]
-        return (
-            kept.masked_fill(~stays | kept.isneginf(), torch.inf).min(dim=-1, keepdim=True).values
-        )
+        scores_that_stay = kept.masked_fill(~stays | kept.isneginf(), torch.inf)
+        return scores_that_stay.min(dim=-1, keepdim=True).values
 
     def _ranks(self, vocabulary: int) -> int:
         """Returns how many of the highest scores are needed. On a CPU, sorting 150,000 takes 100
         times as long as a top 20."""
-        if not self._eager:
+        # Rows without a top-k must not be cut at the rank of others.
+        top_k = self._columns["top_k"].host_values
+        if not self._eager or any(k <= 0 for k in top_k):
             return vocabulary
-        rows = zip(
-            *(self._columns[name].host_values for name in ("top_k", "top_p", "min_p")), strict=True
-        )
-        needed = 1
-        for top_k, top_p, min_p in rows:
-            if top_k > 0:
-                needed = max(needed, top_k)
-            elif top_p < 1.0 or min_p > 0.0:
-                return vocabulary
-        # Rows without a filter must not be cut at the rank of others.
-        unfiltered = any(top_k <= 0 for top_k in self._columns["top_k"].host_values)
-        return vocabulary if unfiltered else min(needed, vocabulary)
+        needed: int = max([1, *top_k])
+        return min(needed, vocabulary)
 
     def _picked(self, scores: torch.Tensor) -> torch.Tensor:
         pick = self.values.unsqueeze(-1)
-        noise = (
-            _gumbel(pick, scores.size(-1))
-            if not self._eager or any(p > FREE for p in self.host_values)
-            else 0.0
-        )
-        chosen = torch.where(pick > FREE, scores + noise, scores).argmax(dim=-1, keepdim=True)
+        noisy = scores
+        if not self._eager or any(value > FREE for value in self.host_values):
+            noisy = scores + _gumbel(pick, scores.size(-1))
+        chosen = torch.where(pick > FREE, noisy, scores).argmax(dim=-1, keepdim=True)
         ids = torch.arange(scores.size(-1), device=scores.device)
         return scores.masked_fill((pick != FREE) & (ids != chosen), -torch.inf)
 

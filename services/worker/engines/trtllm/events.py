@@ -64,8 +64,8 @@ class KvTranslator:
         for block in data.get("blocks") or []:
             tokens = [token.get("token_id") for token in block.get("tokens") or []]
             block_hash = block.get("block_hash")
-            is_of_tokens = all(type(token) is int for token in tokens)
-            if len(tokens) != self._block_tokens or not is_of_tokens:
+            has_ids = all(type(token) is int for token in tokens)
+            if len(tokens) != self._block_tokens or not has_ids:
                 self._partial.add((rank, block_hash))  # partly filled, or for an image
                 break  # the following blocks have an unknown parent
             # A block that was announced half full is announced again when it is full, with the same

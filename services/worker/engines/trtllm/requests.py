@@ -9,7 +9,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest, sampling_values
 from services.worker.engines.support import chosen_first
 from services.worker.engines.trtllm.releases import Release
 
@@ -200,30 +200,28 @@ def sampling_arguments(
     # Without stop ids only the limit ends the turn. SamplingParams still needs an end id, or it
     # uses the tokenizer's.
     end_id = next(iter(eos_ids), -1) if end is None else end
-    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS if name not in _NAMES}
-    arguments |= {
+    arguments = sampling_values(sampling) | {
         "end_id": end_id,
         "pad_id": end_id,
-        "stop_token_ids": others or None,
         "ignore_eos": end is None,
         # 0 is refused; the token is dropped.
         "max_tokens": max(1, sampling.max_tokens or 0),
-        "min_tokens": sampling.min_tokens or None,
         "detokenize": False,
         # Else the last step removes the stop token from the ids.
         "include_stop_str_in_output": True,
     }
-    if sampling.top_k is not None:
-        arguments["top_k"] = max(0, sampling.top_k)  # -1 is refused, 0 is off
-    if sampling.logprobs is not None:
-        # 0 would switch log probabilities off.
-        arguments["logprobs"] = max(1, sampling.logprobs)
+    if others:
+        arguments["stop_token_ids"] = others
+    if not sampling.min_tokens:
+        arguments.pop("min_tokens", None)
+    if "top_k" in arguments:
+        arguments["top_k"] = max(0, arguments["top_k"])  # -1 is refused, 0 is off
+    if "logprobs" in arguments:
+        arguments["logprobs"] = max(1, arguments["logprobs"])  # 0 would switch them off
 
     # Ignored ones are refused before, except the model's defaults.
-    accepted = release.sampling - set(release.ignored)
-    return {
-        name: value for name, value in arguments.items() if value is not None and name in accepted
-    }
+    accepted = release.sampling - set(release.ignored) - set(_NAMES)
+    return {name: value for name, value in arguments.items() if name in accepted}
 
 
 def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:

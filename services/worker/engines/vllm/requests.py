@@ -13,7 +13,7 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest, sampling_values
 from services.worker.engines.support import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
@@ -116,21 +116,21 @@ def sampling_arguments(request: EngineRequest, defaults: Sampling) -> dict[str, 
     the model's."""
     sampling = with_defaults(request.sampling, defaults)
     most = max(1, sampling.max_tokens or 0)  # 0 is refused; the token is dropped
-    arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS}
-    arguments |= {
-        "logit_bias": sampling.logit_bias or None,
+    arguments = sampling_values(sampling)
+    if not sampling.logit_bias:
+        del arguments["logit_bias"]
+    if "seed" in arguments:
+        # In the range of every sampler, and never -1, which means no seed.
+        arguments["seed"] &= _MAX_SEED
+    if "min_tokens" in arguments:
+        arguments["min_tokens"] = min(arguments["min_tokens"], most)
+    return arguments | {
         "max_tokens": most,
         "stop_token_ids": list(request.stop_ids),
         # Only the stop ids end a turn, except that a grammar ends with the tokenizer's end token.
         "ignore_eos": guided_arguments(request) is None,
         "detokenize": False,
     }
-    if sampling.seed is not None:
-        # In the range of every sampler, and never -1, which means no seed.
-        arguments["seed"] = sampling.seed & _MAX_SEED
-    if sampling.min_tokens is not None:
-        arguments["min_tokens"] = min(sampling.min_tokens, most)
-    return {name: value for name, value in arguments.items() if value is not None}
 
 
 class Progress:
@@ -149,9 +149,9 @@ class Progress:
         ids = list(out.token_ids)
         delta = Delta(ids)
         if out.finish_reason is not None:
-            delta.finish = _FINISH.get(out.finish_reason)
-            if delta.finish is None:
+            if out.finish_reason not in _FINISH:
                 raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")
+            delta.finish = _FINISH[out.finish_reason]
         if not self._started:
             self._started = True
             delta.cached = int(output.num_cached_tokens or 0)
