@@ -84,7 +84,7 @@ class Worker(Service):
             self._cancel_earlier_attempt(request)
             parser = self._output.shards.choose(request.parser)
             decoding = self._make_decoding(start)
-            self._open(decoding, start)
+            self._open_in_engine(decoding, start)
             self._turns.add(decoding, parser, request.timeout_s)
             self._process.registry.expect("frontend", request.frontend, self._loop.time())
         return None if self._info.shares_queued else start.blocks.held
@@ -147,8 +147,8 @@ class Worker(Service):
             return False
         return start.prompt_tokens - held >= start.request.notice_tokens
 
-    def _open(self, decoding: Decoding, start: TurnStart) -> None:
-        """Has the engine open the turn. Not after its stream is scheduled: the frame with the parse
+    def _open_in_engine(self, decoding: Decoding, start: TurnStart) -> None:
+        """Has the engine open the turn, before its stream is scheduled: the frame with the parse
         context can then have the first token, too."""
         sink: Sink = decoding
         if start.thoughts is not None:
