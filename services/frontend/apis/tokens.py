@@ -5,6 +5,7 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any
 
@@ -17,15 +18,15 @@ from schemas.errors import Invalid
 from schemas.frames import unpack_ids
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.render import Settings
-from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.request import Chat, ChatRequest
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.preparation import apply_context_edits
-from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
+from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
 
@@ -80,22 +81,16 @@ class TokenRoutes:
 
     async def tokenize(self, http: web.Request) -> web.Response:
         """`POST /v1/tokenize`: the ids of a text, or of a conversation's prompt."""
-        body = await read_body(http, self._max_bytes)
-        large = is_large(body)
-        fields: Any = await run_in_thread_if(
-            large, lambda: decode_body(_text.decode, body, explain)
-        )
-        text = fields.text if fields.prompt is None else fields.prompt
-        if text is None and not is_set(fields.messages):
-            raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
+        fields, request = await read_request(http, self._max_bytes, self._parse)
 
         caller = http[REQUEST_CONTEXT].caller
         special = fields.add_special_tokens
-        if text is None:
-            conversation = await self._read_conversation(http, body, large)
-            reply = await self._admission.tokenize(conversation, caller, special)
-        else:
+        if request is None:
+            text = _text_of(fields) or ""
             reply = await self._admission.tokenize_text(fields.model, text, caller, special)
+        else:
+            conversation = await self._edited(request, http)
+            reply = await self._admission.tokenize(conversation, caller, special)
 
         ids = unpack_ids(reply.token_ids)
         answer = {
@@ -108,29 +103,42 @@ class TokenRoutes:
 
     async def detokenize(self, http: web.Request) -> web.Response:
         """`POST /v1/detokenize`: the text of ids."""
-        body = await read_body(http, self._max_bytes)
-        fields = await run_in_thread_if(
-            is_large(body), lambda: decode_body(_ids.decode, body, explain)
-        )
+        fields = await read_request(http, self._max_bytes, _parse_ids)
 
         caller = http[REQUEST_CONTEXT].caller
         reply = await self._admission.detokenize(fields.model, fields.tokens, caller)
         return json_response(msgspec.json.encode(PlainPrompt(reply.text or "")))
 
-    async def _read_conversation(self, http: web.Request, body: bytes, large: bool) -> Conversation:
-        """The conversation of a body as its turn would have it, with its context edits applied."""
-        if await run_in_thread_if(large, lambda: _is_chat_body(body)):
-            chat_request = await run_in_thread_if(
-                large, lambda: self._chat.parse_prompt(body, http.headers)
-            )
-            return chat_request.conversation
+    def _parse(
+        self, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[Text, ChatRequest | MessagesRequest | None]:
+        """Parses a request to tokenize: its own fields, and its conversation if it has no text.
+        Raises Invalid."""
+        fields: Any = decode_body(_text.decode, body, explain)
+        if _text_of(fields) is not None:
+            return fields, None
+        if not is_set(fields.messages):
+            raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
+        if _is_chat_body(body):
+            return fields, self._chat.parse_prompt(body, headers)
+        return fields, self._messages.parse_count(body, headers)
 
-        messages_request = await run_in_thread_if(
-            large, lambda: self._messages.parse_count(body, http.headers)
-        )
-        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
-        edited = await apply_context_edits(messages_request, model)
-        return edited.conversation
+    async def _edited(
+        self, request: ChatRequest | MessagesRequest, http: web.Request
+    ) -> Conversation:
+        """The conversation as its turn would have it, with its context edits applied."""
+        if isinstance(request, MessagesRequest):
+            model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+            request = await apply_context_edits(request, model)
+        return request.conversation
+
+
+def _text_of(fields: Text) -> str | None:
+    return fields.text if fields.prompt is None else fields.prompt
+
+
+def _parse_ids(body: bytes, _headers: Mapping[str, str]) -> Ids:
+    return decode_body(_ids.decode, body, explain)
 
 
 _MESSAGES_FIELDS = {*messages.Body.__struct_fields__, "service_tier"}

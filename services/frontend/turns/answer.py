@@ -80,26 +80,29 @@ class RunningAnswer:
             started: the loop's time, by default now.
             turn_id: by default the request's id.
         """
-        service, loop = model.service, asyncio.get_running_loop()
+        turns = model.turns
+        loop = asyncio.get_running_loop()
         started = loop.time() if started is None else started
         self.model = model
-        self.service = service
+        self.turns = turns
         self.context = model.context
         self.dialect = dialect
         self.turn_id = model.context.id if turn_id is None else turn_id
-        self.record = AnswerRecord(service.metrics, started, loop.time)
-        self._deadline = started + service.config.request_timeout_s
+        self.record = AnswerRecord(turns.metrics, started, loop.time)
+        self._deadline = started + turns.config.request_timeout_s
         self._until_sent = asyncio.timeout_at(self._deadline)
         """The deadline until `send` is called, which has its own."""
         self._admitted: list[Admitted] = []
         """One for each choice."""
         self._model_name = ""
         self._may_shorten = False
-        self._turns: Sequence[OpenTurn] = ()
+        self._open_turns: Sequence[OpenTurn] = ()
         """One for each choice. Empty until all are open, and after `cancel`."""
 
     def __repr__(self) -> str:
-        return f"<{self.turn_id} of {self.dialect}, {len(self._turns)} open turns, {self.record}>"
+        return (
+            f"<{self.turn_id} of {self.dialect}, {len(self._open_turns)} open turns, {self.record}>"
+        )
 
     @property
     def choices(self) -> int:
@@ -176,14 +179,14 @@ class RunningAnswer:
         finally:
             if not sink.ended:
                 self.cancel("hangup")
-            self._turns = ()  # each holds the sink, which holds the answer: a cycle
+            self._open_turns = ()  # each holds the sink, which holds the answer: a cycle
             sink.stop()
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the open turns."""
-        turns = self._turns
-        self._turns = ()
-        for turn in turns:
+        cancelled = self._open_turns
+        self._open_turns = ()
+        for turn in cancelled:
             turn.cancel(reason)
 
     async def _open(self, sink: AnswerSink) -> None:
@@ -193,16 +196,16 @@ class RunningAnswer:
         try:
             async with asyncio.timeout_at(self._deadline):
                 if self.choices == 1:
-                    turns = [await self._open_turn(sink)]
+                    opened = [await self._open_turn(sink)]
                 else:
-                    turns = await self._open_choices(sink)
-                self._turns = turns
+                    opened = await self._open_choices(sink)
+                self._open_turns = opened
 
                 images = self._admitted[0].images
                 if images is not None:
                     images.release()
-                self._count_prompts(turns)
-                sink.begin([turn.prepared for turn in turns])
+                self._count_prompts(opened)
+                sink.begin([turn.prepared for turn in opened])
         except TimeoutError:
             if not sink.started:
                 raise _timed_out() from None
@@ -210,7 +213,7 @@ class RunningAnswer:
     async def _open_turn(self, sink: AnswerSink) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
         (admitted,) = self._admitted
-        admission = self.service.admission
+        admission = self.turns.admission
         try:
             return await admission.open(admitted, sink, turn_id=self.turn_id)
         except ContextOverflow as overflow:
@@ -225,7 +228,7 @@ class RunningAnswer:
         tasks: list[asyncio.Task[OpenTurn]] = []
         try:
             for choice, admitted in enumerate(self._admitted):
-                opening = self.service.admission.open(
+                opening = self.turns.admission.open(
                     admitted, ChoiceSink(sink, choice), turn_id=f"{self.turn_id}c{choice}"
                 )
                 tasks.append(asyncio.create_task(opening))
@@ -239,9 +242,9 @@ class RunningAnswer:
                     turn.cancel("hangup")
             raise
 
-    def _count_prompts(self, turns: Sequence[OpenTurn]) -> None:
+    def _count_prompts(self, opened: Sequence[OpenTurn]) -> None:
         """Records the tokens of the prompts, each once for all its choices."""
-        one_of_each_prompt = turns[:: self.record.choices_per_prompt]
+        one_of_each_prompt = opened[:: self.record.choices_per_prompt]
         self.record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in one_of_each_prompt)
 
     async def _finish(self, sink: AnswerSink) -> None:
@@ -280,20 +283,19 @@ class ChoiceSink(TurnSink):
 @asynccontextmanager
 async def logged(answer: RunningAnswer, event: str) -> AsyncIterator[None]:
     """Runs an answer that the access log does not have, and logs it at its end as `event`."""
-    model, context, record = answer.model, answer.context, answer.record
     try:
         async with answer.running():
             yield
     finally:
         fields = {
-            "request": context.request_id,
-            "outcome": record.outcome,
-            "tenant": context.tenant,
-            **record.fields(),
+            "request": answer.context.request_id,
+            "outcome": answer.record.outcome,
+            "tenant": answer.context.tenant,
+            **answer.record.fields(),
         }
-        if model.not_enforced:
-            fields["not_enforced"] = model.not_enforced
-        answer.service.log.info(event, **fields)
+        if answer.model.not_enforced:
+            fields["not_enforced"] = answer.model.not_enforced
+        answer.turns.log.info(event, **fields)
 
 
 def _timed_out() -> TimedOut:

@@ -63,17 +63,19 @@ class StreamSink(AnswerSink, FlushedStream):
         """All events of the answer have arrived. They may not be written yet."""
         self._answer = answer
         self._record = answer.record
-        self._flusher = answer.service.flusher
-        self._log = answer.service.log
+        self._flusher = answer.turns.flusher
+        self._log = answer.turns.log
         self._make_renderer = make_renderer
         self._renderer: Renderer | None = None
         """None until the stream is made ready."""
         self._writer = writer
         self._running = answer.choices
+        """Choices that have not ended."""
         self._pending: list[Batch] = []
         """Events of this tick, or all events before the stream starts."""
-        self._out = b""
+        self._rendered = b""
         self._broken = False
+        """The stream could not be rendered."""
         self._prepared: Prepared | None = None
 
     def refusal(self) -> ErrorInfo | None:
@@ -114,8 +116,8 @@ class StreamSink(AnswerSink, FlushedStream):
         opening = renderer.start(prepared)
         if self._pending:
             self._render(renderer, asyncio.get_running_loop().time())
-            opening += self._out
-            self._out = b""
+            opening += self._rendered
+            self._rendered = b""
         self.started = True
         self._writer.begin(opening)
         if self.ended or self._broken:
@@ -146,14 +148,14 @@ class StreamSink(AnswerSink, FlushedStream):
 
     @override
     def send(self, now: float) -> None:
-        out = self._out
-        self._out = b""
-        if out and not (self.ended or self._broken):
-            self._writer.write(out, now)
-        elif self._broken and not (out or self._writer.closed):
+        rendered = self._rendered
+        self._rendered = b""
+        if self._broken and not (rendered or self._writer.closed):
             self._writer.abort()  # not even the error could be rendered
         elif self.ended or self._broken:
-            self._writer.close(out)
+            self._writer.close(rendered)
+        elif rendered:
+            self._writer.write(rendered, now)
 
     @override
     async def finish(self) -> None:
@@ -190,14 +192,14 @@ class StreamSink(AnswerSink, FlushedStream):
             if len(pending) == 1:
                 choice, events, tokens = pending[0]
                 self._record.batch(tokens, now, choice)
-                self._out = renderer.events(events, choice)
+                self._rendered = renderer.events(events, choice)
             else:
-                self._out = self._render_merged(renderer, pending, now)
+                self._rendered = self._render_merged(renderer, pending, now)
         except Exception as error:  # one stream's failure must not affect the others of the tick
             self._log.exception("turn.render_failed")
             self._broken = True
             self._record.outcome = "internal"
-            self._out = renderer.error(unexpected(error))
+            self._rendered = renderer.error(unexpected(error))
 
     def _render_merged(self, renderer: Renderer, pending: list[Batch], now: float) -> bytes:
         """Renders several batches, as few as possible."""
@@ -219,6 +221,7 @@ class EventBuffer(AnswerSink):
         self.prepared: Sequence[Prepared] = ()
         self._answer = answer
         self._running = answer.choices
+        """Choices that have not ended."""
         self._failure: ErrorInfo | None = None
         self._done = asyncio.Event()
 

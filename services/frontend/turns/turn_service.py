@@ -42,8 +42,8 @@ class RequestModel:
     """The model of one request, and what the request may do with it. It is looked up once, with the
     first of the request's conversations, so that all its turns and counts have the same model."""
 
-    def __init__(self, service: TurnService, context: RequestContext) -> None:
-        self.service = service
+    def __init__(self, turns: TurnService, context: RequestContext) -> None:
+        self.turns = turns
         self.context = context
         self.card: ModelCard | None = None
         """None until it is looked up."""
@@ -53,7 +53,7 @@ class RequestModel:
     def card_for(self, conversation: Conversation) -> ModelCard:
         """Returns the request's model. Raises as `Admission.resolve`."""
         if self.card is None:
-            admission = self.service.admission
+            admission = self.turns.admission
             self.card = admission.resolve(conversation.model, self.context.caller, conversation)
         return self.card
 
@@ -64,8 +64,8 @@ class RequestModel:
 
     async def count(self, conversation: Conversation) -> int:
         """Returns the exact number of prompt tokens. Raises as `Admission.count`."""
-        admission, card = self.service.admission, self.card_for(conversation)
-        return await admission.count(conversation, self.context.caller, card)
+        card = self.card_for(conversation)
+        return await self.turns.admission.count(conversation, self.context.caller, card)
 
     async def count_for_client(self, conversation: Conversation) -> int:
         """`count`, for a request that asks only for the number: the access log gets it."""
@@ -75,8 +75,8 @@ class RequestModel:
 
     async def admit(self, conversation: Conversation) -> Admitted:
         """Admits a conversation to the model. Raises as `Admission.admit`."""
-        admission, card = self.service.admission, self.card_for(conversation)
-        return await admission.admit(conversation, self.context.caller, card)
+        card = self.card_for(conversation)
+        return await self.turns.admission.admit(conversation, self.context.caller, card)
 
     async def report(self, request: ParsedRequest) -> None:
         """Records for headers and log what the answer will lack. Raises as `card_for`."""

@@ -85,10 +85,6 @@ class Lane:
     def emitted(self) -> list[bytes]:
         return self.writer.parts
 
-    @property
-    def is_sent(self) -> bool:
-        return self.writer.is_sent
-
     def begin(self) -> None:
         self.sink.begin([Prepared(1, 1)])
 
@@ -108,10 +104,10 @@ async def test_events_of_one_tick_are_emitted_together(lane: Lane) -> None:
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab"]
     lane.sink.push([Delta(0, 2, "c"), finish(1)])
-    assert not lane.is_sent
+    assert not lane.writer.sent.is_set()
     await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"ab", b"<end>", b"c."]
-    assert lane.is_sent
+    assert lane.writer.sent.is_set()
 
 
 async def test_early_events_are_emitted_at_the_start(lane: Lane) -> None:
@@ -143,7 +139,7 @@ async def test_rendering_error_ends_the_stream_with_an_error(lane: Lane) -> None
         await asyncio.sleep(0)
     assert lane.emitted == [b"start", b"<end>", b"error"]
     assert lane.record.outcome == "internal"
-    assert lane.is_sent
+    assert lane.writer.sent.is_set()
     assert not lane.sink.ended, "the turn goes on, and is to be cancelled"
     assert [line["event"] for line in lines] == ["turn.render_failed"]
 

@@ -38,9 +38,9 @@ R = TypeVar("R")
 class HttpAnswer(RunningAnswer):
     """The answer to one HTTP request, while it is made. `http_answer` makes one."""
 
-    def __init__(self, service: TurnService, http: web.Request, dialect: Dialect) -> None:
+    def __init__(self, turns: TurnService, http: web.Request, dialect: Dialect) -> None:
         context = http[REQUEST_CONTEXT]
-        super().__init__(RequestModel(service, context), dialect.name, started=context.started)
+        super().__init__(RequestModel(turns, context), dialect.name, started=context.started)
         self._http = http
         self._keepalive = dialect.keepalive
 
@@ -50,7 +50,7 @@ class HttpAnswer(RunningAnswer):
         writer = SseWriter(
             self._http,
             EventStream(self._http),
-            self.service.config,
+            self.turns.config,
             self._keepalive,
             on_slow=self._drop_slow_reader,
         )
@@ -78,7 +78,8 @@ class HttpAnswer(RunningAnswer):
 
     @override
     def info(self) -> AnswerInfo:
-        config, headers = self.service.config, self._http.headers
+        config = self.turns.config
+        headers = self._http.headers
         return self.model.answer_info(
             self._model_name,
             dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
@@ -94,11 +95,11 @@ class HttpAnswer(RunningAnswer):
 
 @asynccontextmanager
 async def http_answer(
-    service: TurnService, http: web.Request, dialect: Dialect
+    turns: TurnService, http: web.Request, dialect: Dialect
 ) -> AsyncIterator[HttpAnswer]:
     """The answer to one HTTP request, while it is made: it counts as open for its caller, and the
     access log gets its outcome."""
-    answer = HttpAnswer(service, http, dialect)
+    answer = HttpAnswer(turns, http, dialect)
     context = answer.context
     try:
         async with answer.running():

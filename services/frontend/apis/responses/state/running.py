@@ -31,12 +31,8 @@ class RunningResponse(StreamWriter):
         self.closed = False
         self.request_id = answer.request_id
         self._model = model
-        self._sent = asyncio.Event()
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether everything was emitted."""
-        return self._sent.is_set()
+        self.sent = asyncio.Event()
+        """Everything was emitted."""
 
     @abstractmethod
     def emit(self, rendered: bytes) -> None:
@@ -69,7 +65,7 @@ class RunningResponse(StreamWriter):
 
     @override
     async def run(self) -> None:
-        await self._sent.wait()
+        await self.sent.wait()
 
     @override
     def close(self, last: bytes = b"") -> None:
@@ -81,7 +77,7 @@ class RunningResponse(StreamWriter):
             if last:
                 self.emit(last)
         finally:
-            self._sent.set()
+            self.sent.set()
 
     @override
     def abort(self) -> None:

@@ -56,7 +56,8 @@ class ModelSealer(TextSealer):
     @cached_property
     def _of_name(self) -> list[TenantSealer]:
         """The sealers of the models with this name."""
-        admission, caller = self._model.service.admission, self._model.context.caller
+        admission = self._model.turns.admission
+        caller = self._model.context.caller
         card = admission.resolve(self._name, caller)
         others = [
             other
