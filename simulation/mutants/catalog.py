@@ -109,7 +109,7 @@ CURSOR_MUTANTS = [
     Mutant(
         "accepts the end of a turn that lacks blocks",
         TURN_LOG,
-        "(event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens)",
+        "event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens",
         "event.tokens > self.tokens",
     ),
     Mutant(
