@@ -271,7 +271,7 @@ def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str])
         varies: Variation | Literal[""] = ""
         if kind == "system" and old and new:
             varies = _variation(*_words_at(old, new))
-        changes.append(Change(kind, name, *_around(old, new), varies))
+        changes.append(_edited(kind, name, old, new, varies))
     return changes
 
 
@@ -308,26 +308,24 @@ def _answer_change(
         return Change("answer", where, _words(answer), "left out")
     sent = answers_in(following)[0]
     if content_of(sent) != content_of(answer):
-        return Change("answer", where, *_around(_words(answer), _words(sent)))
+        return _edited("answer", where, _words(answer), _words(sent))
     if _has_reasoning(answer) and not _has_reasoning(sent):
-        return Change("reasoning", where, _words(answer)[:SHOWN], "no reasoning")
+        return _replaced("reasoning", where, _words(answer), "no reasoning")
     return None
 
 
 def _message_change(where: str, before: Message, after: Message) -> Change | None:
     if before.role != after.role:
         new_words = f"{after.role}: {_words(after.parts)}"
-        return Change("history", where, _words(before.parts)[:SHOWN], new_words[:SHOWN])
+        return _replaced("history", where, _words(before.parts), new_words)
 
     if not _is_same_content(before, after):
         old_words = _words(_without_reasoning(before.parts))
         new_words = _words(_without_reasoning(after.parts))
-        return Change("message", where, *_around(old_words, new_words))
+        return _edited("message", where, old_words, new_words)
 
     if _has_reasoning(before.parts) != _has_reasoning(after.parts):
-        old_words = _words(before.parts)
-        new_words = _words(after.parts)
-        return Change("reasoning", where, old_words[:SHOWN], new_words[:SHOWN])
+        return _replaced("reasoning", where, _words(before.parts), _words(after.parts))
     return None
 
 
@@ -372,13 +370,23 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _around(was: str, now: str) -> tuple[str, str]:
-    """Returns the passage of both texts that differs, with a few characters around it."""
+def _replaced(kind: ChangeKind, where: str, was: str, now: str) -> Change:
+    """Returns a change of a whole text, with the beginnings of both."""
+    return Change(kind, where, was[:SHOWN], now[:SHOWN])
+
+
+def _edited(
+    kind: ChangeKind, where: str, was: str, now: str, varies: Variation | Literal[""] = ""
+) -> Change:
+    """Returns a change within a text, with the passage that differs and a few characters around
+    it."""
     same = len(common_prefix(was, now))
     same_after = len(common_prefix(was[same:][::-1], now[same:][::-1]))
     start = max(0, same - BEFORE)
     left_out = max(0, same_after - BEFORE)
-    return _excerpt(was, start, left_out), _excerpt(now, start, left_out)
+    old = _excerpt(was, start, left_out)
+    new = _excerpt(now, start, left_out)
+    return Change(kind, where, old, new, varies)
 
 
 def _excerpt(text: str, start: int, left_out: int) -> str:

@@ -39,6 +39,9 @@ class EntryStore:
         """Bytes held, about."""
         return self._bytes
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} turns, {self._bytes} of {self._max_bytes} bytes>"
+
     def __len__(self) -> int:
         return len(self._entries)
 
