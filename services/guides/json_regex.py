@@ -157,8 +157,7 @@ class _ExpressionRewriter:
         times = _TIMES.match(self._pattern, at)
         if times is None:
             return at
-        is_last = _END.match(self._pattern, times.end())
-        if members and times[1] in "*+" and is_last:
+        if members and times[1] in "*+" and _END.match(self._pattern, times.end()):
             self._out[-1] = self._class(members, "+")
         self._out[-1] += times[1]
         return times.end()
@@ -181,8 +180,7 @@ class _ExpressionRewriter:
 
 
 def respelled(pattern: str, spellings: Mapping[str, str]) -> str:
-    """Replaces escapes, slashes and line breaks of an expression, unless an escape contains
-    them."""
+    """Replaces escapes, and the slashes and line breaks outside of them."""
     return re.sub(r"\\.|/|\n", lambda found: spellings.get(found[0], found[0]), pattern)
 
 
