@@ -41,13 +41,7 @@ class TurnRenderer(Generic[E]):
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of the turn. Consecutive deltas are rendered as one."""
         if self.plain is not None:
-            if (
-                len(events) == 1 and type(first := events[0]) is Delta
-            ):  # most calls: a token at a time
-                text = first.text
-            else:
-                texts = [event.text for event in events if type(event) is Delta]
-                text = "".join(texts) if len(texts) == len(events) else ""
+            text = _only_text(events)
             if text:
                 head, tail = self.plain
                 return head + _encode(text) + tail
@@ -66,7 +60,8 @@ class TurnRenderer(Generic[E]):
                 continue
             if texts:
                 self._delta("".join(texts), tokens, out)
-                texts, tokens = [], []
+                texts = []
+                tokens = []
             if isinstance(event, BlockStart):
                 self._start(event, out)
             elif isinstance(event, Dispatch):
@@ -77,13 +72,19 @@ class TurnRenderer(Generic[E]):
                 self._tokens(event, out)
             elif isinstance(event, HostedResults):
                 self._results(event, out)
-            elif (failure := failure_of(event)) is not None:
-                self._fail(failure, out)
-            elif isinstance(event, Finish):
-                self._finish(event, out)
+            else:
+                self._end(event, out)
         if texts:
             self._delta("".join(texts), tokens, out)
         return out
+
+    def _end(self, event: TurnEvent, out: list[E]) -> None:
+        """Renders the last event of a turn."""
+        failure = failure_of(event)
+        if failure is not None:
+            self._fail(failure, out)
+        elif isinstance(event, Finish):
+            self._finish(event, out)
 
     @abstractmethod
     def encode(self, events: Sequence[E]) -> bytes:
@@ -113,6 +114,15 @@ class TurnRenderer(Generic[E]):
     @abstractmethod
     def _fail(self, info: ErrorInfo, out: list[E]) -> None:
         """The turn fails."""
+
+
+def _only_text(events: Sequence[TurnEvent]) -> str:
+    """The text of events that are all deltas; "" if there are others."""
+    if len(events) == 1:  # most calls: a token at a time
+        event = events[0]
+        return event.text if type(event) is Delta else ""
+    texts = [event.text for event in events if type(event) is Delta]
+    return "".join(texts) if len(texts) == len(events) else ""
 
 
 class TokenReport:

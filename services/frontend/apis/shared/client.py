@@ -6,20 +6,24 @@ caller's own turns and orders queues, and gives no rights.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import xxhash
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Conversation, Text
+from schemas.conversation import Client, Conversation, Part, Text
 
 MAX_CHARS = 200
 _SESSION = (
     "x-claude-code-session-id",
     "thread-id",  # before session-id: Codex' sub-agents send the session-id of the first agent
-    *("session-id", "conversation_id", "session_id"),
-    *("x-session-id", "x-session-affinity", "x-dynamo-session-id"),
+    "session-id",
+    "conversation_id",
+    "session_id",
+    "x-session-id",
+    "x-session-affinity",
+    "x-dynamo-session-id",
 )
 _PARENT = (
     "x-codex-parent-thread-id",
@@ -27,7 +31,8 @@ _PARENT = (
     "x-claude-code-parent-session-id",
     "x-dynamo-parent-session-id",
 )
-_AGENT, _PARENT_AGENT = "x-claude-code-agent-id", "x-claude-code-parent-agent-id"
+_AGENT = "x-claude-code-agent-id"
+_PARENT_AGENT = "x-claude-code-parent-agent-id"
 _CLASSES = ("x-claude-code-request-class", "x-openai-subagent")
 _BACKGROUND = ("auxiliary", "memory_consolidation")
 """Values of `_CLASSES`: titles, classifiers and recaps of Claude Code; memories of Codex."""
@@ -49,21 +54,19 @@ def with_client(
         compare: as in `Client`.
     """
     sent = _first_values(headers)
-    first = next((sent[header] for header in _SESSION if header in sent), session)
-    name, parent = (
-        _bounded(first),
-        _bounded(next((sent[header] for header in _PARENT if header in sent), None)),
-    )
-    if name and (agent := _bounded(sent.get(_AGENT))):
+    name = _bounded(_first_of(sent, _SESSION) or session)
+    parent = _bounded(_first_of(sent, _PARENT))
+    agent = _bounded(sent.get(_AGENT))
+    if name and agent:
         # Claude Code's sub-agents send the id of the session, and an id of their own.
         caller = _bounded(sent.get(_PARENT_AGENT))
-        name, parent = f"{name}/{agent}", f"{name}/{caller}" if caller else name
+        parent = f"{name}/{caller}" if caller else name
+        name = f"{name}/{agent}"
     if name is None or parent == name:
         parent = None
     kind: Literal["main", "helper", "background"] = "main" if parent is None else "helper"
-    if any(sent.get(header) in _BACKGROUND for header in _CLASSES) or (
-        name and _wants_title(conversation)
-    ):
+    is_background = any(sent.get(header) in _BACKGROUND for header in _CLASSES)
+    if is_background or (name and _wants_title(conversation)):
         kind = "background"
     client = Client(name, sent.get("user-agent"), parent=parent, kind=kind, compare=compare)
     return replace(conversation, client=client)
@@ -72,6 +75,14 @@ def with_client(
 def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
     """Returns the boolean in a header."""
     return default if name not in headers else headers[name].lower() in ("1", "true")
+
+
+def _first_of(sent: Mapping[str, str], headers: Sequence[str]) -> str | None:
+    """The value of the first of these headers that was sent."""
+    for header in headers:
+        if header in sent:
+            return sent[header]
+    return None
 
 
 def _first_values(headers: Mapping[str, str]) -> dict[str, str]:
@@ -92,15 +103,12 @@ def _wants_title(conversation: Conversation) -> bool:
     if schema is not None:
         members = schema.get("properties")
         return isinstance(members, dict) and list(members) == ["title"]
-    first = [
-        part
-        for message in conversation.messages[:1]
-        if message.role != "user"
-        for part in message.parts
-    ]
-    return any(
-        _TITLE.match(part.text) for part in [*conversation.system, *first] if isinstance(part, Text)
-    )
+    parts: list[Part] = [*conversation.system]
+    for message in conversation.messages[:1]:
+        if message.role != "user":
+            parts += message.parts
+    texts = (part.text for part in parts if isinstance(part, Text))
+    return any(_TITLE.match(text) for text in texts)
 
 
 def _bounded(value: str | None) -> str | None:

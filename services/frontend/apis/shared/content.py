@@ -45,15 +45,23 @@ class CallHistory:
 
     def _name_of(self, call_id: str) -> str | None:
         """The name of a call; None for an unknown one."""
-        return self._calls[call_id][0] if call_id in self._calls else None
+        if call_id not in self._calls:
+            return None
+        name, _ = self._calls[call_id]
+        return name
 
     def _add_results(self, results: Iterable[Result]) -> None:
         """Adds results in the order of their calls, since many templates match them only by
         position."""
-        ordered = sorted(
-            results, key=lambda result: self._calls.get(result.call_id, ("", self._made))[1]
-        )
+        ordered = sorted(results, key=self._position)
         self.messages.append(Message("tool", [*ordered]))
+
+    def _position(self, result: Result) -> int:
+        """The position of a result's call; results without a call come last."""
+        if result.call_id not in self._calls:
+            return self._made
+        _, position = self._calls[result.call_id]
+        return position
 
 
 def data_url(url: str) -> tuple[str, str] | None:
@@ -103,13 +111,11 @@ def linked_media(
     inline = data_url(url)
     if inline is None:
         return Media(kind, media_type=media_type, url=url, title=title)
-    found, data = inline[0][:_MAX_TYPE_CHARS] or media_type, inline[1]
-    size = (
-        base64_size(data)
-        if ";base64," in url[: len(url) - len(data)]
-        else len(unquote_to_bytes(data))
-    )
-    return Media(kind, media_type=found, size_bytes=size, title=title)
+    own_type, data = inline
+    head = url.removesuffix(data)
+    size = base64_size(data) if ";base64," in head else len(unquote_to_bytes(data))
+    media_type = own_type[:_MAX_TYPE_CHARS] or media_type
+    return Media(kind, media_type=media_type, size_bytes=size, title=title)
 
 
 def file_size(data: str, place: str) -> int:
@@ -121,9 +127,9 @@ def _size(data: str, expected: str, place: str, problem: str = "") -> int:
     size = base64_size(data)
     if size and not problem:
         return size
-    got = problem or (
-        "empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value"
-    )
+    got = problem
+    if not got:
+        got = "empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value"
     raise Invalid(f"Invalid {expected}, but got {got}.", param=place, code="invalid_value")
 
 
@@ -131,17 +137,21 @@ def readable_lines(value: Any, opaque: Collection[str]) -> list[str]:
     """The texts and numbers in JSON of a tool that another server ran: a line for each object and
     each item of a list. Left out are data URLs, and members with an `opaque` name, which only that
     server can use. Raises RecursionError."""
+    lines: list[str] = []
     if isinstance(value, list):
-        return [line for item in value for line in readable_lines(item, opaque)]
+        for item in value:
+            lines += readable_lines(item, opaque)
+        return lines
     if isinstance(value, dict):
-        flat: list[str] = []
-        nested: list[str] = []
+        words: list[str] = []
         for key, item in value.items():
-            if key not in opaque:
-                (nested if isinstance(item, dict | list) else flat).extend(
-                    readable_lines(item, opaque)
-                )
-        return [*([" ".join(flat)] if flat else []), *nested]
+            if key in opaque:
+                continue
+            if isinstance(item, dict | list):
+                lines += readable_lines(item, opaque)
+            else:
+                words += readable_lines(item, opaque)
+        return [" ".join(words), *lines] if words else lines
     if value in (None, "") or (isinstance(value, str) and value.startswith("data:")):
         return []
     return [str(value)]

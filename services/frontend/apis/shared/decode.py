@@ -25,39 +25,43 @@ Refused = Annotated[
 ]
 """A field that this server lacks: ignored, it would change the answer silently."""
 FORMS = (
-    *(
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "structured_outputs",
-        "json_schema",
-    ),
-    *("regex", "ebnf", "structural_tag", "chat_template"),
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "structural_tag",
+    "chat_template",
 )
 """Fields of vLLM and SGLang for the form of the output, and for the chat template."""
 _DECISIVE = (
-    *(
-        "messages",
-        "input",
-        "prompt",
-        "system",
-        "instructions",
-        "previous_response_id",
-        "tools",
-        "functions",
-    ),
-    *("max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "stop_sequences", "n"),
-    *(
-        "response_format",
-        "text",
-        "output_config",
-        "output_format",
-        "reasoning",
-        "reasoning_effort",
-        "thinking",
-    ),
-    *("enable_thinking", "thinking_budget", "thinking_token_budget"),
+    "messages",
+    "input",
+    "prompt",
+    "system",
+    "instructions",
+    "previous_response_id",
+    "tools",
+    "functions",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "stop",
+    "stop_sequences",
+    "n",
+    "response_format",
+    "text",
+    "output_config",
+    "output_format",
+    "reasoning",
+    "reasoning_effort",
+    "thinking",
+    "enable_thinking",
+    "thinking_budget",
+    "thinking_token_budget",
     *FORMS,
 )
 """Fields that decide the answer of an API or of another server. An API that lacks one refuses
@@ -81,7 +85,8 @@ NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
 """Default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw`
 default."""
 
-MAX_OBJECTS, MAX_VALUES = 250_000, 4_000_000
+MAX_OBJECTS = 250_000
+MAX_VALUES = 4_000_000
 """Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock
 while it decodes. A request with more does not fit into a message on the bus, or has more tokens
 than any model reads."""
@@ -112,9 +117,8 @@ def is_json(text: str, shape: Any) -> bool:
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:
     """The objects in a list; empty if the value is not a list."""
-    return (
-        (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
-    )
+    items = value if isinstance(value, list) else []
+    return (item for item in items if isinstance(item, dict))
 
 
 def tags_of(union: Any) -> tuple[str, ...]:
@@ -146,10 +150,7 @@ def decode_body(
 ) -> T:
     """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed
     validation."""
-    too_long = len(body) > MAX_OBJECTS  # else there is nothing to count
-    if too_long and (
-        body.count(b"{") + body.count(b"[") > MAX_OBJECTS or body.count(b",") > MAX_VALUES
-    ):
+    if _has_too_many_values(body):
         raise Invalid(
             f"The request body has more than {MAX_OBJECTS} objects, or {MAX_VALUES} values."
         )
@@ -164,6 +165,14 @@ def decode_body(
         raise Invalid(f"The request body is not valid JSON: {error}") from None
     except RecursionError:
         raise Invalid("The request body is nested too deeply.") from None
+
+
+def _has_too_many_values(body: bytes) -> bool:
+    if len(body) <= MAX_OBJECTS:  # there is nothing to count
+        return False
+    if body.count(b"{") + body.count(b"[") > MAX_OBJECTS:
+        return True
+    return body.count(b",") > MAX_VALUES
 
 
 def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
@@ -235,24 +244,31 @@ def mend_surrogates(body: bytes) -> bytes:
     Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then
     keeps half a pair, and a server that refuses it ends the conversation.
     """
-    return _ESCAPE.sub(_mend_pair, body) if b"\\ud" in body or b"\\uD" in body else body
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return body
+    return _ESCAPE.sub(_mend_pair, body)
 
 
 def _mend_pair(match: re.Match[bytes]) -> bytes:
-    first, second = match.group(1), match.group(2)
+    first, second = match.groups()
     if first is None:
         return match.group()
-    high = 0xD800 <= int(first, 16) <= 0xDBFF
-    low = 0xDC00 <= int(first, 16) <= 0xDFFF
-    if high:
-        return match.group() if second else b"\\ufffd"
-    return (b"\\ufffd" if low else b"\\u" + first) + (b"\\ufffd" if second else b"")
+    is_high = 0xD800 <= int(first, 16) <= 0xDBFF
+    is_low = 0xDC00 <= int(first, 16) <= 0xDFFF
+    if is_high and second:
+        return match.group()
+    mended = b"\\ufffd" if is_high or is_low else b"\\u" + first
+    if second:
+        mended += b"\\ufffd"
+    return mended
 
 
 def parse_validation_message(message: str) -> tuple[str, str]:
     """The reason and the path (`.messages[0].role`) in the message of a failed validation."""
     match = _AT.match(message)
-    return (match["what"], match["path"] or "") if match else (message, "")
+    if match is None:
+        return message, ""
+    return match["what"], match["path"] or ""
 
 
 def steps_of(path: str) -> list[str]:

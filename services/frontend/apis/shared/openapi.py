@@ -49,27 +49,19 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
         events = [one.events for one in api.operations if not isinstance(one.events, str)]
         kinds = [*(one.answer for one in api.operations), *events, *api.parts]
         contents = _schemas(kinds, api.name, components, answers=True)
-        errors = {
-            _JSON: {
-                "schema": _schemas([api.errors.schema], "", components, answers=True)[
-                    api.errors.schema
-                ]
-            }
-        }
+        error_schemas = _schemas([api.errors.schema], "", components, answers=True)
+        errors = {_JSON: {"schema": error_schemas[api.errors.schema]}}
         for one in api.operations:
             answers = _answers(one, contents, api.errors, errors)
-            paths.setdefault(one.path, {})[one.method] = _operation(
-                one, api, bodies.get(one.body), answers
-            )
+            operation = _operation(one, api, bodies.get(one.body), answers)
+            paths.setdefault(one.path, {})[one.method] = operation
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Turnwire",
             "version": version,
-            "description": "Anthropic Messages, OpenAI Responses, Chat Completions and Completions "
-            "over "
-            "one "
-            "pipeline.",
+            "description": "Anthropic Messages, OpenAI Responses, Chat Completions and "
+            "Completions over one pipeline.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{}, {"bearer": []}, {"x-api-key": []}],
@@ -134,7 +126,9 @@ def _operation(
     if parameters:
         described["parameters"] = parameters
     if body is not None:
-        schema = {"allOf": [body, {"required": list(one.required)}]} if one.required else body
+        schema = body
+        if one.required:
+            schema = {"allOf": [body, {"required": list(one.required)}]}
         content = {"schema": schema, "examples": {"first": {"value": one.example}}}
         described["requestBody"] = {"required": True, "content": {_JSON: content}}
     if one.public:
@@ -184,10 +178,8 @@ def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any
         data = {"anyOf": [_json_text(contents[events]), {"const": "[DONE]"}]}
     return {
         "type": "object",
-        "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at the "
-        "end "
-        "of "
-        "some APIs.",
+        "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at "
+        "the end of some APIs.",
         "properties": {"event": {"type": "string", "pattern": names}, "data": data},
         "required": ["data"],
     }
@@ -198,8 +190,10 @@ def _json_text(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(description: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
-    answer = {
+    answer: dict[str, Any] = {
         "description": description,
         "headers": {"request-id": {"$ref": "#/components/headers/request-id"}},
     }
-    return {**answer, "content": content} if content else answer
+    if content:
+        answer["content"] = content
+    return answer

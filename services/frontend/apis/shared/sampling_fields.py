@@ -55,10 +55,14 @@ def hints(
 ) -> Hints:
     """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling). `ttl`: a key of
     `CACHE_TTLS`."""
-    agent = (nvext.agent_hints if nvext is not None else None) or AgentHints()
+    agent = AgentHints()
+    if nvext is not None and nvext.agent_hints is not None:
+        agent = nvext.agent_hints
+    if agent.priority is not None:
+        priority = agent.priority
     return Hints(
         latency_sensitivity=agent.latency_sensitivity,
-        priority=agent.priority if agent.priority is not None else priority,
+        priority=priority,
         osl=agent.osl,
         speculative_prefill=bool(agent.speculative_prefill),
         cache_salt=cache_salt or None,
@@ -147,21 +151,19 @@ def openai_sampling(
         raise Invalid(
             "Invalid 'stop': a stop sequence may not be empty.", param="stop", code="invalid_value"
         )
+    ids = [stop for stop in stops if isinstance(stop, int)]
+    biases: dict[int, float] = {}
+    for token, bias in (body.logit_bias or {}).items():
+        if token.isascii() and token.isdigit() and len(token) <= _ID_DIGITS:
+            biases[int(token)] = min(max(bias, -_MAX_BIAS), _MAX_BIAS)
     return sampling_of(
         body,
         max_tokens=max_tokens,
         logprobs=logprobs,
         stop=strings,
-        stop_token_ids=[
-            *(body.stop_token_ids or []),
-            *(stop for stop in stops if isinstance(stop, int)),
-        ],
+        stop_token_ids=[*(body.stop_token_ids or []), *ids],
         include_stop=body.include_stop_str_in_output,
-        logit_bias={
-            int(token): min(max(bias, -_MAX_BIAS), _MAX_BIAS)
-            for token, bias in (body.logit_bias or {}).items()
-            if token.isascii() and token.isdigit() and len(token) <= _ID_DIGITS
-        },
+        logit_bias=biases,
     )
 
 

@@ -80,9 +80,8 @@ def openai_format(params: Mapping[str, str]) -> ErrorFormat:
     uses for them."""
 
     def reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-        return json_error(
-            info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info, params)}
-        )
+        own_status, _, _ = OPENAI_KINDS[info.kind]
+        return json_error(info, status or own_status, {"error": openai_error(info, params)})
 
     return ErrorFormat("openai", OpenAIError, STATUSES, reply)
 
@@ -92,13 +91,11 @@ def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     read."""
     own_status, kind = messages.KINDS[info.kind]
     code = info.code or OPENAI_KINDS[info.kind][2]
-    param = (
-        None if info.param == "format" else info.param
-    )  # `/v1/tokenize` takes the bodies of two APIs
+    # `/v1/tokenize` takes the bodies of two APIs.
+    param = None if info.param == "format" else info.param
     error = {"type": kind, "message": info.message, "param": param, "code": code}
-    return json_error(
-        info, status or own_status, {"type": "error", "error": error, "request_id": request_id}
-    )
+    document = {"type": "error", "error": error, "request_id": request_id}
+    return json_error(info, status or own_status, document)
 
 
 def _openai_wording(info: ErrorInfo) -> ErrorInfo:
@@ -118,7 +115,8 @@ def _openai_wording(info: ErrorInfo) -> ErrorInfo:
 
 
 def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
-    window, prompt = details.get("context_window"), details.get("prompt_tokens")
+    window = details.get("context_window")
+    prompt = details.get("prompt_tokens")
     if window is None or prompt is None:
         return info
     answer = details.get("max_tokens")
@@ -126,10 +124,8 @@ def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
         answer = window - details.get("max_prompt_tokens", window)
     message = (
         f"This model's maximum context length is {window} tokens. However, you requested "
-        f"{prompt + answer} tokens "
-        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the "
-        "messages or "
-        "completion."
+        f"{prompt + answer} tokens ({prompt} in the messages, {answer} in the completion). "
+        "Please reduce the length of the messages or completion."
     )
     return ErrorInfo(info.kind, message, info.param, info.code)
 

@@ -50,9 +50,7 @@ def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) 
     before it in the request. Raises Invalid, and LongWork for a new grammar on the event loop."""
     if earlier >= MAX_GRAMMARS:
         problem = f"a request may have at most {MAX_GRAMMARS} tools with a grammar"
-    elif len(definition) > MAX_GRAMMAR_CHARS or (
-        syntax == "lark" and definition.count(":") > MAX_COLONS
-    ):
+    elif _is_too_large(syntax, definition):
         problem = (
             f"a grammar may have at most {MAX_GRAMMAR_CHARS} characters and {MAX_COLONS} rules"
         )
@@ -61,6 +59,12 @@ def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) 
     if problem:
         raise Invalid(f"Invalid value for '{place}': {problem}", param=place, code="invalid_value")
     return Grammar(syntax, definition)
+
+
+def _is_too_large(syntax: str, definition: str) -> bool:
+    if len(definition) > MAX_GRAMMAR_CHARS:
+        return True
+    return syntax == "lark" and definition.count(":") > MAX_COLONS
 
 
 @lru_cache(_KEPT)
@@ -127,19 +131,26 @@ class FreeformInput:
             return self._held
 
     def _read(self) -> str:
-        held, at = self._held, 0
+        """Reads all that is complete of the string."""
+        held = self._held
+        at = 0
         out: list[str] = []
-        while piece := _PIECE.match(held, at):
+        while True:
+            piece = _PIECE.match(held, at)
+            if piece is None:
+                break
             found = piece.group()
             if found == '"':
-                self._over, self._held = True, ""
+                self._over = True
+                self._held = ""
                 return "".join(out)
-            if len(found) == 6 and found.startswith("\\u") and _LONE_HALF.fullmatch(found):
+            if _LONE_HALF.fullmatch(found):
                 if _PARTIAL_PAIR.fullmatch(held, at):
                     break
                 found = "\\ufffd"
-            escaped = found[0] == "\\" and not piece["not_json"]
-            out.append(msgspec.json.decode(f'"{found}"', type=str) if escaped else found)
+            if found[0] == "\\" and not piece["not_json"]:
+                found = msgspec.json.decode(f'"{found}"', type=str)
+            out.append(found)
             at = piece.end()
         self._held = held[at:]
         return "".join(out)

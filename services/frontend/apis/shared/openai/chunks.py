@@ -134,7 +134,9 @@ class ChunkStream(Renderer):
         out = self._choices[choice].events(events)
         if not self._ends(events[-1], choice):
             return out
-        return out + (encode_chunk(self._last()) if self._shape.include_usage else b"") + DONE
+        if self._shape.include_usage:
+            out += encode_chunk(self._last())
+        return out + DONE
 
     @override
     def error(self, info: ErrorInfo) -> bytes:
@@ -144,9 +146,12 @@ class ChunkStream(Renderer):
         """The chunks before the first event."""
         usage = None
         if self._shape.continuous_usage:
-            usage = first_usage(prepared[:: len(prepared) // self._prompts])
-        pairs = zip(self._choices, prepared, strict=True)
-        return [chunk for choice, each in pairs for chunk in choice.opening(each, usage)]
+            choices_of_a_prompt = len(prepared) // self._prompts
+            usage = first_usage(prepared[::choices_of_a_prompt])
+        chunks: list[Chunk] = []
+        for choice, turn in zip(self._choices, prepared, strict=True):
+            chunks += choice.opening(turn, usage)
+        return chunks
 
     def chunks(self, events: Sequence[TurnEvent], choice: int) -> list[Chunk | ErrorChunk]:
         """The chunks for the next events of a choice; after the last event also the chunk with the
@@ -189,29 +194,32 @@ class ChunkCollector(Collector, Generic[C]):
         """Raises RuntimeError where a turn has not finished."""
         if self._usage is None:
             raise RuntimeError("the turn has not finished")
-        return _encode(
-            self._document([self._choices[index] for index in sorted(self._choices)], self._usage)
-        )
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        return _encode(self._document(choices, self._usage))
 
     def _fold(self, chunks: Sequence[Chunk | ErrorChunk]) -> None:
         for chunk in chunks:
             if isinstance(chunk, ErrorChunk):
                 continue
             self._usage = chunk.usage or self._usage
-            self._prompt_ids = (
-                chunk.prompt_token_ids if chunk.prompt_token_ids is not UNSET else self._prompt_ids
-            )
+            if chunk.prompt_token_ids is not UNSET:
+                self._prompt_ids = chunk.prompt_token_ids
             for choice in chunk.choices:
-                answer: Any = self._choices.get(choice.index)
-                if answer is None:
-                    answer = self._choices[choice.index] = self._open(choice, chunk)
-                self._add(answer, choice)
-                answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
-                answer.finish_reason = choice.finish_reason or answer.finish_reason
-                if choice.token_ids is not UNSET:
-                    answer.token_ids = (answer.token_ids or []) + choice.token_ids
-                if choice.stop_reason is not UNSET:
-                    answer.stop_reason = choice.stop_reason
+                self._fold_choice(choice, chunk)
+
+    def _fold_choice(self, choice: Any, chunk: Chunk) -> None:
+        """Adds a piece to its choice."""
+        answer: Any = self._choices.get(choice.index)
+        if answer is None:
+            answer = self._open(choice, chunk)
+            self._choices[choice.index] = answer
+        self._add(answer, choice)
+        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
+        answer.finish_reason = choice.finish_reason or answer.finish_reason
+        if choice.token_ids is not UNSET:
+            answer.token_ids = (answer.token_ids or []) + choice.token_ids
+        if choice.stop_reason is not UNSET:
+            answer.stop_reason = choice.stop_reason
 
     @abstractmethod
     def _open(self, choice: Any, chunk: Chunk) -> C:
@@ -247,9 +255,15 @@ def add_logprobs(
     into: dict[str, Any] | None, piece: dict[str, Any] | None
 ) -> dict[str, Any] | None:
     """Appends the log probabilities of a chunk to the earlier ones."""
-    if into is None or piece is None:
-        return piece if into is None else into
-    return {name: held if held is None else held + piece[name] for name, held in into.items()}
+    if into is None:
+        return piece
+    if piece is None:
+        return into
+    joined = dict(into)
+    for name, values in into.items():
+        if values is not None:
+            joined[name] = values + piece[name]
+    return joined
 
 
 def chunk_head(id: str, object: str, answer: AnswerInfo, shape: ChunkShape) -> Chunk:
@@ -289,13 +303,18 @@ def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
 
 def usage_of(usage: Usage) -> UsageAnswer:
     """Token counts of a choice, or of the answer (`answer_usage`)."""
-    cached, reasoning = {"cached_tokens": usage.cached}, {"reasoning_tokens": usage.reasoning}
-    return UsageAnswer(usage.prompt, usage.output, usage.prompt + usage.output, cached, reasoning)
+    return UsageAnswer(
+        usage.prompt,
+        usage.output,
+        usage.prompt + usage.output,
+        {"cached_tokens": usage.cached},
+        {"reasoning_tokens": usage.reasoning},
+    )
 
 
 def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
     """Token counts before decoding, with the expected cached part. `prepared`: one for each
     prompt."""
-    return usage_of(
-        Usage(sum(each.prompt_tokens for each in prepared), sum(each.cached for each in prepared))
-    )
+    prompt = sum(turn.prompt_tokens for turn in prepared)
+    cached = sum(turn.cached for turn in prepared)
+    return usage_of(Usage(prompt, cached))

@@ -45,7 +45,6 @@ _KINDS = {
     list: "array",
     type(None): "null",
 }
-_SIDES = {"maximum": "above_max", "minimum": "below_min"}
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
@@ -57,37 +56,55 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
     def explain(body: bytes, message: str) -> Invalid:
         what, path = parse_validation_message(message)
         place = path.removeprefix(".")
-        if missing := MISSING.match(what):
+        missing = MISSING.match(what)
+        if missing:
             return missing_parameter(f"{place}.{missing[1]}".removeprefix("."))
         if not place:
             return Invalid("The request body must be a JSON object.", code="invalid_type")
-        bound, value, is_key = _BOUND.match(what), None, _KEY in message
+
+        is_key = _KEY in message
         if is_key or place.endswith(_UNNAMED):
-            place = place.removesuffix(_UNNAMED)
-            name, value = _member(
-                values_along(body, steps_of(f".{place}"))[-1], what, is_key=is_key
-            )
-            place = f"{place}.{name}"
-        elif bound:
+            holder = place.removesuffix(_UNNAMED)
+            members = values_along(body, steps_of(f".{holder}"))[-1]
+            name, value = _member(members, what, is_key=is_key)
+            return _explain_value(f"{holder}.{name}", what, value, choices)
+        value = None
+        if _BOUND.match(what):
             value = values_along(body, steps_of(path))[-1]
-        if bound:
-            return _out_of_bounds(place, bound, value)
-        if pattern := _PATTERN.match(what):
-            return _mismatch(place, pattern[1])
-        if types := _TYPES.match(what):
-            return _wrong_type(place, types[1], types[2])
-        supported = _choices_at(place, choices)
-        if supported and (value := _VALUE.match(what)):
-            return invalid_value(value["value"], place, supported)
-        return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
+        return _explain_value(place, what, value, choices)
 
     return explain
 
 
+def _explain_value(
+    place: str, what: str, value: Any, choices: Mapping[str, Sequence[str]]
+) -> Invalid:
+    """The error for the value at a place. `what`: msgspec's reason; `value` None: unknown."""
+    bound = _BOUND.match(what)
+    if bound:
+        return _out_of_bounds(place, bound, value)
+    pattern = _PATTERN.match(what)
+    if pattern:
+        return _mismatch(place, pattern[1])
+    types = _TYPES.match(what)
+    if types:
+        return _wrong_type(place, types[1], types[2])
+    supported = _choices_at(place, choices)
+    unknown = _VALUE.match(what)
+    if supported and unknown:
+        return invalid_value(unknown["value"], place, supported)
+    return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
+
+
 def choices_of(*owners: type) -> dict[str, Sequence[str]]:
     """Returns the values of each enumeration among the fields of these Structs, for `explainer`."""
-    hints = [field for owner in owners for field in get_type_hints(owner).items()]
-    return {name: choices for name, hint in hints if (choices := _literals(hint))}
+    choices: dict[str, Sequence[str]] = {}
+    for owner in owners:
+        for name, hint in get_type_hints(owner).items():
+            literals = _literals(hint)
+            if literals:
+                choices[name] = literals
+    return choices
 
 
 def _literals(hint: Any) -> list[str]:
@@ -131,13 +148,14 @@ def unsupported(place: str, why: str = "is not supported by this server") -> Inv
 def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
     """The error for an `integer` or `decimal` that is not `sign` (`<=`, `>=`, …) its limit. `value`
     None: unknown."""
-    where, side = ("above", "max") if sign in ("<=", "<") else ("below", "min")
-    got = "" if value is None else f", but got {value} instead"
+    expected = f"a value {sign} {limit}"
+    if value is not None:
+        expected += f", but got {value} instead"
+    side = "above max" if sign in ("<=", "<") else "below min"
     return Invalid(
-        f"Invalid '{place}': {kind} {where} {side}imum value. Expected a value {sign} "
-        f"{limit}{got}.",
+        f"Invalid '{place}': {kind} {side}imum value. Expected {expected}.",
         param=place,
-        code=f"{kind}_{where}_{side}_value",
+        code=f"{kind}_{side.replace(' ', '_')}_value",
     )
 
 
@@ -160,8 +178,11 @@ def _wrong_type(place: str, expected: str, got: str) -> Invalid:
 
 def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
     """The name and the value of the invalid member; for an invalid key, the key twice."""
-    bound, types = _BOUND.match(what), _TYPES.match(what)
-    for name, value in members.items() if isinstance(members, dict) else ():
+    if not isinstance(members, dict):
+        return "*", None
+    bound = _BOUND.match(what)
+    types = _TYPES.match(what)
+    for name, value in members.items():
         faulty = name if is_key else value
         if bound and isinstance(faulty, str) and len(faulty) > int(bound["bound"]):
             return name, faulty
@@ -171,34 +192,39 @@ def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
 
 
 def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
-    limit, sign = bound["bound"].removesuffix(".0"), bound["sign"]
-    if kind := _NUMBERS.get(bound["kind"]):
-        return out_of_range(place, kind, sign, limit, value)
-    return _out_of_length(place, bound["kind"].replace("str", "string"), sign, limit, value)
+    limit = bound["bound"].removesuffix(".0")
+    kind = _NUMBERS.get(bound["kind"])
+    if kind:
+        return out_of_range(place, kind, bound["sign"], limit, value)
+    return _out_of_length(
+        place, bound["kind"].replace("str", "string"), bound["sign"], limit, value
+    )
 
 
 def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
     """The error for a `string`, `array` or `object` that is too long or too short."""
-    an, size = "a" if kind == "string" else "an", len(value) if isinstance(value, Sized) else 0
+    article = "a" if kind == "string" else "an"
+    size = len(value) if isinstance(value, Sized) else 0
+    got = f"{article} {kind} with length {size}"
     if kind == "object":
-        what, amount, code = (
-            "too many properties",
-            "at most {} properties",
-            "object_above_max_properties",
-        )
+        what = "too many properties"
+        amount = f"at most {limit} properties"
+        code = "object_above_max_properties"
         got = f"an object with {size} properties"
     elif sign == ">=" and not size:
-        what, amount, code = f"empty {kind}", "minimum length {}", f"empty_{kind}"
+        what = f"empty {kind}"
+        amount = f"minimum length {limit}"
+        code = f"empty_{kind}"
         got = f"an empty {kind}"
+    elif sign in ("<=", "<"):
+        what = f"{kind} too long"
+        amount = f"maximum length {limit}"
+        code = f"{kind}_above_max_length"
     else:
-        long, side = ("long", "maximum") if sign in ("<=", "<") else ("short", "minimum")
-        what, amount, code = (
-            f"{kind} too {long}",
-            f"{side} length {{}}",
-            f"{kind}_{_SIDES[side]}_length",
-        )
-        got = f"{an} {kind} with length {size}"
-    expected = f"Expected {an} {kind} with {amount.format(limit)}, but got {got} instead."
+        what = f"{kind} too short"
+        amount = f"minimum length {limit}"
+        code = f"{kind}_below_min_length"
+    expected = f"Expected {article} {kind} with {amount}, but got {got} instead."
     return Invalid(f"Invalid '{place}': {what}. {expected}", param=place, code=code)
 
 
