@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.frontend.turns.turn_observer import TurnObserver
+from services.frontend.turns.turn_observer import BusTurnObserver
 
 
 @pytest.fixture(autouse=True, scope="session")
 def strict_states() -> Iterator[None]:
-    def refuse(_observer: TurnObserver, turn: str, event: str) -> None:
+    def refuse(_observer: BusTurnObserver, turn: str, event: str) -> None:
         raise AssertionError(f"{turn}: {event} was not expected")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TurnObserver, "unexpected_event", refuse)
+        patch.setattr(BusTurnObserver, "unexpected_event", refuse)
         yield

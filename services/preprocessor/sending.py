@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, TurnwireError, Unavailable
-from schemas.events import Failed
-from schemas.frames import EventEntry, EventFrame, GenerateReply, TurnRequest
+from schemas.frames import EventFrame, GenerateReply, TurnRequest
 from services.preprocessor.holding import Hold, HoldNotice
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.placement import Assignment, Placement
@@ -114,8 +113,8 @@ class RefusalSender:
 
     async def send_refusal(self, request: TurnRequest, error: ErrorInfo) -> None:
         """Sends the error to the frontend until the frontend acknowledges it, or is gone."""
-        entry = EventEntry(request.turn, request.attempt, [Failed(error)])
-        frame = _encode(EventFrame(self._process.id, 0, [entry]))
+        refusal = EventFrame.refusal(self._process.id, request.turn, request.attempt, error)
+        frame = _encode(refusal)
         subject = subjects.events(request.frontend)
         until = asyncio.get_running_loop().time() + REFUSE_S
         while asyncio.get_running_loop().time() < until:

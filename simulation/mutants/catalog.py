@@ -24,7 +24,7 @@ TURN_STREAM = "services/parser/turn_stream.py"
 EVENT_OUTBOX = "services/parser/event_outbox.py"
 SENDING = "services/preprocessor/sending.py"
 HOLDING = "services/preprocessor/holding.py"
-OPEN_TURNS = "services/frontend/turns/open_turns.py"
+TURN_TABLE = "services/frontend/turns/turn_table.py"
 ATTEMPTS = "services/frontend/turns/attempts.py"
 EVENT_RECEIVER = "services/frontend/turns/event_receiver.py"
 WATCH = "services/frontend/turns/process_watch.py"
@@ -319,7 +319,7 @@ PREPROCESSOR_MUTANTS = [
 FRONTEND_MUTANTS = [
     Mutant(
         "does not number its attempts",
-        OPEN_TURNS,
+        TURN_TABLE,
         "turn.attempt = Attempt(number + 1)",
         "turn.attempt = Attempt(number)",
     ),

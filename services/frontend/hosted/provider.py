@@ -20,12 +20,12 @@ _TOO_MANY = 429
 _OK = 200
 
 
-class _Answer(Struct):
+class _ProviderAnswer(Struct):
     results: list[WebSource] | None = None
     error: str | None = None
 
 
-_answer = msgspec.json.Decoder(_Answer)
+_answer = msgspec.json.Decoder(_ProviderAnswer)
 
 
 class HttpProvider(Provider):
@@ -78,14 +78,14 @@ class HttpProvider(Provider):
         return bytes(body)
 
 
-def _decode_answer(body: bytes, status: int) -> _Answer:
+def _decode_answer(body: bytes, status: int) -> _ProviderAnswer:
     """Returns an answer of the contract; an empty one for an error in another form."""
     try:
         return _answer.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         if status == _OK:
             raise ProviderError("unavailable", f"not an answer of the contract: {error}") from error
-        return _Answer()
+        return _ProviderAnswer()
 
 
 def _error_code(tool: HostedTool, status: int) -> str:

@@ -22,19 +22,19 @@ from schemas.session import tenant_key
 from services.frontend.media.image import without_images
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.open_turns import OpenTurns
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.turn_state import (
     BusTurn,
-    Event,
     ImageMissing,
     Lost,
     Outcome,
     Refused,
     Resuming,
     Search,
+    StateEvent,
     Waiting,
 )
+from services.frontend.turns.turn_table import TurnTable
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -50,7 +50,7 @@ class TurnAttempts:
         config: FrontendConfig,
         catalog: ModelCatalog,
         preprocessors: PreprocessorClient,
-        turns: OpenTurns,
+        turns: TurnTable,
     ) -> None:
         self._process = process
         self._config = config
@@ -92,7 +92,7 @@ class TurnAttempts:
     def interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
         """Continues a turn on another worker, after the tokens of the one that died."""
         turn.observer.interrupted(lost)
-        if not turn.take(Event.INTERRUPTED, self._resuming()):
+        if not turn.take(StateEvent.INTERRUPTED, self._resuming()):
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
@@ -112,7 +112,7 @@ class TurnAttempts:
     def tokens_lost(self, turn: BusTurn, reason: str) -> None:
         """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process
         has its tokens."""
-        if not turn.take(Event.TOKENS_LOST, self._resuming()):
+        if not turn.take(StateEvent.TOKENS_LOST, self._resuming()):
             return
         error = EngineFailed(reason).info
         self._turns.supersede(turn, "tokens lost")

@@ -23,9 +23,9 @@ from schemas.events import (
 from schemas.frames import EventEntry, EventFrame
 from services.frontend.turns.attempts import TurnAttempts
 from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.open_turns import OpenTurns
 from services.frontend.turns.prompt_origins import PromptOrigins
-from services.frontend.turns.turn_state import BusTurn, Event, Preparing, Streaming
+from services.frontend.turns.turn_state import BusTurn, Preparing, StateEvent, Streaming
+from services.frontend.turns.turn_table import TurnTable
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver
@@ -42,7 +42,7 @@ class EventReceiver:
         process: Process,
         catalog: ModelCatalog,
         prompts: PromptOrigins,
-        turns: OpenTurns,
+        turns: TurnTable,
         attempts: TurnAttempts,
     ) -> None:
         self._process = process
@@ -91,7 +91,7 @@ class EventReceiver:
             return
         for event in entry.events:
             if isinstance(event, Failed):
-                turn.fail_attempt(turn.attempt, Event.REFUSED, raised(event.error))
+                turn.fail_attempt(turn.attempt, StateEvent.REFUSED, raised(event.error))
 
     def _on_entry(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
         """Applies a parser's events of the current attempt. The first event of an attempt is

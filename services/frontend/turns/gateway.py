@@ -1,7 +1,7 @@
 """Opens turns over the bus.
 
 `TurnAttempts` finds the processes for a turn, `EventReceiver` passes on its events, `ProcessWatch`
-notices lost processes, and `OpenTurns` ends it.
+notices lost processes, and `TurnTable` ends it.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from services.frontend.turns.attempts import TurnAttempts
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.event_receiver import EventReceiver
 from services.frontend.turns.interfaces import Admitted, TurnGateway, TurnSink
-from services.frontend.turns.open_turns import OpenTurns
 from services.frontend.turns.preprocessor_client import PreprocessorClient
 from services.frontend.turns.process_watch import ProcessWatch
 from services.frontend.turns.prompt_origins import PromptOrigins
 from services.frontend.turns.turn_observer import observe_turn
-from services.frontend.turns.turn_state import BusTurn, Ended, Event, Search, Waiting
+from services.frontend.turns.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
+from services.frontend.turns.turn_table import TurnTable
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -42,7 +42,7 @@ class BusGateway(TurnGateway):
         self.prompts = PromptOrigins(process)
         self._process = process
         self._config = config
-        self._turns = OpenTurns(process)
+        self._turns = TurnTable(process)
         self._attempts = TurnAttempts(process, config, catalog, preprocessors, self._turns)
         self._receiver = EventReceiver(process, catalog, self.prompts, self._turns, self._attempts)
         ProcessWatch(process, self._turns, self._attempts)
@@ -73,7 +73,7 @@ class BusGateway(TurnGateway):
             raise _reason_of_end(turn)
         outcome = opening.result()
         if isinstance(outcome, TurnwireError):
-            self._turns.end(turn, Event.GIVEN_UP, error=outcome.info)
+            self._turns.end(turn, StateEvent.GIVEN_UP, error=outcome.info)
             raise outcome
         turn.prepared = outcome
         return turn

@@ -16,7 +16,7 @@ from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, 
 from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
 from services.frontend.turns.interfaces import Admitted, TextService
 from services.frontend.turns.stage_wait import INNER_STAGES, StageWait
-from services.frontend.turns.turn_state import BusTurn, Event, Outcome, failure
+from services.frontend.turns.turn_state import BusTurn, Outcome, StateEvent, failure
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
@@ -49,7 +49,7 @@ class _AttemptRequest:
     def on_reply(self, reply: bytes | TurnwireError) -> None:
         """Fails the attempt, or starts its time limit."""
         if isinstance(reply, TurnwireError):
-            self._turn.fail_attempt(self._attempt, Event.REFUSED, reply)
+            self._turn.fail_attempt(self._attempt, StateEvent.REFUSED, reply)
         elif not self._attempt.is_settled:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PREPARE_TIMEOUT_S, self._on_timeout)
@@ -57,7 +57,7 @@ class _AttemptRequest:
     def _on_timeout(self) -> None:
         # rare: an accepted prompt is not ready in time
         late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-        if self._turn.fail_attempt(self._attempt, Event.TIMED_OUT, late):
+        if self._turn.fail_attempt(self._attempt, StateEvent.TIMED_OUT, late):
             self._turn.failures += 1
 
     def stop_timer(self) -> None:

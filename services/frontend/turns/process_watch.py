@@ -11,8 +11,8 @@ from schemas import subjects
 from schemas.control import Credit, Heartbeat
 from schemas.errors import EngineFailed, Unavailable
 from services.frontend.turns.attempts import BOTH_LOST, TurnAttempts
-from services.frontend.turns.open_turns import OpenTurns
-from services.frontend.turns.turn_state import Attempt, BusTurn, Event, Streaming
+from services.frontend.turns.turn_state import Attempt, BusTurn, StateEvent, Streaming
+from services.frontend.turns.turn_table import TurnTable
 from services.runtime.process import Process
 
 RESCUE_S = 2.0
@@ -24,7 +24,7 @@ class ProcessWatch:
     """Checks the processes of all streaming turns before each heartbeat, and fails the attempts of
     processes that leave."""
 
-    def __init__(self, process: Process, turns: OpenTurns, attempts: TurnAttempts) -> None:
+    def __init__(self, process: Process, turns: TurnTable, attempts: TurnAttempts) -> None:
         self._process = process
         self._bus = process.config.bus
         self._turns = turns
@@ -56,7 +56,7 @@ class ProcessWatch:
 
     def _fail_attempt(self, turn: BusTurn, attempt: Attempt, reason: str) -> None:
         """Fails an attempt that is still being prepared, so that the next one is made."""
-        if turn.fail_attempt(attempt, Event.PROCESS_LEFT, Unavailable(reason)):
+        if turn.fail_attempt(attempt, StateEvent.PROCESS_LEFT, Unavailable(reason)):
             turn.failures += 1
             now = asyncio.get_running_loop().time()
             turn.search.until = now + self._bus.recovery_s
@@ -66,7 +66,7 @@ class ProcessWatch:
         streams."""
         for turn in self._turns.all():
             error = Unavailable("the connection to the bus was lost")
-            turn.fail_attempt(turn.attempt, Event.RECONNECTED, error)
+            turn.fail_attempt(turn.attempt, StateEvent.RECONNECTED, error)
 
     # -- turns with a stream
     # ----------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class ProcessWatch:
                 f"the {lost} of this turn was lost, and no other continued it within "
                 f"{self._bus.recovery_s:g} s"
             )
-            self._turns.abandon(turn, "no successor", error.info, Event.NO_SUCCESSOR)
+            self._turns.abandon(turn, "no successor", error.info, StateEvent.NO_SUCCESSOR)
 
     def _is_beyond_rescue(self, stream: Streaming) -> bool:
         is_dead = stream.dead_parser == stream.parser

@@ -11,7 +11,7 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
 
 
-class TurnObserver:
+class BusTurnObserver:
     """Logs what happens to a turn that is not traced."""
 
     def __init__(self, log: FilteringBoundLogger, turn: str) -> None:
@@ -67,7 +67,7 @@ class TurnObserver:
         """The turn ended. `error`: why it did not begin."""
 
 
-class TracedTurn(TurnObserver):
+class TracedTurn(BusTurnObserver):
     """Logs what happens to a turn, and records it in the turn's span."""
 
     def __init__(self, log: FilteringBoundLogger, turn: str, span: TurnSpan) -> None:
@@ -95,10 +95,10 @@ class TracedTurn(TurnObserver):
         self._span.end(error, cancelled)
 
 
-def observe_turn(process: Process, turn: str, conversation: Conversation) -> TurnObserver:
+def observe_turn(process: Process, turn: str, conversation: Conversation) -> BusTurnObserver:
     """Makes the observer of a turn that begins. `conversation.model`: the served name."""
     if process.tracer is not None:
         span = TurnSpan.open(process.tracer, turn, conversation)
         if span is not None:
             return TracedTurn(process.log, turn, span)
-    return TurnObserver(process.log, turn)
+    return BusTurnObserver(process.log, turn)

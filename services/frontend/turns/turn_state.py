@@ -1,7 +1,7 @@
 """Defines the states of a turn in the frontend, and a table of the events that change them.
 
 One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and
-the parser that get it. A state holds what is true only in it. `OpenTurns`, `TurnAttempts` and
+the parser that get it. A state holds what is true only in it. `TurnTable`, `TurnAttempts` and
 `EventReceiver` apply events; every rule about their order is in this file.
 """
 
@@ -19,7 +19,7 @@ from schemas.errors import MEDIA_MISSING, ErrorInfo, TimedOut, TurnwireError, Un
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
-from services.frontend.turns.turn_observer import TurnObserver
+from services.frontend.turns.turn_observer import BusTurnObserver
 from services.runtime.streams.turn_log import Cursor
 
 
@@ -82,7 +82,7 @@ Searching: TypeAlias = Waiting | Preparing | Resuming
 State: TypeAlias = Waiting | Preparing | Streaming | Resuming | Ended
 
 
-class Event(Enum):
+class StateEvent(Enum):
     """What happens to a turn."""
 
     REQUESTED = "the request of an attempt is sent to a preprocessor"
@@ -99,26 +99,31 @@ class Event(Enum):
     CANCELLED = "the client hung up, reads too slowly, or the time of its request is over"
 
 
-_OVER: Mapping[Event, type[State]] = {Event.GIVEN_UP: Ended, Event.CANCELLED: Ended}
-_ATTEMPT_FAILS = (Event.REFUSED, Event.TIMED_OUT, Event.PROCESS_LEFT, Event.RECONNECTED)
+_OVER: Mapping[StateEvent, type[State]] = {StateEvent.GIVEN_UP: Ended, StateEvent.CANCELLED: Ended}
+_ATTEMPT_FAILS = (
+    StateEvent.REFUSED,
+    StateEvent.TIMED_OUT,
+    StateEvent.PROCESS_LEFT,
+    StateEvent.RECONNECTED,
+)
 
-TRANSITIONS: Mapping[type[State], Mapping[Event, type[State]]] = {
-    Waiting: {Event.REQUESTED: Preparing, **_OVER},
+TRANSITIONS: Mapping[type[State], Mapping[StateEvent, type[State]]] = {
+    Waiting: {StateEvent.REQUESTED: Preparing, **_OVER},
     Preparing: {
-        Event.PREPARED: Streaming,
+        StateEvent.PREPARED: Streaming,
         **dict.fromkeys(_ATTEMPT_FAILS, Waiting),
         **_OVER,
     },
     Streaming: {
-        Event.INTERRUPTED: Resuming,
-        Event.TOKENS_LOST: Resuming,
-        Event.NO_SUCCESSOR: Ended,
-        Event.FINISHED: Ended,
+        StateEvent.INTERRUPTED: Resuming,
+        StateEvent.TOKENS_LOST: Resuming,
+        StateEvent.NO_SUCCESSOR: Ended,
+        StateEvent.FINISHED: Ended,
         **_OVER,
     },
     Resuming: {
-        Event.REQUESTED: Resuming,
-        Event.PREPARED: Streaming,
+        StateEvent.REQUESTED: Resuming,
+        StateEvent.PREPARED: Streaming,
         **dict.fromkeys(_ATTEMPT_FAILS, Resuming),
         **_OVER,
     },
@@ -223,7 +228,7 @@ class BusTurn(OpenTurn):
     deadline: float
     """The event loop's time at which the request times out."""
     on_cancel: "Callable[[BusTurn, CancelReason], None]"
-    observer: TurnObserver
+    observer: BusTurnObserver
     state: State
     prepared: Prepared = field(init=False)
     """From the first attempt that was prepared; set before the caller of the gateway gets the
@@ -247,7 +252,7 @@ class BusTurn(OpenTurn):
         assert isinstance(self.state, Searching)
         return self.state.search
 
-    def take(self, event: Event, following: State) -> bool:
+    def take(self, event: StateEvent, following: State) -> bool:
         """Enters the state that follows an event. Returns False if the turn has ended."""
         if isinstance(self.state, Ended):
             return False
@@ -264,10 +269,10 @@ class BusTurn(OpenTurn):
             following = Preparing(following.search)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.attempt.outcome = outcome
-        self.take(Event.REQUESTED, following)
+        self.take(StateEvent.REQUESTED, following)
         return outcome
 
-    def fail_attempt(self, attempt: Attempt, event: Event, error: TurnwireError) -> bool:
+    def fail_attempt(self, attempt: Attempt, event: StateEvent, error: TurnwireError) -> bool:
         """Fails an attempt, if it is the current one and pending. Returns whether it was."""
         if attempt is not self.attempt or not attempt.is_pending:
             return False
@@ -287,12 +292,12 @@ class BusTurn(OpenTurn):
             state.worker = prepared.worker
             state.parser = prepared.parser
         elif isinstance(state, Searching) and self.attempt.is_pending:
-            self.take(Event.PREPARED, Streaming(prepared.worker, prepared.parser))
+            self.take(StateEvent.PREPARED, Streaming(prepared.worker, prepared.parser))
             self.attempt.settle(prepared)
             if isinstance(state, Preparing):
                 self.sink.opened(prepared)
 
-    def end(self, event: Event, error: ErrorInfo | None = None) -> bool:
+    def end(self, event: StateEvent, error: ErrorInfo | None = None) -> bool:
         """Applies an event that ends the turn, and stops its search. Returns False if the turn had
         already ended."""
         state = self.state

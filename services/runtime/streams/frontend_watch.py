@@ -53,7 +53,7 @@ class FrontendWatch:
                 self._probe(frontend)
 
     def _probe(self, frontend: str) -> None:
-        frame = EventFrame(self._process.id, 0)  # frontends only reply to it
+        frame = EventFrame.probe(self._process.id)
         self._process.probe(subjects.events(frontend), frame, partial(self._gone, frontend))
 
     def _gone(self, frontend: str) -> None:

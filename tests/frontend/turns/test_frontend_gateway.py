@@ -39,7 +39,7 @@ from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
 from services.frontend.media.image import ImageSource, InlineImage
 from services.frontend.media.image_reader import Put
-from services.frontend.turns import open_turns, preprocessor_client
+from services.frontend.turns import preprocessor_client, turn_table
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
 from services.frontend.turns.pipeline import BusPipeline
@@ -234,6 +234,7 @@ async def test_attempts_carry_how_long_earlier_ones_were_held(stage: Stage) -> N
     assert first == 0.0
     assert second >= 0.2
     assert second <= third < second + asyncio.get_running_loop().time() - second_at
+    stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1")]), attempt=3)
     await asyncio.gather(*stage.process.tasks)
 
 
@@ -285,7 +286,7 @@ async def test_delta_without_an_open_block_is_dropped(stage: Stage) -> None:
 async def test_events_of_another_attempt_are_ignored_and_cancelled_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_turns, "CANCEL_AGAIN_S", 0.0)
+    monkeypatch.setattr(turn_table, "CANCEL_AGAIN_S", 0.0)
     stage = Stage()
     await stage.gateway.start()
     sink = await stage.open("a")

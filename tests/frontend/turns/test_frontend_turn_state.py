@@ -10,13 +10,12 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, Unavailable, raised
 from schemas.events import Prepared, TurnEvent
-from services.frontend.turns.turn_observer import TurnObserver
+from services.frontend.turns.turn_observer import BusTurnObserver
 from services.frontend.turns.turn_state import (
     TRANSITIONS,
     Attempt,
     BusTurn,
     Ended,
-    Event,
     ImageMissing,
     Lost,
     Preparing,
@@ -24,46 +23,47 @@ from services.frontend.turns.turn_state import (
     Resuming,
     Search,
     State,
+    StateEvent,
     Streaming,
     Waiting,
     failure,
 )
 
 STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
-UNEXPECTED: dict[type[State], set[Event]] = {
+UNEXPECTED: dict[type[State], set[StateEvent]] = {
     Waiting: {
-        Event.PREPARED,
-        Event.REFUSED,
-        Event.TIMED_OUT,
-        Event.PROCESS_LEFT,
-        Event.RECONNECTED,
-        Event.INTERRUPTED,
-        Event.TOKENS_LOST,
-        Event.NO_SUCCESSOR,
-        Event.FINISHED,
+        StateEvent.PREPARED,
+        StateEvent.REFUSED,
+        StateEvent.TIMED_OUT,
+        StateEvent.PROCESS_LEFT,
+        StateEvent.RECONNECTED,
+        StateEvent.INTERRUPTED,
+        StateEvent.TOKENS_LOST,
+        StateEvent.NO_SUCCESSOR,
+        StateEvent.FINISHED,
     },
     Preparing: {
-        Event.REQUESTED,
-        Event.INTERRUPTED,
-        Event.TOKENS_LOST,
-        Event.NO_SUCCESSOR,
-        Event.FINISHED,
+        StateEvent.REQUESTED,
+        StateEvent.INTERRUPTED,
+        StateEvent.TOKENS_LOST,
+        StateEvent.NO_SUCCESSOR,
+        StateEvent.FINISHED,
     },
     Streaming: {
-        Event.REQUESTED,
-        Event.PREPARED,
-        Event.REFUSED,
-        Event.TIMED_OUT,
-        Event.PROCESS_LEFT,
-        Event.RECONNECTED,
+        StateEvent.REQUESTED,
+        StateEvent.PREPARED,
+        StateEvent.REFUSED,
+        StateEvent.TIMED_OUT,
+        StateEvent.PROCESS_LEFT,
+        StateEvent.RECONNECTED,
     },
     Resuming: {
-        Event.INTERRUPTED,
-        Event.TOKENS_LOST,
-        Event.NO_SUCCESSOR,
-        Event.FINISHED,
+        StateEvent.INTERRUPTED,
+        StateEvent.TOKENS_LOST,
+        StateEvent.NO_SUCCESSOR,
+        StateEvent.FINISHED,
     },
-    Ended: set(Event),
+    Ended: set(StateEvent),
 }
 """What changes nothing, by state. In an ended turn it may come; elsewhere it is a mistake."""
 
@@ -99,17 +99,17 @@ def turn(kind: type[State] = Waiting, sink: Sink | None = None) -> BusTurn:
         sink=sink or Sink(),
         deadline=60.0,
         on_cancel=lambda *_: None,
-        observer=TurnObserver(structlog.get_logger(), "t"),
+        observer=BusTurnObserver(structlog.get_logger(), "t"),
         state=state_of(kind),
     )
 
 
 @pytest.mark.parametrize(
     ("state", "event"),
-    [*product(STATES, Event)],
+    [*product(STATES, StateEvent)],
     ids=lambda member: member.__name__ if isinstance(member, type) else member.name.lower(),
 )
-def test_event_changes_the_state_or_nothing(state: type[State], event: Event) -> None:
+def test_event_changes_the_state_or_nothing(state: type[State], event: StateEvent) -> None:
     walked = turn(state)
     before = walked.state
     following = TRANSITIONS[state].get(event)
@@ -130,7 +130,7 @@ def test_event_changes_the_state_or_nothing(state: type[State], event: Event) ->
 
 def test_event_leads_to_the_state_of_the_table_only() -> None:
     with pytest.raises(AssertionError, match="WAITING"):
-        turn().take(Event.REQUESTED, Ended())
+        turn().take(StateEvent.REQUESTED, Ended())
 
 
 def test_every_state_but_the_end_can_be_left_and_reached() -> None:
@@ -138,7 +138,11 @@ def test_every_state_but_the_end_can_be_left_and_reached() -> None:
     reached |= {after for events in TRANSITIONS.values() for after in events.values()}
     assert reached == set(STATES)
     for state in set(STATES) - {Ended}:
-        assert TRANSITIONS[state][Event.GIVEN_UP] is TRANSITIONS[state][Event.CANCELLED] is Ended
+        assert (
+            TRANSITIONS[state][StateEvent.GIVEN_UP]
+            is TRANSITIONS[state][StateEvent.CANCELLED]
+            is Ended
+        )
 
 
 async def test_attempt_is_prepared_once() -> None:
@@ -155,7 +159,7 @@ async def test_attempt_is_prepared_once() -> None:
     assert opened.state is stream
     assert stream.parser == "parser-2"
     assert len(sink.prepared) == 1
-    assert not opened.fail_attempt(opened.attempt, Event.PROCESS_LEFT, Unavailable("late"))
+    assert not opened.fail_attempt(opened.attempt, StateEvent.PROCESS_LEFT, Unavailable("late"))
     assert opened.state is stream
 
 
@@ -170,12 +174,12 @@ async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     opened = turn()
     busy = Unavailable("busy")
     earlier, outcome = opened.attempt, opened.request_sent()
-    assert opened.fail_attempt(earlier, Event.REFUSED, busy)
+    assert opened.fail_attempt(earlier, StateEvent.REFUSED, busy)
     assert isinstance(opened.state, Waiting)
     assert await outcome == Lost(busy)
     opened.attempt = Attempt(2)
     opened.request_sent()
-    assert not opened.fail_attempt(earlier, Event.TIMED_OUT, Unavailable("late"))
+    assert not opened.fail_attempt(earlier, StateEvent.TIMED_OUT, Unavailable("late"))
     assert "PREPARING" in repr(opened)
     assert opened.attempt.is_pending
 
@@ -193,15 +197,15 @@ async def test_sink_of_a_resumed_turn_is_not_opened_again() -> None:
 async def test_search_is_stopped_by_whatever_ends_the_turn_but_itself() -> None:
     stopped = turn()
     task = stopped.search.task = asyncio.create_task(asyncio.sleep(60))
-    assert stopped.end(Event.CANCELLED)
-    assert not stopped.end(Event.GIVEN_UP)
+    assert stopped.end(StateEvent.CANCELLED)
+    assert not stopped.end(StateEvent.GIVEN_UP)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 60)
 
     by_itself = turn(Resuming)
 
     async def give_up() -> bool:
-        return by_itself.end(Event.GIVEN_UP)
+        return by_itself.end(StateEvent.GIVEN_UP)
 
     by_itself.search.task = asyncio.create_task(give_up())
     assert await by_itself.search.task

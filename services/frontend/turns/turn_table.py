@@ -8,7 +8,7 @@ from schemas.control import Cancel
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, TurnEvent
 from services.frontend.turns.interfaces import CancelReason
-from services.frontend.turns.turn_state import Attempt, BusTurn, Ended, Event, Streaming
+from services.frontend.turns.turn_state import Attempt, BusTurn, Ended, StateEvent, Streaming
 from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 
@@ -16,7 +16,7 @@ CANCEL_AGAIN_S = 1.0
 """How often the cancellation of a turn that still sends events is repeated."""
 
 
-class OpenTurns:
+class TurnTable:
     """The open turns by id, and their ends."""
 
     def __init__(self, process: Process) -> None:
@@ -56,7 +56,7 @@ class OpenTurns:
         events: list[TurnEvent],
         tokens: int = 0,
         *,
-        end: Event = Event.FINISHED,
+        end: StateEvent = StateEvent.FINISHED,
     ) -> None:
         """Passes events to the sink. A terminal event ends the turn, so only one is ever sent."""
         turn.observer.events(events)
@@ -67,13 +67,15 @@ class OpenTurns:
             self.end(turn, end)
         turn.sink.push(events, tokens)
 
-    def fail(self, turn: BusTurn, error: ErrorInfo, event: Event = Event.GIVEN_UP) -> None:
+    def fail(
+        self, turn: BusTurn, error: ErrorInfo, event: StateEvent = StateEvent.GIVEN_UP
+    ) -> None:
         """Ends a turn with an error, which its client gets."""
         if not isinstance(turn.state, Ended):
             self.push(turn, [Failed(error)], end=event)
 
     def abandon(
-        self, turn: BusTurn, reason: str, error: ErrorInfo, event: Event = Event.GIVEN_UP
+        self, turn: BusTurn, reason: str, error: ErrorInfo, event: StateEvent = StateEvent.GIVEN_UP
     ) -> None:
         """Cancels a turn in all processes, and ends it with an error. `reason`: for its trace."""
         self.supersede(turn, reason)
@@ -81,14 +83,14 @@ class OpenTurns:
 
     def cancel(self, turn: BusTurn, reason: CancelReason) -> None:
         """Ends a turn that its client does not want any more."""
-        if self.end(turn, Event.CANCELLED, cancelled=reason):
+        if self.end(turn, StateEvent.CANCELLED, cancelled=reason):
             self.publish_cancel(turn.card.name, turn.id, turn.attempt.number, reason)
             turn.observer.cancelled(reason)
 
     def end(
         self,
         turn: BusTurn,
-        event: Event,
+        event: StateEvent,
         *,
         error: ErrorInfo | None = None,
         cancelled: CancelReason | None = None,
