@@ -8,7 +8,7 @@ from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from services.worker.drain import Drain
 from services.worker.engine import Delta, Handle
-from services.worker.observer import TurnObserver, WorkerObserver
+from services.worker.observer import DecodingObserver, WorkerObserver
 from services.worker.outbox import Outbox
 from services.worker.pacing import Pacer
 from services.worker.prefill import TurnPrompt
@@ -40,7 +40,11 @@ class Decoding:
     )
 
     def __init__(
-        self, turns: "Decodings", stream: TokenStream, prompt: TurnPrompt, observer: TurnObserver
+        self,
+        turns: "Decodings",
+        stream: TokenStream,
+        prompt: TurnPrompt,
+        observer: DecodingObserver,
     ) -> None:
         self.stream = stream
         self.prompt = prompt

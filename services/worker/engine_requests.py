@@ -22,7 +22,7 @@ those that wait."""
 _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 
 
-class TurnStart(Struct, frozen=True):
+class DecodingStart(Struct, frozen=True):
     """What one attempt at a turn begins with."""
 
     request: GenerateRequest
@@ -58,7 +58,7 @@ class EngineRequests:
 
     def start(
         self, request: GenerateRequest, images: Sequence[EngineImage], now: float
-    ) -> TurnStart:
+    ) -> DecodingStart:
         """Returns what an attempt begins with. `now`: the loop's time. Raises as `check`."""
         resume = unpack_ids(request.resume)
         thoughts = None
@@ -90,7 +90,7 @@ class EngineRequests:
             images=images,
         )
         check(engine_request, self._info)
-        return TurnStart(request, engine_request, resume, blocks, thoughts)
+        return DecodingStart(request, engine_request, resume, blocks, thoughts)
 
     def rest(
         self, first: EngineRequest, output: Sequence[int], thoughts: ThoughtCounter

@@ -12,7 +12,7 @@ from services.worker.stream_spans import NO_SPANS, Spans, StreamSpans
 from services.worker.token_stream import TokenStream
 
 
-class TurnObserver:
+class DecodingObserver:
     """Records one attempt at a turn, from its arrival on. No method is called per token."""
 
     def __init__(self, metrics: WorkerMetrics, spans: Spans, times: TurnTimes) -> None:
@@ -55,7 +55,9 @@ class WorkerObserver:
         )
         self._metrics = WorkerMetrics(process.metrics)
 
-    def open(self, prompt_tokens: int, computed_tokens: int, trace: dict[str, str]) -> TurnObserver:
+    def open(
+        self, prompt_tokens: int, computed_tokens: int, trace: dict[str, str]
+    ) -> DecodingObserver:
         """Begins with a turn that has just arrived.
 
         `computed_tokens`: the prompt's with the output of an earlier attempt, which the engine
@@ -64,7 +66,7 @@ class WorkerObserver:
         times = TurnTimes(prompt_tokens, opened_at=time.perf_counter())
         scope = self._process.scope(trace)
         spans = NO_SPANS if scope is None else StreamSpans(scope, computed_tokens)
-        return TurnObserver(self._metrics, spans, times)
+        return DecodingObserver(self._metrics, spans, times)
 
     def window_reduced(self, info: EngineInfo) -> None:
         """Logs that the KV cache holds less than the context window."""

@@ -29,7 +29,7 @@ from services.worker.admission import check_images
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
 from services.worker.decoding import Decoding
 from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink
-from services.worker.engine_requests import EngineRequests, TurnStart, prompt_tokens
+from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
@@ -107,7 +107,7 @@ class Worker(Service):
                 retry_after_s=errors.RETRY_AFTER_S,
             )
 
-    def _prefill(self, start: TurnStart) -> None:
+    def _prefill(self, start: DecodingStart) -> None:
         """Has the engine compute a prompt that no turn has requested yet."""
         if self._turns or self._engine.load().waiting:  # only idle workers do
             raise errors.Overloaded(
@@ -122,7 +122,7 @@ class Worker(Service):
             # rare: another attempt at a turn reaches the worker that decodes it
             earlier.cancel()
 
-    def _make_decoding(self, start: TurnStart) -> Decoding:
+    def _make_decoding(self, start: DecodingStart) -> Decoding:
         """Makes the sink of a turn."""
         request = start.request
         stream = TokenStream(
@@ -140,14 +140,14 @@ class Worker(Service):
         )
         return Decoding(self._turns, stream, prompt, observer)
 
-    def _is_awaited(self, start: TurnStart) -> bool:
+    def _is_awaited(self, start: DecodingStart) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
         held = start.blocks.held
         if held is None or self._info.shares_queued:
             return False
         return start.prompt_tokens - held >= start.request.notice_tokens
 
-    def _open_in_engine(self, decoding: Decoding, start: TurnStart) -> None:
+    def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
         """Has the engine open the turn, before its stream is scheduled: the frame with the parse
         context can then have the first token, too."""
         sink: Sink = decoding

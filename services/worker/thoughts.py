@@ -2,21 +2,21 @@
 
 A counter is in one of two states, and what is true in only one of them belongs to it:
 
-                  an opener, where a thought may begin
-      ┌────────┐ ────────────────────────────────────▶ ┌─────────┐
-      │ Answer │                                       │ Thought │
-      └────────┘ ◀──────────────────────────────────── └─────────┘
-                  a closer, or the budget (`end_thought`)
+                    an opener, where a thought may begin
+      ┌─────────┐ ────────────────────────────────────▶ ┌───────────┐
+      │ Outside │                                       │ InThought │
+      └─────────┘ ◀──────────────────────────────────── └───────────┘
+                    a closer, or the budget (`end_thought`)
 
-| state   | what comes           | what follows                                                 |
-|---------|----------------------|--------------------------------------------------------------|
-| Answer  | a fence              | text is code from here on, or no longer: openers are code    |
-|         | an edge              | a block begins: text before it no longer counts              |
-|         | an opener            | a thought, if it begins a block, a line or a sentence        |
-|         |                      | outside code; else a mention                                 |
-| Thought | other text           | one more token                                               |
-|         | a part of a closer   | one more token, which waits in the tail: it may not count    |
-|         | a closer             | its tokens do not count; back to Answer                      |
+| state     | what comes         | what follows                                                 |
+|-----------|--------------------|--------------------------------------------------------------|
+| Outside   | a fence            | text is code from here on, or no longer: openers are code    |
+|           | an edge            | a block begins: text before it no longer counts              |
+|           | an opener          | a thought, if it begins a block, a line or a sentence        |
+|           |                    | outside code; else a mention                                 |
+| InThought | other text         | one more token                                               |
+|           | a part of a closer | one more token, which waits in the tail: it may not count    |
+|           | a closer           | its tokens do not count; back to Outside                     |
 
 A token that may belong to a closer is not counted before that is certain. So a thought that ends by
 itself at the budget is left as it is. A turn in a format without edges has no mentions.
@@ -39,7 +39,7 @@ BANNED = -100.0
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Outside:
     """The state outside thoughts."""
 
     text: str = ""
@@ -49,7 +49,7 @@ class _Answer:
 
 
 @dataclass(slots=True)
-class _Thought:
+class _InThought:
     """The state in an open thought."""
 
     tokens: int = 0
@@ -93,12 +93,12 @@ class ThoughtCounter:
         for text, packed in budget.spelling.items():
             self._texts.update(dict.fromkeys(unpack_ids(packed), text))
         self._markers = (*budget.openers, *budget.edges, FENCE)
-        """What is looked for in an answer."""
+        """What is looked for outside thoughts."""
         self._prefixes = _prefixes(budget.closers)
         self._reach = max(map(len, (*budget.openers, *budget.closers, *budget.edges)))
         self._ends = [unpack_ids(budget.end), unpack_ids(budget.answer)]
         """The ids that end the next thought; the last ones end all others, too."""
-        self._state: _Answer | _Thought = _Thought() if budget.in_reasoning else _Answer()
+        self._state: _Outside | _InThought = _InThought() if budget.in_reasoning else _Outside()
         self.used = 0
         """The tokens of the thoughts that have ended."""
         self.rest_grammar = budget.grammar
@@ -110,19 +110,19 @@ class ThoughtCounter:
     @property
     def thinks(self) -> bool:
         """Whether a thought is open."""
-        return isinstance(self._state, _Thought)
+        return isinstance(self._state, _InThought)
 
     @property
     def excess(self) -> int:
         """How many tokens at the end are beyond the budget, unless they turn out to be a closer."""
-        if isinstance(self._state, _Thought):
+        if isinstance(self._state, _InThought):
             return self._state.excess
         return 0
 
     @property
     def over(self) -> bool:
         """Whether it is certain that the budget is exceeded."""
-        return isinstance(self._state, _Thought) and self._state.is_over
+        return isinstance(self._state, _InThought) and self._state.is_over
 
     @property
     def bans(self) -> dict[int, float]:
@@ -138,7 +138,7 @@ class ThoughtCounter:
         """Takes the next token of the output."""
         text = self._texts.get(token, _OTHER)
         state = self._state
-        if isinstance(state, _Thought):
+        if isinstance(state, _InThought):
             self._think(state, text)
         else:
             self._look_for_thought(state, text)
@@ -146,7 +146,7 @@ class ThoughtCounter:
     def end_thought(self) -> list[int]:
         """Drops the tokens beyond the budget, and returns the ids that end the thought."""
         self.used = self._limit
-        self._answer("")
+        self._leave_thought("")
         return self._next_end()
 
     def _next_end(self) -> list[int]:
@@ -157,7 +157,7 @@ class ThoughtCounter:
     # -- the states
     # ----------------------------------------------------------------------------------------------
 
-    def _think(self, thought: _Thought, text: str, *, counted: int = 1) -> None:
+    def _think(self, thought: _InThought, text: str, *, counted: int = 1) -> None:
         """Takes the text of a token in a thought."""
         thought.tokens += counted
         if text == _OTHER:
@@ -170,7 +170,7 @@ class ThoughtCounter:
             tokens = thought.tokens - thought.tail_tokens_after(closer.start)
             # An end in the output of an earlier attempt may have tokens before this one.
             self.used = min(self.used + max(tokens, 0), self._limit)
-            self._answer(tail[closer.start :])  # it may be an edge, too
+            self._leave_thought(tail[closer.start :])  # it may be an edge, too
             return
 
         thought.cut_tail(self._possible_closer(tail))
@@ -181,20 +181,20 @@ class ThoughtCounter:
         starts = (at for at in range(len(tail)) if tail[at:] in self._prefixes)
         return next(starts, len(tail))
 
-    def _answer(self, text: str) -> None:
+    def _leave_thought(self, text: str) -> None:
         """Ends the thought. `text`: its closer, and what follows it."""
-        self._state = _Answer()
+        self._state = _Outside()
         self._look_for_thought(self._state, text)
 
-    def _look_for_thought(self, answer: _Answer, text: str) -> None:
+    def _look_for_thought(self, outside: _Outside, text: str) -> None:
         """Takes the text of a token outside thoughts."""
-        text = answer.text + text
+        text = outside.text + text
         marker = _first(text, self._markers)
         while marker is not None:
             if marker.text == FENCE:
-                answer.is_fenced = not answer.is_fenced
+                outside.is_fenced = not outside.is_fenced
             rest = text[marker.end :]
-            if self._begins_thought(marker, text, answer):
+            if self._begins_thought(marker, text, outside):
                 self._open_thought(rest)
                 return
             is_edge = marker.text in self._budget.edges
@@ -203,18 +203,18 @@ class ThoughtCounter:
 
         if len(text) > 2 * self._reach:
             text = _OTHER + text[-self._reach :]
-        answer.text = text
+        outside.text = text
 
-    def _begins_thought(self, marker: _Marker, text: str, answer: _Answer) -> bool:
+    def _begins_thought(self, marker: _Marker, text: str, outside: _Outside) -> bool:
         if marker.text not in self._budget.openers:
             return False
         if not self._budget.edges:
             return True
-        return not answer.is_fenced and _is_no_mention(text[: marker.start])
+        return not outside.is_fenced and _is_no_mention(text[: marker.start])
 
     def _open_thought(self, rest: str) -> None:
         """Begins a thought. `rest`: the text after the opener in its last token."""
-        thought = _Thought()
+        thought = _InThought()
         self._state = thought
         if rest:
             self._think(thought, rest, counted=0)  # the opener's token is not the thought's
@@ -247,7 +247,7 @@ class ThoughtCounter:
     def _has_spent(self) -> bool:
         """Whether the open thought has reached the budget."""
         state = self._state
-        return isinstance(state, _Thought) and self.used + state.tokens >= self._limit
+        return isinstance(state, _InThought) and self.used + state.tokens >= self._limit
 
     def _take_end(self, ids: Sequence[int], spent_at: int | None) -> int:
         """Takes the end of a thought where `ids[spent_at:]` begin with it. Returns how many of its

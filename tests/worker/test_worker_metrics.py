@@ -8,7 +8,7 @@ from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from services.worker.engine import Delta
 from services.worker.metrics import TurnTimes, WorkerMetrics
-from services.worker.observer import TurnObserver
+from services.worker.observer import DecodingObserver
 from services.worker.stream_spans import NO_SPANS
 from services.worker.token_stream import TokenStream
 
@@ -23,7 +23,7 @@ class Measured:
             turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=[], held=held
         )
         self.times = TurnTimes(prompt_tokens=100, opened_at=10.0)
-        self.observer = TurnObserver(self.metrics, NO_SPANS, self.times)
+        self.observer = DecodingObserver(self.metrics, NO_SPANS, self.times)
 
     def put(self, delta: Delta) -> None:
         self.stream.add(delta)

@@ -11,7 +11,7 @@ from services.worker.engine import Delta, EngineRequest
 from services.worker.engines.transformers.adapter import (
     PAGE_TOKENS,
     EngineArgs,
-    Progress,
+    TransformersProgress,
     batching_options,
     lacking,
     parse_args,
@@ -36,11 +36,11 @@ def request(
     return EngineRequest("t", [1, 2], Sampling(max_tokens=max_tokens, **sampling), list(stop_ids))
 
 
-def progress(**changes: Any) -> Progress:
-    return Progress(request(**changes))
+def progress(**changes: Any) -> TransformersProgress:
+    return TransformersProgress(request(**changes))
 
 
-def finish(turn: Progress, generated: list[int], logprobs: Any = ()) -> Delta:
+def finish(turn: TransformersProgress, generated: list[int], logprobs: Any = ()) -> Delta:
     turn.finished = True
     return turn.take(generated, logprobs, None)
 

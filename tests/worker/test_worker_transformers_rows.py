@@ -21,7 +21,7 @@ from schemas.events import FinishReason  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
 from services.worker.engine import Delta, EngineRequest  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
-from services.worker.engines.transformers.rows import Row  # noqa: E402
+from services.worker.engines.transformers.rows import HostRow  # noqa: E402
 from tests.worker.listening import listen  # noqa: E402
 
 PROMPT = [(11 * i + 3) % 500 + 8 for i in range(60)]
@@ -196,7 +196,7 @@ async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEng
     for n in range(5):
         await run(engine, f"t{n}", logprobs=1, max_tokens=3)
     gc.collect()
-    rows = [kept for kept in gc.get_objects() if type(kept) is Row]
+    rows = [kept for kept in gc.get_objects() if type(kept) is HostRow]
     assert len(rows) <= 1, "but for that of the last step"
 
 

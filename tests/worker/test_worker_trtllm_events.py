@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
-from services.worker.engines.trtllm.events import KvTranslator, KvUse
+from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
 
 
 def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def removed(number: int, *hashes: int, **more: Any) -> dict[str, Any]:
 
 
 def test_whole_blocks_become_chains() -> None:
-    kv = KvTranslator(2)
+    kv = TrtllmKvTranslator(2)
     created = event(0, {"type": "created", "num_blocks_per_cache_level": [10, 0]})
     told = kv.translate(
         [created, stored(1, None, block(11, [1, 2]), block(12, [3, 4])), removed(2, 12)]
@@ -43,7 +43,7 @@ def test_whole_blocks_become_chains() -> None:
 
 
 def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
-    kv = KvTranslator(2)
+    kv = TrtllmKvTranslator(2)
     told = kv.translate(
         [stored(0, None, block(11, [1, 2]), block(12, [3])), removed(1, 12), removed(2, 11, 12)]
     )
@@ -53,7 +53,7 @@ def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
 
 
 def test_a_block_is_announced_when_it_is_full() -> None:
-    kv = KvTranslator(2)
+    kv = TrtllmKvTranslator(2)
     assert kv.translate([stored(0, None, block(11, [1]))]) == []
     assert kv.translate([stored(1, None, block(11, [1, 2]))]) == [
         BlocksStored(None, [(11, [1, 2])])
@@ -62,7 +62,7 @@ def test_a_block_is_announced_when_it_is_full() -> None:
 
 
 def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
-    kv = KvTranslator(2)
+    kv = TrtllmKvTranslator(2)
     kv.translate([removed(0, 1), removed(0, 1, attention_dp_rank=1)])
     told = kv.translate([removed(5, 11), removed(1, 12, attention_dp_rank=1)])
     assert told == [CacheCleared(0), BlocksRemoved([11]), BlocksRemoved([12], 1)]
@@ -70,7 +70,7 @@ def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
 
 
 def test_only_the_window_of_the_whole_prompt_counts() -> None:
-    kv = KvTranslator(1)
+    kv = TrtllmKvTranslator(1)
     first = stored(0, None, block(1, [1]), window_size=4096)
     assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [
         BlocksStored(None, [(1, [1])])
@@ -80,7 +80,7 @@ def test_only_the_window_of_the_whole_prompt_counts() -> None:
 def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
     """Releases with cache manager V2 announce a block once for each group of layers, also of one
     window."""
-    kv = KvTranslator(1)
+    kv = TrtllmKvTranslator(1)
     groups = [
         stored(number, None, block(1, [1]), layer_group_id=number, hash_algo="v1_block_key")
         for number in (0, 1)
@@ -90,7 +90,7 @@ def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
 
 
 def test_unknown_events_are_skipped() -> None:
-    kv = KvTranslator(1)
+    kv = TrtllmKvTranslator(1)
     updated = event(
         0, {"type": "updated", "block_hash": 1, "cache_level": {"old_value": 0, "new_value": 1}}
     )

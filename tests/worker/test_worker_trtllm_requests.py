@@ -13,7 +13,7 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import FEATURES, Delta, EngineRequest
 from services.worker.engines.trtllm.releases import Release, known_release
 from services.worker.engines.trtllm.requests import (
-    Progress,
+    TrtllmProgress,
     bias_row,
     generate_arguments,
     lacking,
@@ -215,8 +215,8 @@ def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: 
     return SimpleNamespace(outputs=[out], **{"cached_tokens": 2, **more})
 
 
-def progress(**changes: Any) -> Progress:
-    return Progress(request(**changes), [5, 7])
+def progress(**changes: Any) -> TrtllmProgress:
+    return TrtllmProgress(request(**changes), [5, 7])
 
 
 def test_the_list_grows_and_each_delta_is_what_is_new() -> None:

@@ -8,7 +8,7 @@ import pytest
 from schemas.frames import PromptImage, pack_ids
 from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
-from services.worker.engines.vllm.events import KvTranslator
+from services.worker.engines.vllm.events import VllmKvTranslator
 from services.worker.kv.blocks import KvBlockIndex
 from tests.worker.fake_vllm import stored
 
@@ -24,11 +24,11 @@ def removed(*blocks: int | bytes, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def translator() -> KvTranslator:
-    return KvTranslator(BLOCK)
+def translator() -> VllmKvTranslator:
+    return VllmKvTranslator(BLOCK)
 
 
-def test_blocks_come_with_their_tokens_parent_and_salt(translator: KvTranslator) -> None:
+def test_blocks_come_with_their_tokens_parent_and_salt(translator: VllmKvTranslator) -> None:
     first = stored(11, None, [1, 2, 3, 4], "tenant")
     both = {**stored(12, 11, list(range(8)), None), "block_hashes": [12, 13], "block_size": 4}
     both["extra_keys"] = [None, None]
@@ -42,7 +42,7 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: KvTranslator)
 @pytest.mark.parametrize("salt", [None, "tenant"])
 @pytest.mark.parametrize("at", [(0, 3), (1, 7), (3, 4), (4, 11)])
 def test_the_keys_of_images_are_those_of_the_preprocessor(
-    translator: KvTranslator, at: tuple[int, int], salt: str | None
+    translator: VllmKvTranslator, at: tuple[int, int], salt: str | None
 ) -> None:
     images = [PromptImage(digit * 40, start, 3) for digit, start in zip("7f", at, strict=True)]
     ids = list(range(16))
@@ -64,14 +64,14 @@ def test_the_keys_of_images_are_those_of_the_preprocessor(
     assert index.keys() == list(block_keys(with_images(pack_ids(ids), images), BLOCK, salt=salt))
 
 
-def test_hashes_may_be_bytes(translator: KvTranslator) -> None:
+def test_hashes_may_be_bytes(translator: VllmKvTranslator) -> None:
     event = {**stored(0, None, [1, 2, 3, 4], None), "block_hashes": [b"\x0a\xff"]}
     (translated,) = translator.translate(0, packed(event))
     assert translated == BlocksStored(None, [("0aff", [1, 2, 3, 4])])
     assert translator.translate(1, packed(removed(b"\x0a\xff"))) == [BlocksRemoved(["0aff"])]
 
 
-def test_a_gap_clears_what_is_known(translator: KvTranslator) -> None:
+def test_a_gap_clears_what_is_known(translator: VllmKvTranslator) -> None:
     assert translator.translate(5, packed()) == []
     assert translator.translate(6, packed()) == []
     assert translator.translate(9, packed(removed(1))) == [CacheCleared(), BlocksRemoved([1])]
@@ -79,14 +79,14 @@ def test_a_gap_clears_what_is_known(translator: KvTranslator) -> None:
 
 
 def test_fields_of_newer_releases_are_skipped_and_an_unknown_event_clears(
-    translator: KvTranslator,
+    translator: VllmKvTranslator,
 ) -> None:
     event = {**stored(1, None, [1, 2, 3, 4], None), "lookahead_token_ids": [5]}
     assert len(translator.translate(0, packed(event))) == 1
     assert translator.translate(1, packed({"type": "BlockMoved"})) == [CacheCleared()]
 
 
-def test_only_the_layers_that_hold_a_whole_prompt_count(translator: KvTranslator) -> None:
+def test_only_the_layers_that_hold_a_whole_prompt_count(translator: VllmKvTranslator) -> None:
     window = {
         **stored(2, None, [1, 2, 3, 4], None),
         "group_idx": 1,
@@ -101,7 +101,7 @@ def test_only_the_layers_that_hold_a_whole_prompt_count(translator: KvTranslator
     ]
 
 
-def test_offloaded_blocks_and_odd_sizes_do_not_count(translator: KvTranslator) -> None:
+def test_offloaded_blocks_and_odd_sizes_do_not_count(translator: VllmKvTranslator) -> None:
     offloaded = {**stored(1, None, [1, 2, 3, 4], None), "medium": "CPU"}
     small = {**stored(1, None, [1, 2], None), "group_idx": 3}
     assert translator.translate(0, packed(offloaded, small, {**removed(1), "medium": "CPU"})) == []

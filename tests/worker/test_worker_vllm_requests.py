@@ -12,7 +12,7 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
 from services.worker.engines.vllm.requests import (
-    Progress,
+    VllmProgress,
     engine_arguments,
     lacking,
     publishes_events,
@@ -138,7 +138,7 @@ def test_a_prefill_decodes_one_token_and_drops_it() -> None:
     made = sampling_arguments(prefill, Sampling())
     assert (made["max_tokens"], made["min_tokens"]) == (1, 1)
     for reason in ("length", "stop"):
-        delta = Progress(prefill).take(output(9, finish=reason, cached=2))
+        delta = VllmProgress(prefill).take(output(9, finish=reason, cached=2))
         assert (delta.ids, delta.cached, delta.finish, delta.stop_id) == (
             [],
             2,
@@ -158,7 +158,7 @@ def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
         values = {token: -3.0, 40: -1.0, 41: -2.0}
         return {other: SimpleNamespace(logprob=value) for other, value in values.items()}
 
-    progress = Progress(request(logprobs=1, stop_ids=(5,)))
+    progress = VllmProgress(request(logprobs=1, stop_ids=(5,)))
     started = output(8, logprobs=[row(8)], cached=32)
     started.metrics = SimpleNamespace(queued_ts=10.0, scheduled_ts=10.25)
     first = progress.take(started)
@@ -171,6 +171,6 @@ def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
 
 
 def test_an_abort_is_cancelled_and_other_ends_are_failures() -> None:
-    assert Progress(request()).take(output(finish="abort")).finish is FinishReason.CANCELLED
+    assert VllmProgress(request()).take(output(finish="abort")).finish is FinishReason.CANCELLED
     with pytest.raises(EngineFailed, match="repetition"):
-        Progress(request()).take(output(9, finish="repetition"))
+        VllmProgress(request()).take(output(9, finish="repetition"))

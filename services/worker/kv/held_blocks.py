@@ -32,11 +32,11 @@ def extended(
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _BlockRun:
     """Consecutive blocks with the same last use."""
 
     keys: "array[int]"
-    parent: "_Run | None"
+    parent: "_BlockRun | None"
     branches: int = 0
     """The number of runs that follow this one."""
 
@@ -46,9 +46,9 @@ class HeldBlocks:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _BlockRun] = {}
         """Key of a run's first block → run."""
-        self._order: OrderedDict[_Run, None] = OrderedDict()
+        self._order: OrderedDict[_BlockRun, None] = OrderedDict()
         """The least recently used first, and each before the one that it follows."""
         self._size = 0
 
@@ -87,9 +87,9 @@ class HeldBlocks:
         """Returns all keys, the least recently used first; within a chain the last block first."""
         return [key for run in self._order for key in reversed(run.keys)]
 
-    def _walk(self, keys: Sequence[int]) -> tuple[list[_Run], int]:
+    def _walk(self, keys: Sequence[int]) -> tuple[list[_BlockRun], int]:
         """Returns the runs that hold a chain's beginning, and how many of its blocks they hold."""
-        path: list[_Run] = []
+        path: list[_BlockRun] = []
         at = 0
         while at < len(keys):
             run = self._runs.get(keys[at])
@@ -102,17 +102,17 @@ class HeldBlocks:
                 break
         return path, at
 
-    def _add(self, keys: "array[int]", parent: _Run | None) -> _Run:
-        run = _Run(keys, parent)
+    def _add(self, keys: "array[int]", parent: _BlockRun | None) -> _BlockRun:
+        run = _BlockRun(keys, parent)
         self._runs[keys[0]] = run
         if parent is not None:
             parent.branches += 1
         return run
 
-    def _split(self, run: _Run, at: int) -> _Run:
+    def _split(self, run: _BlockRun, at: int) -> _BlockRun:
         """Cuts a run in two; returns the first part. `run` itself becomes the second, with the runs
         that follow it."""
-        first = _Run(run.keys[:at], run.parent, branches=1)
+        first = _BlockRun(run.keys[:at], run.parent, branches=1)
         self._runs[first.keys[0]] = first
         del run.keys[:at]
         run.parent = first
@@ -132,7 +132,7 @@ class HeldBlocks:
         self._size -= len(evicted)
         return evicted
 
-    def _remove(self, run: _Run) -> None:
+    def _remove(self, run: _BlockRun) -> None:
         del self._order[run]
         # Chains with colliding keys share an entry, which belongs to the later one.
         if self._runs.get(run.keys[0]) is run:

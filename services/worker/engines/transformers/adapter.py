@@ -178,7 +178,7 @@ def recurrent_layers(config: Mapping[str, Any]) -> str | None:
     return next((kind for kind in kinds if str(kind).startswith(_RECURRENT)), None)
 
 
-class Progress:
+class TransformersProgress:
     """Turns one request's outputs, each with all tokens so far, into deltas."""
 
     def __init__(self, request: EngineRequest) -> None:

@@ -38,7 +38,7 @@ from services.worker.engines.support import (
 )
 from services.worker.engines.transformers.adapter import (
     MAX_SEED,
-    Progress,
+    TransformersProgress,
     parse_args,
     row_arguments,
 )
@@ -106,7 +106,7 @@ class TransformersEngine(Engine):
 
     @override
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
-        progress = Progress(request)
+        progress = TransformersProgress(request)
         # A new id for each request: the library hangs on a duplicate, and a late cancellation would
         # hit the successor.
         key = f"{request.id}#{next(self._keys)}"
@@ -159,7 +159,7 @@ class TransformersEngine(Engine):
         key: str,
         turn: OpenTurn,
         request: EngineRequest,
-        progress: Progress,
+        progress: TransformersProgress,
         deliver: Callable[[Any], None],
     ) -> None:
         """Submits the request when the features of its images are computed, on a thread of their
@@ -186,7 +186,7 @@ class TransformersEngine(Engine):
         self,
         key: str,
         request: EngineRequest,
-        progress: Progress,
+        progress: TransformersProgress,
         deliver: Callable[[Any], None],
         ids: list[int] | None = None,
     ) -> bool:
@@ -214,7 +214,9 @@ class TransformersEngine(Engine):
         )
         return added is not None
 
-    def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
+    def _callback(
+        self, key: str, turn: OpenTurn, progress: TransformersProgress
+    ) -> Callable[[Any], None]:
         opened = time.monotonic()
 
         def deliver(output: Any) -> None:
@@ -257,7 +259,7 @@ class TransformersEngine(Engine):
         has_failed = getattr(self._manager, "fatal_error", None) is not None
         return has_failed or not self._manager.is_running()
 
-    def _release(self, key: str, prompt_tokens: int, progress: Progress) -> None:
+    def _release(self, key: str, prompt_tokens: int, progress: TransformersProgress) -> None:
         """Releases an ended turn. A cancelled request gets no last output, so that its handler
         would stay forever."""
         self._held -= prompt_tokens + progress.taken

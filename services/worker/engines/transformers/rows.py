@@ -18,7 +18,7 @@ from services.worker.engines.transformers.adapter import HOST_FEATURES
 from services.worker.engines.transformers.sampler import Column
 
 
-class Row:
+class HostRow:
     """One request. Made on the event loop and used on the library's thread; the loop reads
     `logprobs` of tokens that the library has returned."""
 
@@ -102,9 +102,9 @@ class Rows:
     """The rows of all open requests, and those of the current step."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Row] = {}
+        self._open: dict[str, HostRow] = {}
         self.guides: Guides | None = None
-        self.step: list[tuple[int, Row]] = []
+        self.step: list[tuple[int, HostRow]] = []
         """(place in the batch, row) of the requests that have a row."""
         self.raw: dict[int, torch.Tensor] = {}
         """Place → log probabilities before any change, for rows that report them."""
@@ -118,7 +118,7 @@ class Rows:
         features = {feature for _, feature in required_features(sampling)}
         if guide is None and features.isdisjoint(HOST_FEATURES):
             return None
-        row = Row(request, sampling, guide)
+        row = HostRow(request, sampling, guide)
         self._open[key] = row
         return row.logprobs
 

@@ -48,7 +48,7 @@ def install(
     around these.
     """
     columns = {name: Column(name) for name in _NEUTRAL if name != "pick"}
-    chain = [*before, *columns.values(), Sampler(columns, eager=eager), *after]
+    chain = [*before, *columns.values(), RowSampler(columns, eager=eager), *after]
     processors.logits_processor.extend(chain)
     processors.tensors_required += len(chain)
     for processor in chain:
@@ -94,7 +94,7 @@ class Column(ContinuousBatchingLogitsProcessor):
         return scores
 
 
-class Sampler(Column):
+class RowSampler(Column):
     """Applies temperature, top-k, top-p and min-p as transformers' own warpers do, in their order.
     Then it chooses the token of rows that are greedy or have a seed: all other scores become minus
     infinity."""

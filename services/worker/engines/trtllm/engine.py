@@ -300,7 +300,7 @@ class TrtllmEngine(Engine, KvEventSource):
     async def _pump(self, turn: OpenTurn, handle: Any, request: EngineRequest) -> None:
         """Passes the iterator's outputs to the turn. Runs in a task, so that a silent engine can be
         given up."""
-        progress = requests.Progress(request, self._facts.eos_ids)
+        progress = requests.TrtllmProgress(request, self._facts.eos_ids)
         try:
             async for output in handle:
                 self._turns.stepped()

@@ -10,7 +10,7 @@ from typing import Any
 from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 
-class KvTranslator:
+class TrtllmKvTranslator:
     """Turns the engine's event dicts into `KvEvent`s, in order.
 
     The engine also announces blocks that are not full; they and their removal are left out. Event

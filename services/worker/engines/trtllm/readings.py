@@ -8,7 +8,7 @@ from typing import Any
 
 from services.worker.engine import EngineInfo
 from services.worker.engines.support import OpenTurns
-from services.worker.engines.trtllm.events import KvTranslator, KvUse
+from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
 from services.worker.engines.trtllm.pollers import Follower, KvEventQueue, Poller
 from services.worker.engines.trtllm.releases import Release
 from services.worker.engines.trtllm.requests import BLOCK_TOKENS
@@ -48,7 +48,7 @@ class Readings:
         read = _follow if release.statistics == "iterator" else _poll
         self._readers.append(read(llm, "get_stats", list, self._take_stats, STATS_INTERVAL_S))
         if "kv_events" in info.features:
-            translate = KvTranslator(info.block_tokens or BLOCK_TOKENS).translate
+            translate = TrtllmKvTranslator(info.block_tokens or BLOCK_TOKENS).translate
             put = self.kv_events.put
             self._readers.append(read(llm, "get_kv_cache_events", translate, put, KV_INTERVAL_S))
         # Not public, and missing in early 1.2.

@@ -254,7 +254,7 @@ def generate_arguments(request: EngineRequest, release: Release) -> dict[str, An
     return arguments
 
 
-class Progress:
+class TrtllmProgress:
     """Turns one request's output, which the engine changes in place, into deltas."""
 
     def __init__(self, request: EngineRequest, eos_ids: Sequence[int]) -> None:

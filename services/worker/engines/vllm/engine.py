@@ -39,10 +39,10 @@ from services.worker.engines.support import (
     run_for,
 )
 from services.worker.engines.vllm.images import ImageRenderer, load_processor
-from services.worker.engines.vllm.kv_reader import KvEventReader
+from services.worker.engines.vllm.kv_reader import VllmKvReader
 from services.worker.engines.vllm.parent import PLUGIN
 from services.worker.engines.vllm.requests import (
-    Progress,
+    VllmProgress,
     engine_arguments,
     lacking,
     publishes_events,
@@ -62,7 +62,7 @@ class VllmEngine(Engine, KvEventSource):
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._turns = OpenTurns("vllm")
-        self._reader: KvEventReader | None = None
+        self._reader: VllmKvReader | None = None
         self._images: ImageRenderer | None = None
         self._kv_used: float | None = None
         self._llm: Any = None
@@ -99,7 +99,7 @@ class VllmEngine(Engine, KvEventSource):
         """
         arguments = engine_arguments(self._config)
         if publishes_events(arguments):
-            self._reader = KvEventReader()
+            self._reader = VllmKvReader()
         try:
             self._info = await in_daemon_thread(lambda: self._build(arguments), "vllm-build")
             # Some code is compiled at the first request. For log probabilities this takes minutes
@@ -126,7 +126,7 @@ class VllmEngine(Engine, KvEventSource):
             raise
         # vLLM returns an iterator and nothing else. Cancelling the task closes it, and that aborts
         # the request.
-        turn.run(self._pump(turn, outputs, Progress(request)))
+        turn.run(self._pump(turn, outputs, VllmProgress(request)))
         return turn
 
     @override
@@ -203,7 +203,7 @@ class VllmEngine(Engine, KvEventSource):
                     yield output
                 return
 
-    async def _pump(self, turn: OpenTurn, outputs: Any, progress: Progress) -> None:
+    async def _pump(self, turn: OpenTurn, outputs: Any, progress: VllmProgress) -> None:
         """Passes the outputs to the turn."""
         try:
             async with aclosing(outputs):

@@ -53,7 +53,7 @@ class _Batch(Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
-class KvTranslator:
+class VllmKvTranslator:
     """Turns batches into `KvEvent`s, in order. vLLM also announces blocks that it finds in its
     cache, so that the index recovers from lost events."""
 

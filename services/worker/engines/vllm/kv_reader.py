@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from services.worker.engine import KvEvent
-from services.worker.engines.vllm.events import KvTranslator
+from services.worker.engines.vllm.events import VllmKvTranslator
 
 BUFFERED_BATCHES = 100_000
 """The number that vLLM itself keeps for a slow reader (`KVEventsConfig.hwm`)."""
 
 
-class KvEventReader:
+class VllmKvReader:
     """One subscription. To be made on the event loop, before the engine: events without a
     subscriber are lost."""
 
@@ -33,7 +33,7 @@ class KvEventReader:
 
     async def read(self, block_tokens: int) -> AsyncGenerator[KvEvent, None]:
         """Yields the events until `close`."""
-        translator = KvTranslator(block_tokens)
+        translator = VllmKvTranslator(block_tokens)
         while not self._closed:
             try:
                 _, number, payload = await self._socket.recv_multipart()

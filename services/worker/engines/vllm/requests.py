@@ -133,7 +133,7 @@ def sampling_arguments(request: EngineRequest, defaults: Sampling) -> dict[str, 
     }
 
 
-class Progress:
+class VllmProgress:
     """Turns the outputs of one request, which hold only new tokens (`RequestOutputKind.DELTA`),
     into deltas."""
 
