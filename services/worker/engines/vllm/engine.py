@@ -171,18 +171,18 @@ class VllmEngine(Engine, KvEventSource):
         except (names.client_error, ValueError, TypeError) as error:
             raise Invalid(_refusal(error)) from error
         ids = prompt_ids(request, self._info.max_model_len)
+        if request.images:
+            return self._generate_with_images(ids, request, sampling)
+        prompt = names.tokens_input(ids, cache_salt=request.cache_salt)
+        return self._generate(prompt, request, sampling)
+
+    def _generate(self, prompt: Any, request: EngineRequest, sampling: Any) -> Any:
         # vLLM's priorities are integers; smaller ones are sooner.
         priority = -round(request.priority * PRIORITY_STEPS)
+        return self._llm.generate(prompt, sampling, request.id, priority=priority)
 
-        def generate(prompt: Any) -> Any:
-            return self._llm.generate(prompt, sampling, request.id, priority=priority)
-
-        if request.images:
-            return self._with_images(ids, request, generate)
-        return generate(names.tokens_input(ids, cache_salt=request.cache_salt))
-
-    async def _with_images(
-        self, ids: list[int], request: EngineRequest, generate: Callable[[Any], Any]
+    async def _generate_with_images(
+        self, ids: list[int], request: EngineRequest, sampling: Any
     ) -> AsyncGenerator[Any, None]:
         """Yields the outputs of a request with images.
 
@@ -194,7 +194,7 @@ class VllmEngine(Engine, KvEventSource):
         for last in (False, True):
             prompt = await self._images.render(ids, request)
             self._turns.stepped()
-            async with aclosing(generate(prompt)) as outputs:
+            async with aclosing(self._generate(prompt, request, sampling)) as outputs:
                 output = await anext(outputs)
                 if output.outputs[0].finish_reason == "error" and not last:
                     continue
