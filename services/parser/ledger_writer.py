@@ -17,7 +17,7 @@ from services.families import family
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
-from services.runtime.observability.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 from services.tokenization.detokenizer import Vocabulary
@@ -55,8 +55,8 @@ class BusLedgerWriter(LedgerWriter):
         self.written = 0
         self.too_large = 0
         process.on_reconnect.append(self._send)
-        written = ("Turns written to the ledger.", lambda: self.written)
-        too_large = ("Turns too long to be written.", lambda: self.too_large)
+        written = Reading("Turns written to the ledger.", self, "written")
+        too_large = Reading("Turns too long to be written.", self, "too_large")
         counters = {
             "turnwire_ledger_written_total": written,
             "turnwire_ledger_too_large_total": too_large,

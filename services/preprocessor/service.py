@@ -45,7 +45,7 @@ from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.heartbeats import Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.observability.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
@@ -91,9 +91,8 @@ class Preprocessor(Service):
             self._prefills = Prefills(process, self._placement, self._preparation, ledger)
         self._subscriptions: list[Subscription] = []
         """The subscriptions to new work."""
-        text = "Texts that fastokens refused."
-        refusals = {"turnwire_tokenizer_refusals_total": (text, lambda: setup.encoder.failures)}
-        register(process.metrics, CountCollector(refusals))
+        refusals = Reading("Texts that fastokens refused.", setup.encoder, "failures")
+        register(process.metrics, CountCollector({"turnwire_tokenizer_refusals_total": refusals}))
 
     def _turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)

@@ -23,7 +23,7 @@ from schemas.control import Heartbeat
 from schemas.errors import Invalid
 from services.runtime.config import read_secret
 from services.runtime.observability.log_lines import RateLimit
-from services.runtime.observability.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 FRESH_S = 300.0
@@ -69,12 +69,8 @@ class HeartbeatAuth:
         self.refused = 0
         self._limit = RateLimit(LOG_EVERY_S)
         help_text = "Heartbeats that were forged, recorded or malformed."
-        register(
-            metrics,
-            CountCollector(
-                {"turnwire_heartbeats_refused_total": (help_text, lambda: self.refused)}
-            ),
-        )
+        reading = Reading(help_text, self, "refused")
+        register(metrics, CountCollector({"turnwire_heartbeats_refused_total": reading}))
 
     def encode(self, heartbeat: Heartbeat) -> bytes:
         """Encodes a heartbeat of this process."""

@@ -208,7 +208,7 @@ async def cancellable(work: Awaitable[T]) -> T:
     tick of the result: an attempt to connect would then continue until its time limit.
     """
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    task.add_done_callback(_retrieve)
     try:
         await asyncio.wait({task})
     finally:
@@ -223,8 +223,14 @@ async def within(timeout_s: float, work: Awaitable[object]) -> None:
     answer arrives.
     """
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    task.add_done_callback(_retrieve)
     await asyncio.wait({task}, timeout=timeout_s)
+
+
+def _retrieve(done: "asyncio.Future[Any]") -> None:
+    """Takes a task's exception, so that asyncio does not log it."""
+    if not done.cancelled():
+        done.exception()
 
 
 def reason(error: Exception | None) -> str:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from services.runtime.observability.log_lines import RateLimit
-from services.runtime.observability.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_PROCESSES = 4096
@@ -32,9 +32,8 @@ class OtherProtocols:
         """Subject, which names the process → time of its last heartbeat, and whether the log has
         it."""
         text = "Processes with another protocol, which are not used."
-        register(
-            metrics, CountCollector({"turnwire_other_protocol_processes": (text, self._living)})
-        )
+        reading = Reading(text, self, "living")
+        register(metrics, CountCollector({"turnwire_other_protocol_processes": reading}))
 
     def receive(self, subject: str) -> None:
         """Notes a heartbeat, unless it is of this protocol."""
@@ -53,6 +52,7 @@ class OtherProtocols:
             logged = True
         self._seen[subject] = time.monotonic(), logged
 
-    def _living(self) -> int:
+    def living(self) -> int:
+        """Returns the number of processes with a heartbeat within `dead_after_s`."""
         since = time.monotonic() - self._dead_after_s
         return sum(seen >= since for seen, _ in self._seen.values())

@@ -25,8 +25,8 @@ from services.runtime.heartbeats import Heartbeats, Service
 from services.runtime.observability.metrics import (
     CountCollector,
     LabelledRegistry,
+    LoadCollector,
     bus_readings,
-    load_readings,
     process_labels,
     register,
 )
@@ -305,7 +305,7 @@ def _register_metrics(process: Process) -> None:
     register(process.metrics, CountCollector(bus_readings(process.bus)))
     if process.stage != "frontend":  # it has metrics of its turns by model and API
         load = process.heartbeats.service.load
-        register(process.metrics, CountCollector(load_readings(process.stage, load)))
+        register(process.metrics, LoadCollector(process.stage, load))
 
 
 def _tracer(

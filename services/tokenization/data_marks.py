@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -320,13 +320,13 @@ def _json_patterns(
 
 def _fast_patterns(texts: Iterable[str], suffix: str = "") -> list[re.Pattern[str]]:
     """A pattern for the texts with each first character."""
-    by_first = groupby(sorted(set(texts)), key=lambda text: text[0])
+    by_first = groupby(sorted(set(texts)), key=itemgetter(0))
     return [re.compile(alternatives(list(group)) + suffix) for _, group in by_first]
 
 
 def _pattern_by_first(words: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
     """The first characters of sorted words, each with a pattern for its words."""
-    by_first = groupby(words, key=lambda word: word[0])
+    by_first = groupby(words, key=itemgetter(0))
     return [(first, re.compile(alternatives(list(group)))) for first, group in by_first]
 
 

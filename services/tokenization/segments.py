@@ -10,6 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
+from operator import itemgetter
 from sys import getsizeof
 from typing import TypeAlias, TypeVar
 
@@ -126,7 +127,7 @@ def alternatives(words: Sequence[str]) -> str:
     rest = [word[len(common) :] for word in words if len(word) > len(common)]
     if not rest:
         return re.escape(common)
-    groups = groupby(rest, key=lambda word: word[0])
+    groups = groupby(rest, key=itemgetter(0))
     tree = "(?:" + "|".join(alternatives(list(group)) for _, group in groups) + ")"
     if len(rest) < len(words):  # the common beginning is a word itself
         tree += "?"
@@ -144,7 +145,7 @@ class SegmentCache:
         together."""
         self._encode = encode
         self._cuts = cuts
-        self._cache: LRUCache[str, tuple[bytes, int]] = LRUCache(max_bytes, lambda entry: entry[1])
+        self._cache: LRUCache[str, tuple[bytes, int]] = LRUCache(max_bytes, itemgetter(1))
         self._lock = threading.Lock()
 
     @property

@@ -24,7 +24,7 @@ from services.runtime.config import (
     StageConfig,
 )
 from services.runtime.config.loader import Sources
-from services.runtime.observability.metrics import load_readings
+from services.runtime.observability.metrics import LoadCollector
 from tests.certificates import Authority
 from tests.conftest import LIMIT_S, free_port
 from tests.deploy.deployed import CONF
@@ -346,7 +346,8 @@ def test_the_autoscalers_read_metrics_that_the_stage_exposes(render: Render) -> 
                 continue
             names = set(re.findall(r"turnwire_\w+", trigger["metadata"]["query"]))
             assert names
-            assert names <= set(load_readings(stage, Load))
+            metrics = LoadCollector(stage, lambda: Load(kv_used=0.5)).collect()
+            assert names <= {metric.name for metric in metrics}
 
 
 def test_only_connections_that_policies_name_are_allowed(render: Render) -> None:

@@ -116,13 +116,15 @@ def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
     if not all_there:  # the readers would fail with the same
         return
     for name, value in chosen.items():
-        read = _READERS.get(name)
-        if read is None:
+        if name not in _READERS and name not in _CONFIG_READERS:
             continue
         try:
             if value == "":
                 raise ValueError('"" is empty')
-            read(loaded.config)
+            if name in _READERS:
+                _READERS[name](value)
+            else:
+                _CONFIG_READERS[name](loaded.config)
         except (OSError, ValueError, TurnwireError) as error:
             yield name, value, " ".join(str(error).split())
 
@@ -166,15 +168,18 @@ def _read_profiles(config: Any) -> None:
     assign_profiles(profiles, config.codex_profiles, [])
 
 
-def _read_parser(name: str, reasoning: bool = False) -> None:
-    from services.families.registry import family, reasoning_family
+def _read_parser(name: str) -> None:
+    from services.families.registry import family
 
-    if name == "auto":
-        return
-    if reasoning:
-        reasoning_family(name)
-    else:
+    if name != "auto":
         family(name)
+
+
+def _read_reasoning_parser(name: str) -> None:
+    from services.families.registry import reasoning_family
+
+    if name != "auto":
+        reasoning_family(name)
 
 
 def _read_description(config: Any) -> None:
@@ -267,6 +272,26 @@ def _read_model(config: Any) -> None:
         raise ValueError(problem)
 
 
+def _read_credentials(config: Any) -> None:
+    asyncio.run(read_login(config.bus, urlsplit("")))
+
+
+def _read_bus_tls(config: Any) -> None:
+    asyncio.run(read_tls(config.bus))
+
+
+def _read_tracing(config: Any) -> None:
+    _require("tracing" if config.tracing else "")
+
+
+def _read_device(config: Any) -> None:
+    _choose(config.engine, re.sub(r":\d+$", "", config.device), DEVICES)
+
+
+def _read_dtype(config: Any) -> None:
+    _choose(config.engine, config.dtype, DTYPES)
+
+
 def _require(package: str) -> None:
     problem = engine_problem(package)
     if problem:
@@ -275,38 +300,41 @@ def _require(package: str) -> None:
 
 _FILES = ("chat_template", "response_template")
 _READERS: Mapping[str, Callable[[Any], object]] = {
+    "nats_url": parse_servers,
+    "nats_password_file": read_secret,
+    "heartbeat_key_file": read_secret,
+    "otlp_endpoint": _read_url,
+    "allowed_hosts": _read_hosts,
+    "image_url_hosts": _read_hosts,
+    "web_provider": _read_url,
+    "web_provider_key_file": read_secret,
+    "web_provider_protocol": _require,
+    "family": _read_parser,
+    "tool_call_parser": _read_parser,
+    "reasoning_parser": _read_reasoning_parser,
+}
+"""Reads what a setting's value names. Raises OSError, ValueError or TurnwireError, as the stage
+would at its start."""
+_CONFIG_READERS: Mapping[str, Callable[[Any], object]] = {
     "model": _read_model,
-    "nats_url": lambda config: parse_servers(config.bus.nats_url),
-    "nats_password_file": lambda config: read_secret(config.bus.nats_password_file),
-    "nats_creds_file": lambda config: asyncio.run(read_login(config.bus, urlsplit(""))),
-    "nats_ca_file": lambda config: asyncio.run(read_tls(config.bus)),
-    "nats_cert_file": lambda config: asyncio.run(read_tls(config.bus)),
-    "heartbeat_key_file": lambda config: read_secret(config.bus.heartbeat_key_file),
-    "tracing": lambda config: _require("tracing" if config.tracing else ""),
-    "otlp_endpoint": lambda config: _read_url(config.otlp_endpoint),
+    "nats_creds_file": _read_credentials,
+    "nats_ca_file": _read_bus_tls,
+    "nats_cert_file": _read_bus_tls,
+    "tracing": _read_tracing,
     "tls_cert_file": _read_tls,
     "cors_origins": _read_origins,
-    "allowed_hosts": lambda config: _read_hosts(config.allowed_hosts),
-    "image_url_hosts": lambda config: _read_hosts(config.image_url_hosts),
     "api_keys_file": _read_keys,
     "codex_models_file": _read_profiles,
     "codex_profiles": _read_profiles,
     "seal_key_file": _read_seal,
-    "web_provider": lambda config: _read_url(config.web_provider),
-    "web_provider_key_file": lambda config: read_secret(config.web_provider_key_file),
-    "web_provider_protocol": lambda config: _require(config.web_provider_protocol),
     "chat_template": _read_template,
     "response_template": _read_description,
-    "family": lambda config: _read_parser(config.family),
-    "tool_call_parser": lambda config: _read_parser(config.tool_call_parser),
-    "reasoning_parser": lambda config: _read_parser(config.reasoning_parser, reasoning=True),
     "engine": _read_engine,
     "script_dir": _read_scripts,
-    "device": lambda config: _choose(config.engine, re.sub(r":\d+$", "", config.device), DEVICES),
-    "dtype": lambda config: _choose(config.engine, config.dtype, DTYPES),
+    "device": _read_device,
+    "dtype": _read_dtype,
 }
-"""Reads what a setting names. Raises OSError, ValueError or TurnwireError, as the stage would at
-its start."""
+"""The same, from the whole configuration."""
 
 
 def engine_problem(engine: str) -> str | None:

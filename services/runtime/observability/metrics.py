@@ -1,6 +1,7 @@
 """Reads metrics from objects that count anyway, so that the token path counts nothing twice."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -31,8 +32,20 @@ STEP_S = (
 )
 """Buckets for a turn's time in one step of its path."""
 
-Reading = tuple[str, Callable[[], float | None]]
-"""Help text, and a function that returns the value; None: the metric is left out."""
+
+class Reading(NamedTuple):
+    """A metric that is an attribute of another object."""
+
+    text: str
+    """The help text."""
+    owner: object
+    attribute: str
+    """The attribute's name, or that of a method without parameters."""
+
+    def value(self) -> float:
+        """Reads it."""
+        value = getattr(self.owner, self.attribute)
+        return float(value() if callable(value) else value)
 
 
 class CountCollector(Collector):
@@ -45,34 +58,44 @@ class CountCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics."""
-        for name, (text, read) in self._readings.items():
-            value = read()
-            if value is None:
-                continue
+        for name, reading in self._readings.items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield family(name, text, value=value)
+            yield family(name, reading.text, value=reading.value())
 
 
 def bus_readings(bus: Bus) -> dict[str, Reading]:
     """Returns the readings of this process's connection and its messages."""
     return {
-        "turnwire_bus_connected": ("Whether the connection to NATS is up.", lambda: bus.connected),
-        "turnwire_bus_published_total": ("Messages published.", lambda: bus.published),
-        "turnwire_bus_received_total": ("Messages received.", lambda: bus.received),
+        "turnwire_bus_connected": Reading(
+            "Whether the connection to NATS is up.", bus, "connected"
+        ),
+        "turnwire_bus_published_total": Reading("Messages published.", bus, "published"),
+        "turnwire_bus_received_total": Reading("Messages received.", bus, "received"),
     }
 
 
-def load_readings(stage: str, load: Callable[[], Load]) -> dict[str, Reading]:
-    """Returns the readings of the load that heartbeats report."""
-    text = "Turns in work in this process."
-    if stage != "worker":
-        return {f"turnwire_{stage}_requests_running": (text, lambda: load().running)}
-    return {
-        "turnwire_requests_running": (text, lambda: load().running),
-        "turnwire_requests_waiting": ("Turns that wait for a slot.", lambda: load().waiting),
-        "turnwire_slots": ("Turns that can decode at once.", lambda: load().slots),
-        "turnwire_kv_cache_usage_ratio": ("Share of the KV cache in use.", lambda: load().kv_used),
-    }
+class LoadCollector(Collector):
+    """Collects the load that a stage's heartbeats report."""
+
+    def __init__(self, stage: Stage, load: Callable[[], Load]) -> None:
+        self._stage = stage
+        self._load = load
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics."""
+        load = self._load()
+        name = "" if self._stage == "worker" else f"{self._stage}_"
+        text = "Turns in work in this process."
+        yield GaugeMetricFamily(f"turnwire_{name}requests_running", text, value=load.running)
+        if self._stage != "worker":
+            return
+        text = "Turns that wait for a slot."
+        yield GaugeMetricFamily("turnwire_requests_waiting", text, value=load.waiting)
+        text = "Turns that can decode at once."
+        yield GaugeMetricFamily("turnwire_slots", text, value=load.slots)
+        if load.kv_used is not None:
+            text = "Share of the KV cache in use."
+            yield GaugeMetricFamily("turnwire_kv_cache_usage_ratio", text, value=load.kv_used)
 
 
 class LabelledRegistry(Collector):

@@ -17,7 +17,7 @@ from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
 from services.runtime.bus import Delivery
 from services.runtime.heartbeats import Links
-from services.runtime.observability.metrics import CountCollector, register
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
@@ -85,9 +85,8 @@ class FrameSender:
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
         process.on_reconnect.append(self._drain_soon)
         counters = {
-            "turnwire_stream_replays_total": (
-                "Replays requested of this process.",
-                lambda: self.replays,
+            "turnwire_stream_replays_total": Reading(
+                "Replays requested of this process.", self, "replays"
             )
         }
         register(process.metrics, CountCollector(counters))
@@ -230,7 +229,7 @@ class FrameReceiver:
         )
         """Streams with a recent replay request."""
         self.gaps = 0
-        counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
+        counters = {"turnwire_bus_gaps_total": Reading("Holes found in streams.", self, "gaps")}
         register(process.metrics, CountCollector(counters))
         process.registry.on_heartbeat(self._heartbeat)
         process.registry.on_leave(self._left)
