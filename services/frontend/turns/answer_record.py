@@ -118,9 +118,12 @@ def answer_usage(usages: Mapping[int, Usage], choices_per_prompt: int) -> Usage:
     by_prompt: dict[int, list[Usage]] = {}
     for choice, usage in usages.items():
         by_prompt.setdefault(choice // choices_per_prompt, []).append(usage)
-    return Usage(
-        sum(choices[0].prompt for choices in by_prompt.values()),
-        sum(min(usage.cached for usage in choices) for choices in by_prompt.values()),
-        sum(usage.output for usage in usages.values()),
-        sum(usage.reasoning for usage in usages.values()),
-    )
+    total = Usage()
+    for choices in by_prompt.values():
+        total += Usage(
+            choices[0].prompt,
+            min(usage.cached for usage in choices),
+            sum(usage.output for usage in choices),
+            sum(usage.reasoning for usage in choices),
+        )
+    return total

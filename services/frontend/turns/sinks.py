@@ -3,7 +3,7 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Protocol, TypeAlias
 
 from typing_extensions import override
@@ -272,7 +272,7 @@ class EventBuffer(AnswerSink):
 def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
     """Merges successive events of one choice, so that their deltas become one."""
     for choice, batches in groupby(pending, key=lambda batch: batch[0]):
-        yield choice, [event for _, events, _ in batches for event in events]
+        yield choice, [*chain.from_iterable(events for _, events, _ in batches)]
 
 
 def _all_tokens(last: TurnEvent, tokens: int) -> int:

@@ -112,7 +112,9 @@ class TurnSpan:
     def end(self, refusal: ErrorInfo | None, cancelled: str | None) -> None:
         """Ends the spans. `cancelled`: why the frontend cancelled the turn."""
         at = time_ns()
-        error = self._error if refusal is None else str(refusal.kind)
+        error = self._error
+        if refusal is not None:
+            error = str(refusal.kind)
         self._end_block(at, complete=False, characters=None)
         if self._attempt is not self._span and not self._over:
             self._attempt.end(at, error=error)

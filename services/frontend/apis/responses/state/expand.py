@@ -27,7 +27,8 @@ async def expand(
     previous = request.body.previous_response_id
     history = [] if previous is None else await chain_items(store, previous, tenant)
     if request.references:
-        request = request.with_references(await _stored(store, set(request.references), tenant))
+        stored = await store.items(set(request.references), tenant)
+        request = request.with_references(stored)
     if not history:
         return request
     return await run_in_thread_if(is_large(*history), lambda: request.with_history(history))
@@ -53,13 +54,3 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
         newest_first.append(record.chain_items)
         next_id = record.chain_previous
     return [*chain(*reversed(newest_first))]
-
-
-async def _stored(store: MemoryStore, ids: set[str], tenant: str | None) -> dict[str, Raw]:
-    """The stored ones of these items."""
-    stored: dict[str, Raw] = {}
-    for id in ids:
-        item = await store.item(id, tenant)
-        if item is not None:
-            stored[id] = item
-    return stored

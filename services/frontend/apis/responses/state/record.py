@@ -78,11 +78,11 @@ def item_id(raw: Raw) -> str:
     return _named.decode(raw).id
 
 
-def response_of_item(id: str) -> str | None:
-    """The id of the response that has an item, from an item id that this server made; None for
-    other ids."""
+def response_of_item(id: str) -> str:
+    """The id of the response that has an item, from an item id that this server made; "" for other
+    ids."""
     match = _OWN_ITEM_ID.fullmatch(id)
-    return f"resp_{match[1]}" if match else None
+    return f"resp_{match[1]}" if match else ""
 
 
 def decode(data: bytes) -> StoredResponse | None:

@@ -8,7 +8,7 @@ Deletions are published, so that every frontend drops the response.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from aiohttp import web
@@ -98,8 +98,17 @@ class MemoryStore:
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """An input or output item of any of the tenant's responses. Raises as `get`."""
-        record = self.find(self._records.responses.get((tenant, id), ""), tenant)
-        return None if record is None else record.item(id)
+        response = self._records.responses.get((tenant, id), "")
+        return _item_of(self.find(response, tenant), id)
+
+    async def items(self, ids: Iterable[str], tenant: str | None) -> dict[str, Raw]:
+        """The items with these ids that are stored. Raises as `get`."""
+        stored: dict[str, Raw] = {}
+        for id in ids:
+            item = await self.item(id, tenant)
+            if item is not None:
+                stored[id] = item
+        return stored
 
     async def delete(self, id: str, tenant: str | None) -> bool:
         """Deletes a response everywhere. Returns False where there was none. Raises as `get`."""
@@ -258,19 +267,16 @@ class SharedStore(MemoryStore):
         """Only the frontend that stored them finds items with ids from clients."""
         item = await super().item(id, tenant)
         response = response_of_item(id)
-        if item is not None or response is None:
+        if item is not None or not response:
             return item
-        record = await self.get(response, tenant, ended=True)
-        return None if record is None else record.item(id)
+        return _item_of(await self.get(response, tenant, ended=True), id)
 
     @override
     async def delete(self, id: str, tenant: str | None) -> bool:
         if await self.get(id, tenant) is None:
             return False
         self.forget(id)
-        write = self._writes.get(id)
-        if write is not None:
-            await asyncio.wait([write])
+        await _wait_for(self._writes.get(id))
         await self._sharing.bucket.delete(digest_key(tenant, id))
         self._sharing.publish_notice(ResponseDeleted(id))
         return True
@@ -296,8 +302,7 @@ class SharedStore(MemoryStore):
         return record
 
     async def _write(self, record: StoredResponse, before: "asyncio.Task[None] | None") -> None:
-        if before is not None:
-            await asyncio.wait([before])
+        await _wait_for(before)
         key = digest_key(record.tenant, record.id)
         value = msgspec.json.encode(record)
         if len(value) > MAX_VALUE_BYTES:
@@ -314,6 +319,16 @@ class SharedStore(MemoryStore):
     def _written(self, id: str, task: "asyncio.Task[None]") -> None:
         if self._writes.get(id) is task:
             del self._writes[id]
+
+
+async def _wait_for(write: "asyncio.Task[None] | None") -> None:
+    """Waits until a write is done, if there is one."""
+    if write is not None:
+        await asyncio.wait([write])
+
+
+def _item_of(record: StoredResponse | None, id: str) -> Raw | None:
+    return None if record is None else record.item(id)
 
 
 def _of_tenant(value: bytes | None, id: str, tenant: str | None) -> StoredResponse | None:
