@@ -8,7 +8,9 @@ their prefix.
 import base64
 import binascii
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -93,29 +95,39 @@ def insert_results(
         out.append(message)
         if index not in added:
             continue
-        results = [result for result, _ in added[index]]
-        first_end = added[index][0][1]
-        if index + 1 < first_end and messages[index + 1].role == "tool":
+        results = added[index].results
+        if index + 1 < added[index].messages_before and messages[index + 1].role == "tool":
             merged = messages[index + 1]
             results = [part for part in merged.parts if isinstance(part, Result)] + results
         out.append(Message("tool", _in_order_of_calls(results, message)))
     return out
 
 
+@dataclass(slots=True)
+class _NewResults:
+    """Results for the calls of one message."""
+
+    messages_before: int
+    """The number of messages that came before the first of them."""
+    results: list[Result]
+
+
 def _by_message(
     messages: Sequence[Message], arrivals: Iterable[tuple[Result, int]]
-) -> dict[int, list[tuple[Result, int]]]:
+) -> dict[int, _NewResults]:
     """Returns the results by the index of the last message with their call that came before them.
     One without a call is left out."""
     places: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
         for call in _calls_of(message):
             places.setdefault(call.call_id, []).append(index)
-    added: dict[int, list[tuple[Result, int]]] = {}
+    added: dict[int, _NewResults] = {}
     for result, end in arrivals:
-        before = [index for index in places.get(result.call_id, []) if index < end]
+        indices = places.get(result.call_id, [])
+        before = bisect_left(indices, end)
         if before:
-            added.setdefault(before[-1], []).append((result, end))
+            new = added.setdefault(indices[before - 1], _NewResults(end, []))
+            new.results.append(result)
     return added
 
 
