@@ -87,7 +87,7 @@ class ImageReader:
         items = [item for item in media_of(conversation) if isinstance(item, InlineImage)]
         if not items:
             return conversation, None
-        images = RequestImages([item.source for item in items], self.store)
+        images = RequestImages([item.source for item in items], self)
         if not vision:
             images.release()
         for item in items:
@@ -178,16 +178,14 @@ class ImageReader:
 class RequestImages:
     """The images of one request, with their data until its turns are open."""
 
-    def __init__(
-        self, sources: Sequence[ImageSource], store: Callable[[ImageSource], Awaitable[None]]
-    ) -> None:
+    def __init__(self, sources: Sequence[ImageSource], reader: ImageReader) -> None:
         self._sources = sources
-        self._store = store
+        self._reader = reader
 
     async def store(self) -> None:
         """Stores all images again. Raises as `Bucket.put`."""
         for source in self._sources:
-            await self._store(source)
+            await self._reader.store(source)
 
     def release(self) -> None:
         """Drops the data."""

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
@@ -88,18 +88,18 @@ WHOLE_S = (
 
 
 M = TypeVar("M", Counter, Gauge, Histogram)
+Labelled: TypeAlias = Callable[..., M]
+"""Returns the metric with these values of its labels."""
 
 
 class FrontendMetrics:
     """The metrics of one process, in its registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(
-            name: str, text: str, labels: Sequence[str] = ("model",)
-        ) -> Callable[..., Counter]:
+        def counter(name: str, text: str, labels: Sequence[str] = ("model",)) -> Labelled[Counter]:
             return _labels(Counter(name, text, labels, registry=registry))
 
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Callable[..., Histogram]:
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Labelled[Histogram]:
             return _labels(Histogram(name, text, ["model"], registry=registry, buckets=buckets))
 
         self._requests = counter(
@@ -152,7 +152,7 @@ class FrontendMetrics:
         self._hits(model).inc(usage.cached)
 
 
-def _labels(metric: M) -> Callable[..., M]:
+def _labels(metric: M) -> Labelled[M]:
     """Returns `metric.labels` with a cache: it takes a lock (1.2 us, nine times a request)."""
     return cache(metric.labels)
 
