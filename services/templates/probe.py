@@ -46,7 +46,7 @@ from services.templates.trial import (
     TWO_RESULTS,
     USER,
     USER2,
-    Trial,
+    TemplateTrial,
     in_order,
     turn,
 )
@@ -59,7 +59,7 @@ _TAGGED_TURNS: tuple[list[Part], ...] = (
 
 def probe(template: ChatTemplate) -> TemplateTraits:
     """The traits of a template. Never raises: a part that no form renders gets the simplest one."""
-    trial = Trial(template)
+    trial = TemplateTrial(template)
     traits = TemplateTraits(variables=template.variables)
     traits = _content(trial, traits)
     traits = _ordered(trial, traits)
@@ -132,12 +132,12 @@ def _keeps_tags(
     return in_order(text, words)
 
 
-def _content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _content(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     candidates = [replace(traits, content="text"), replace(traits, content="parts")]
     return trial.first_that_shows(candidates, [QUESTION], [USER]) or traits
 
 
-def _ordered(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _ordered(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     ordered = replace(traits, ordered=True)
     parts = (THOUGHT_PART, CALL_PART, THOUGHT_PART2, CALL_PART2, TEXT_PART2)
     words = [THOUGHT, ARGUMENT, THOUGHT2, ARGUMENT2, ANSWER2, RESULT, RESULT2]
@@ -145,7 +145,7 @@ def _ordered(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return ordered if shown else traits
 
 
-def _calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _calls(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     messages = [QUESTION, turn(CALL_PART), ONE_RESULT]
     candidates = list(_call_candidates(traits))
     found = trial.first_that_shows(candidates, messages, [ARGUMENT, RESULT])
@@ -173,7 +173,7 @@ def _call_candidates(traits: TemplateTraits) -> Iterator[TemplateTraits]:
         yield replace(traits, arguments=form, call_ids=call_ids, tool_name=name, tool_role=role)
 
 
-def _reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _reasoning(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     fields: tuple[Any, ...] = ("reasoning_content", "reasoning", "thinking", "part")
     candidates = [replace(traits, reasoning=field) for field in fields]
     if traits.arguments is not None:
@@ -186,7 +186,7 @@ def _reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return found or traits
 
 
-def _system(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _system(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     first, second, third = (Message("system", [Text(word)]) for word in (SYSTEM, SYSTEM2, SYSTEM3))
     messages = [first, QUESTION, second, turn(CALL_PART), ONE_RESULT, third]
     words = [SYSTEM, USER, SYSTEM2, ARGUMENT, RESULT, SYSTEM3]
@@ -199,7 +199,7 @@ def _system(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return replace(traits, system="none")
 
 
-def _sequences(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _sequences(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """Which messages may follow each other, and which parts may share a message."""
     loop = [QUESTION, turn(CALL_PART), ONE_RESULT, QUESTION2]
     traits = replace(
@@ -229,7 +229,7 @@ def _sequences(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     )
 
 
-def _frame(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _frame(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The text around an assistant's text, reasoning and calls."""
     plain = replace(traits, ordered=False)
     before, _, after = trial.framed(plain, [TEXT_PART]).partition(ANSWER)
@@ -242,7 +242,7 @@ def _frame(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return replace(plain, ordered=traits.ordered)
 
 
-def _text_separators(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _text_separators(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The text around reasoning that text follows."""
     messages = [QUESTION, turn(THOUGHT_PART, TEXT_PART)]
     text = trial.text(traits, messages, generation=False)
@@ -254,7 +254,7 @@ def _text_separators(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return replace(traits, separators=(opening[tag:], before_text, before_text))
 
 
-def _call_joins(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _call_joins(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The white space between text and a call, and between two calls."""
     one = trial.markup(traits, CALL_PART)
     two = trial.markup(traits, CALL_PART2)
@@ -272,7 +272,7 @@ def _call_joins(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return replace(traits, text_join=text_join, call_join=call_join)
 
 
-def _call_separator(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _call_separator(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The text between reasoning and a call."""
     messages = [QUESTION, turn(THOUGHT_PART, CALL_PART)]
     text = trial.text(traits, messages, generation=False)
@@ -284,7 +284,7 @@ def _call_separator(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return replace(traits, separators=(opening, before_text, before_call))
 
 
-def _interleaved(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _interleaved(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The form of a turn that continues after a call."""
     if traits.ordered:
         return traits
@@ -305,7 +305,7 @@ def _interleaved(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     return replace(traits, interleaved="drop")
 
 
-def _inline(trial: Trial, traits: TemplateTraits) -> TemplateTraits | None:
+def _inline(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits | None:
     """The traits of a template that renders content in its own markup; None: it does not."""
     for tail in (True, False):
         inline = replace(traits, interleaved="inline", inline_tail=tail)
@@ -316,7 +316,7 @@ def _inline(trial: Trial, traits: TemplateTraits) -> TemplateTraits | None:
     return None
 
 
-def _renders_markup(trial: Trial, traits: TemplateTraits) -> bool:
+def _renders_markup(trial: TemplateTrial, traits: TemplateTraits) -> bool:
     """Whether content in the template's own markup is rendered as the template writes the
     fields."""
     thinks = traits.reasoning is not None
@@ -343,7 +343,7 @@ def _renders_markup(trial: Trial, traits: TemplateTraits) -> bool:
     return True
 
 
-def _markup_equals_fields(trial: Trial, traits: TemplateTraits) -> bool:
+def _markup_equals_fields(trial: TemplateTrial, traits: TemplateTraits) -> bool:
     """Whether a call in markup is rendered as one in the fields, white space aside."""
     thinks = traits.reasoning is not None
     whole = segments([THOUGHT_PART, CALL_PART] if thinks else [CALL_PART])
@@ -353,7 +353,7 @@ def _markup_equals_fields(trial: Trial, traits: TemplateTraits) -> bool:
     return bool(native) and "".join(native.split()) == "".join(inline.split())
 
 
-def _inputs(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+def _inputs(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The variables that the template reads, and whether it lists tools."""
     switches = [name for name in SWITCHES if name in traits.variables]
     efforts: dict[str, tuple[str, ...]] = {}
@@ -369,7 +369,7 @@ def _inputs(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     )
 
 
-def _lists_tools(trial: Trial, traits: TemplateTraits) -> bool:
+def _lists_tools(trial: TemplateTrial, traits: TemplateTraits) -> bool:
     """Whether prompts list the tools, also after a result: some templates list them only after a
     user's message."""
     loop = trial.adapted(traits, [QUESTION, turn(CALL_PART), ONE_RESULT])
@@ -380,7 +380,7 @@ def _lists_tools(trial: Trial, traits: TemplateTraits) -> bool:
     return True
 
 
-def _levels(trial: Trial, name: str) -> tuple[str, ...]:
+def _levels(trial: TemplateTrial, name: str) -> tuple[str, ...]:
     """The levels that a variable takes: low, medium and high, and others that the template
     names."""
     source = trial.template.source
@@ -392,5 +392,5 @@ def _levels(trial: Trial, name: str) -> tuple[str, ...]:
     return tuple(level for level in levels if _accepts(trial, name, level))
 
 
-def _accepts(trial: Trial, name: str, value: Any) -> bool:
+def _accepts(trial: TemplateTrial, name: str, value: Any) -> bool:
     return bool(trial.render([FRAME_USER], variables={name: value}))

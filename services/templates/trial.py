@@ -83,7 +83,7 @@ def in_order(text: str, words: Sequence[str]) -> bool:
     return places == sorted(places) and not _PRINTED_DATA.search(text)
 
 
-class Trial:
+class TemplateTrial:
     """Renders small conversations with one template, with thinking on. What the template refuses
     is ""."""
 

@@ -62,12 +62,12 @@ async def test_library_has_no_settings(server: Server, capsys: pytest.CaptureFix
 
 
 PLUGIN = """
-from services.cli.connect.client import Client, Plan, Settings, Target
+from services.cli.connect.client import AgentClient, ClientPlan, ClientSettings, Target
 
-def make_settings(target: Target) -> Plan:
-    return Plan([Settings("~/.mine.json", "json", {"url": target.url, "model": target.model.id})], "mine --now")
+def make_settings(target: Target) -> ClientPlan:
+    return ClientPlan([ClientSettings("~/.mine.json", "json", {"url": target.url, "model": target.model.id})], "mine --now")
 
-CLIENT = Client("My client", make_settings, apis=("chat",))
+CLIENT = AgentClient("My client", make_settings, apis=("chat",))
 """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.control import ModelCard
-from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
+from services.cli.connect.client import AgentClient, BadRequest, Target, client_names, load_client
 from services.cli.connect.clients import (
     aider,
     claude,
@@ -358,7 +358,7 @@ def test_openclaw_gets_a_provider(api: Any, spoken: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(("client", "api"), [(claude.CLIENT, "chat"), (codex.CLIENT, "messages")])
-def test_unsupported_api_is_refused(client: Client, api: Any) -> None:
+def test_unsupported_api_is_refused(client: AgentClient, api: Any) -> None:
     with pytest.raises(BadRequest, match=api):
         client.plan(target(api=api))
 

@@ -22,8 +22,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cli.common import CommandError
-from services.cli.connect.client import Kind, Plan, Settings, Target, client_names, load_client
-from services.cli.connect.command import Flags, undo_all
+from services.cli.connect.client import (
+    ClientPlan,
+    ClientSettings,
+    Kind,
+    Target,
+    client_names,
+    load_client,
+)
+from services.cli.connect.command import ConnectFlags, undo_all
 from services.cli.connect.server import ServedModel
 from services.cli.connect.settings_file import UnreadableFile, undo, write
 from services.cli.main import main
@@ -36,7 +43,7 @@ MODELS = [
 ]
 
 
-def all_plans(folder: str, **options: Any) -> dict[str, Plan]:
+def all_plans(folder: str, **options: Any) -> dict[str, ClientPlan]:
     target = Target(
         "http://host:1", MODELS[0], key=KEY, folder=folder, env={"HOME": folder}, **options
     )
@@ -136,7 +143,7 @@ STEPS = st.builds(
 )
 
 
-def plan_of(name: str, folder: Path, step: Step) -> list[Settings]:
+def plan_of(name: str, folder: Path, step: Step) -> list[ClientSettings]:
     client = load_client(name)
     catalogue = [{"slug": step.model.id}]
     target = Target(
@@ -169,7 +176,7 @@ def new_folder() -> Iterator[Path]:
 
 
 def undone(name: str, folder: Path) -> list[str]:
-    return undo_all(load_client(name), Flags(dir=str(folder)), {"HOME": str(folder)})
+    return undo_all(load_client(name), ConnectFlags(dir=str(folder)), {"HOME": str(folder)})
 
 
 def files_before(name: str, folder: Path, data: st.DataObject) -> None:
@@ -337,7 +344,7 @@ def test_link_that_appears_after_the_check_is_not_followed(
             return real
 
         with mock.patch("os.path.realpath", resolve_then_swap), pytest.raises(OSError):
-            write(Settings(str(path), "json", {"key": KEY}))
+            write(ClientSettings(str(path), "json", {"key": KEY}))
         assert tree(folder / "theirs") == before
 
 
@@ -360,7 +367,7 @@ def test_link_into_a_folder_of_another_user_is_refused(tmp_path: Path, way: str)
         path = ours / "to" / "s.json"
     before = tree(theirs)
     with pytest.raises(CommandError, match="in a folder of another user; it is unchanged"):
-        write(Settings(str(path), "json", {"key": KEY}))
+        write(ClientSettings(str(path), "json", {"key": KEY}))
     assert tree(theirs) == before
 
 
@@ -369,7 +376,7 @@ def test_link_to_a_file_stays_after_undo(tmp_path: Path) -> None:
     real, link = tmp_path / "dotfiles" / "s.json", tmp_path / "s.json"
     real.write_text('{"a":1}')
     link.symlink_to(real)
-    settings = Settings(str(link), "json", {"key": KEY})
+    settings = ClientSettings(str(link), "json", {"key": KEY})
     write(settings)
     undo(settings)
     assert (link.is_symlink(), real.read_text()) == (True, '{"a":1}')
@@ -396,15 +403,15 @@ def test_loop_of_links_and_device_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(OSError, match="symbolic links"):
-        write(Settings(str(tmp_path / "a"), "json", {"key": KEY}))
+        write(ClientSettings(str(tmp_path / "a"), "json", {"key": KEY}))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CommandError, match="not a regular file"):
-        write(Settings(str(tmp_path / "pipe"), "json", {"key": KEY}))
+        write(ClientSettings(str(tmp_path / "pipe"), "json", {"key": KEY}))
 
 
 def test_removed_file_stays_removed_and_its_old_text_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
-    settings = Settings(str(path), "json", {"a": 1})
+    settings = ClientSettings(str(path), "json", {"a": 1})
     path.write_text('{"mine": 1}')
     write(settings)
     path.unlink()
@@ -416,7 +423,7 @@ def test_removed_file_stays_removed_and_its_old_text_is_kept(tmp_path: Path) -> 
 
 def test_value_that_the_user_has_changed_stays(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
-    settings = Settings(
+    settings = ClientSettings(
         str(path), "json", {"model": "ours", "provider": {"turnwire": {"url": "u", "flag": True}}}
     )
     write(settings)
@@ -444,7 +451,7 @@ def test_undo_that_would_lose_an_edit_is_refused(
 ) -> None:
     path = tmp_path / "settings"
     values = {"A": "b"} if kind == "env" else {"p": {"turnwire": {"url": "u"}}}
-    settings = Settings(str(path), kind, values)
+    settings = ClientSettings(str(path), kind, values)
     write(settings)
     path.write_text(change(path.read_text()))
     before = tree(tmp_path)
@@ -457,7 +464,7 @@ def test_copy_that_the_user_made_of_the_key_stays_private(tmp_path: Path) -> Non
     path = tmp_path / "s.json"
     path.write_text("{}")
     path.chmod(0o644)
-    settings = Settings(str(path), "json", {"p": {"turnwire": {"key": KEY}}})
+    settings = ClientSettings(str(path), "json", {"p": {"turnwire": {"key": KEY}}})
     write(settings)
     path.write_text(path.read_text().replace('"turnwire"', '"mine"'))
     undo(settings)
@@ -466,10 +473,10 @@ def test_copy_that_the_user_made_of_the_key_stays_private(tmp_path: Path) -> Non
 
 def test_comment_within_our_settings_does_not_stop_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    write(Settings(str(path), "toml", {"p": {"turnwire": {"url": "u"}}}))
+    write(ClientSettings(str(path), "toml", {"p": {"turnwire": {"url": "u"}}}))
     edited = path.read_text() + "# why I use it\n"
     path.write_text(edited)
-    settings = Settings(str(path), "toml", {"p": {"turnwire": {"url": "v"}}})
+    settings = ClientSettings(str(path), "toml", {"p": {"turnwire": {"url": "v"}}})
     write(settings)
     undo(settings)
     assert path.read_text() == edited
@@ -477,7 +484,7 @@ def test_comment_within_our_settings_does_not_stop_the_next_write(tmp_path: Path
 
 def test_whole_file_with_other_content_is_restored(tmp_path: Path) -> None:
     path = tmp_path / "turnwire.env"
-    settings = [Settings(str(path), "env", {"A": value}, whole=True) for value in "bc"]
+    settings = [ClientSettings(str(path), "env", {"A": value}, whole=True) for value in "bc"]
     write(settings[0])
     path.write_text("echo mine\n")
     write(settings[1])
@@ -488,7 +495,7 @@ def test_whole_file_with_other_content_is_restored(tmp_path: Path) -> None:
 def test_layout_that_a_client_writes_is_no_change(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"b":1,  "a":2}')
-    settings = Settings(str(path), "json", {"c": 3})
+    settings = ClientSettings(str(path), "json", {"c": 3})
     write(settings)
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
     assert undo(settings) == [f"{path}: as before"]
@@ -496,7 +503,7 @@ def test_layout_that_a_client_writes_is_no_change(tmp_path: Path) -> None:
 
 
 def test_damaged_record_is_reported(tmp_path: Path) -> None:
-    settings = Settings(str(tmp_path / "s.json"), "json", {"a": 1})
+    settings = ClientSettings(str(tmp_path / "s.json"), "json", {"a": 1})
     write(settings)
     (tmp_path / "s.json.turnwire-undo").write_text("{")
     with pytest.raises(CommandError, match="is damaged"):
@@ -507,7 +514,7 @@ def test_text_of_yaml_with_comments_is_not_merged(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("model: x # why\n")
     with pytest.raises(UnreadableFile, match="it has comments"):
-        write(Settings(str(path), "yaml", {"a": 1}))
+        write(ClientSettings(str(path), "yaml", {"a": 1}))
     assert path.read_text() == "model: x # why\n"
 
 
@@ -525,7 +532,7 @@ def test_value_that_cannot_be_written_back_is_refused(
     tmp_path: Path, kind: Kind, text: str
 ) -> None:
     path = tmp_path / "settings"
-    settings = Settings(str(path), kind, {"a": {"z": 1}})
+    settings = ClientSettings(str(path), kind, {"a": {"z": 1}})
     path.write_text(text)
     with pytest.raises(UnreadableFile, match=r"it has aliases|its number .* would become another"):
         write(settings)
@@ -547,7 +554,7 @@ def test_yaml_with_keys_of_any_type_is_merged_and_restored(document: dict[Any, A
     with new_folder() as folder:
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False))
-        settings = Settings(
+        settings = ClientSettings(
             str(path), "yaml", {"model": "m", "providers": {"turnwire": {"url": "u"}}}
         )
         write(settings)
@@ -600,7 +607,7 @@ def test_refusal_names_the_whole_path(tmp_path: Path, place: str, kind: str) -> 
         wrong.write_text("")
     before = tree(tmp_path)
     with pytest.raises((CommandError, OSError)) as refused:
-        write(Settings(str(path), "json", {"key": KEY}))
+        write(ClientSettings(str(path), "json", {"key": KEY}))
     assert str(path) in str(refused.value)
     assert tree(tmp_path) == before
 
@@ -610,7 +617,7 @@ def test_file_that_is_too_deep_is_refused(tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / "settings"
     path.write_text("a = " * (kind == "toml") + "[" * 5_000)
     with pytest.raises(UnreadableFile, match="it is unchanged"):
-        write(Settings(str(path), kind, {"a": {"b": 1}}))
+        write(ClientSettings(str(path), kind, {"a": {"b": 1}}))
 
 
 class Killed(BaseException):
@@ -630,7 +637,7 @@ def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: lis
             path.write_text(before)
             path.chmod(0o644)
         for value in earlier:
-            write(Settings(str(path), "json", {"key": KEY + value}))
+            write(ClientSettings(str(path), "json", {"key": KEY + value}))
         calls = itertools.count()
 
         def call(
@@ -648,11 +655,11 @@ def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: lis
             for name in names:
                 patched.enter_context(mock.patch.object(os, name, partial(call, name)))
             try:
-                write(Settings(str(path), "json", {"key": KEY + "new"}))
+                write(ClientSettings(str(path), "json", {"key": KEY + "new"}))
                 break
             except Killed:
                 pass
-        undo(Settings(str(path), "json", {}))
+        undo(ClientSettings(str(path), "json", {}))
         assert (path.read_text() if path.exists() else None) == before, last
         assert before is None or stat.S_IMODE(path.stat().st_mode) == 0o644
     assert last > 8

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.common import CommandError
-from services.cli.connect.client import Settings, Target, client_names, load_client
+from services.cli.connect.client import ClientSettings, Target, client_names, load_client
 from services.cli.connect.server import ServedModel
 from services.cli.connect.settings_file import write
 from services.cli.instances import Instance, announce, newest_instance, write_ready_file
@@ -128,8 +128,8 @@ def test_login_of_the_bus_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "ready").stat().st_mode) == 0o666, "nothing in it is a secret"
 
 
-def settings(path: Path) -> Settings:
-    return Settings(str(path), "json", {"key": KEY})
+def settings(path: Path) -> ClientSettings:
+    return ClientSettings(str(path), "json", {"key": KEY})
 
 
 @pytest.mark.parametrize(

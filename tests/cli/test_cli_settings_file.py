@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from services.cli.connect.client import Settings
+from services.cli.connect.client import ClientSettings
 from services.cli.connect.settings_file import UnreadableFile, text_of, write
 
 
-def as_json(path: Path, values: dict[str, Any], **more: Any) -> Settings:
-    return Settings(str(path), "json", values, **more)
+def as_json(path: Path, values: dict[str, Any], **more: Any) -> ClientSettings:
+    return ClientSettings(str(path), "json", values, **more)
 
 
-def as_toml(path: Path, values: dict[str, Any], **more: Any) -> Settings:
-    return Settings(str(path), "toml", values, **more)
+def as_toml(path: Path, values: dict[str, Any], **more: Any) -> ClientSettings:
+    return ClientSettings(str(path), "toml", values, **more)
 
 
 def backups(path: Path) -> list[Path]:
@@ -138,7 +138,7 @@ def test_file_that_cannot_be_parsed_is_unchanged(
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(UnreadableFile, match=why):
-        write(Settings(str(path), kind, {"a": 1}))
+        write(ClientSettings(str(path), kind, {"a": 1}))
     assert path.read_text() == content
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 

@@ -14,7 +14,7 @@ from services.cli.up.check import engine_problem, require_hub_model
 from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
     DEMO_MODEL,
-    Plan,
+    UpPlan,
     make_plan,
     make_specs,
     prepare_state,
@@ -54,12 +54,16 @@ def sources_of(
     return seen[0]
 
 
-def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> Plan:
+def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> UpPlan:
     return make_plan(sources_of([f"--state-dir={state}", *argv], *COMMAND.settings, env=env))
 
 
 def child(
-    made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0
+    made: UpPlan,
+    stage: str,
+    config: type[Config],
+    env: dict[str, str] | None = None,
+    number: int = 0,
 ) -> Config:
     """The configuration that a child makes of its command line and environment."""
     of_stage = [

@@ -24,7 +24,7 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
@@ -165,7 +165,7 @@ APIS: Mapping[
     ],
 ] = {
     "messages": (Messages(), {"max_tokens": 64, "messages": QUESTION}, of_messages, of_message),
-    "chat": (Chat(Settings()), {"messages": QUESTION}, of_chunks, of_completion),
+    "chat": (Chat(ChatSettings()), {"messages": QUESTION}, of_chunks, of_completion),
     "responses": (Responses(), {"input": "Hi."}, of_events, of_response),
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.conversation import Hints
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
@@ -17,7 +17,7 @@ from services.frontend.turns.interfaces import Dialect
 QUESTION = [{"role": "user", "content": "Hi."}]
 APIS: list[tuple[Dialect, dict[str, Any]]] = [
     (Messages(), {"max_tokens": 64, "messages": QUESTION}),
-    (Chat(Settings()), {"messages": QUESTION}),
+    (Chat(ChatSettings()), {"messages": QUESTION}),
     (Completions(), {"prompt": "Hi."}),
     (Responses(), {"input": "Hi."}),
 ]

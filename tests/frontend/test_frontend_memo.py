@@ -7,7 +7,7 @@ import pytest
 
 from schemas.conversation import Conversation, Message, Text
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import Messages
@@ -148,7 +148,9 @@ def test_place_of_an_invalid_tool_is_that_in_the_body() -> None:
         parse_messages(messages([tool("read"), {"name": "x", "input_schema": 3}]), {})
     with pytest.raises(Invalid, match=r"tools\[1\]\.function\.name"):
         parse_chat(
-            chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]), {}, Settings()
+            chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]),
+            {},
+            ChatSettings(),
         )
 
 
@@ -236,7 +238,7 @@ def test_requests_with_equal_instructions_share_one_text() -> None:
 
 
 def test_instructions_in_messages_are_shared() -> None:
-    api = Chat(Settings())
+    api = Chat(ChatSettings())
 
     def ask(said: str) -> Conversation:
         messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
@@ -18,7 +18,7 @@ from services.frontend.turns.interfaces import Dialect
 Json = dict[str, Any]
 APIS: dict[str, Dialect] = {
     "messages": Messages(),
-    "chat": Chat(Settings()),
+    "chat": Chat(ChatSettings()),
     "responses": Responses(),
 }
 SCHEMA = {"type": "object"}

@@ -15,7 +15,7 @@ import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
@@ -52,7 +52,7 @@ PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "responses": lambda body, counting: (
         Responses().understand(decode(body), {}, counting=True).conversation
     ),
-    "chat": lambda body, counting: parse_chat(body, {}, Settings(), counting=True).conversation,
+    "chat": lambda body, counting: parse_chat(body, {}, ChatSettings(), counting=True).conversation,
 }
 REQUESTS: Mapping[Api, Callable[[Conversation], bytes]] = {
     "messages": messages.request,

@@ -40,7 +40,7 @@ CODEX_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class CatalogFlags:
     """The flags of `turnwire catalog`."""
 
     url: str | None = None
@@ -63,7 +63,10 @@ class Flags:
 
 
 def catalog(
-    client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+    client: Literal["codex"],
+    /,
+    *,
+    flags: Annotated[CatalogFlags, Parameter(name="*")] = CatalogFlags(),
 ) -> int:
     """Writes the model catalogue that Codex needs for models that it does not know.
 
@@ -88,7 +91,7 @@ def catalog(
 COMMAND = Command(catalog)
 
 
-def make(flags: Flags) -> dict[str, Any]:
+def make(flags: CatalogFlags) -> dict[str, Any]:
     """Makes the catalogue for these flags.
 
     Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or

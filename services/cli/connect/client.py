@@ -77,7 +77,7 @@ class Target(Struct, frozen=True):
         )
 
 
-class Settings(Struct, frozen=True):
+class ClientSettings(Struct, frozen=True):
     """Values for one settings file of a client."""
 
     path: str
@@ -93,10 +93,10 @@ class Settings(Struct, frozen=True):
     """Replace the file instead of merging."""
 
 
-class Plan(Struct, frozen=True):
+class ClientPlan(Struct, frozen=True):
     """The settings of a client for a target, or a library's program."""
 
-    files: list[Settings]
+    files: list[ClientSettings]
     start: str
     """The command that starts the client with them."""
     exports: dict[str, str] = {}
@@ -111,15 +111,15 @@ class BadRequest(UsageError):
     """An option that the client does not support."""
 
 
-class Client(Struct, frozen=True):
+class AgentClient(Struct, frozen=True):
     """An agent client or library. Its name on the command line is its module's, with hyphens, or
     its entry point's."""
 
     title: str
-    make_settings: Callable[[Target], Plan]
+    make_settings: Callable[[Target], ClientPlan]
     apis: Sequence[Api] = get_args(Api)
 
-    def plan(self, target: Target) -> Plan:
+    def plan(self, target: Target) -> ClientPlan:
         """Makes the settings for a target. Raises BadRequest for an API that the client does not
         support."""
         if target.api not in (None, *self.apis):
@@ -133,15 +133,17 @@ def client_names() -> list[str]:
     return sorted({*_modules(), *_programs(), *entry_points(group=ENTRY_POINTS).names})
 
 
-def load_client(name: str) -> Client:
+def load_client(name: str) -> AgentClient:
     """Loads a client: `CLIENT` of a module in `clients/`, a program, or the object that an entry
     point names."""
-    client: Client
+    client: AgentClient
     if name in _modules():
         client = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}").CLIENT
     elif (program := _programs().get(name)) is not None:
-        client = Client(
-            name, lambda target: Plan([], "", code=program_for(program, target)), apis=("chat",)
+        client = AgentClient(
+            name,
+            lambda target: ClientPlan([], "", code=program_for(program, target)),
+            apis=("chat",),
         )
     else:
         (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)

@@ -12,11 +12,11 @@ from cyclopts import Parameter
 
 from services.cli.common import CommandError
 from services.cli.connect.client import (
+    AgentClient,
     Api,
     BadRequest,
-    Client,
-    Plan,
-    Settings,
+    ClientPlan,
+    ClientSettings,
     Target,
     client_names,
     load_client,
@@ -29,7 +29,7 @@ from services.runtime.config.names import KEY_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class ConnectFlags:
     """The flags of `turnwire connect`."""
 
     url: str | None = None
@@ -59,7 +59,7 @@ def connect(
     client: Annotated[str, Parameter(choices=client_names())],
     /,
     *,
-    flags: Annotated[Flags, Parameter(name="*")] = Flags(),
+    flags: Annotated[ConnectFlags, Parameter(name="*")] = ConnectFlags(),
 ) -> int:
     """Prints the settings with which a client uses a running server; with --write, merges them into
     its own.
@@ -95,12 +95,12 @@ def connect(
 COMMAND = Command(connect)
 
 
-def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
+def undo_all(client: AgentClient, flags: ConnectFlags, env: Mapping[str, str]) -> list[str]:
     """Undoes what any `--write` of this client wrote. Returns lines for the user. Raises
     CommandError or OSError."""
     if flags.write:
         raise BadRequest("--write and --undo exclude each other")
-    files: dict[str, Settings] = {}
+    files: dict[str, ClientSettings] = {}
     for default, catalogue_file in itertools.product((False, True), repeat=2):
         target = Target(
             "",
@@ -121,7 +121,7 @@ def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
     raise CommandError(f"nothing to undo: no file has settings that --write wrote ({paths})")
 
 
-def make_target(flags: Flags, env: Mapping[str, str]) -> Target:
+def make_target(flags: ConnectFlags, env: Mapping[str, str]) -> Target:
     """Reads the server's models, and adds the user's options. Raises ServerError."""
     server = read_models(server_url(flags.url, env), flags.key)
     model = server.choose(flags.model)
@@ -140,7 +140,7 @@ def make_target(flags: Flags, env: Mapping[str, str]) -> Target:
     )
 
 
-def text_of_plan(plan: Plan) -> str:
+def text_of_plan(plan: ClientPlan) -> str:
     """Returns the plan as text: a program, variables to export, or the contents of files."""
     if plan.code:
         return plan.code.rstrip()

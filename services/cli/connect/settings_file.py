@@ -23,7 +23,7 @@ from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
 from services.cli.common import CommandError, UsageError
-from services.cli.connect.client import Kind, Settings
+from services.cli.connect.client import ClientSettings, Kind
 from services.cli.connect.private_folder import PRIVATE, PrivateFolder, open_folder_of
 
 UNDO_SUFFIX = ".turnwire-undo"
@@ -57,12 +57,12 @@ class UndoRecord(Struct, frozen=True):
     """What the file had before the last `write`: still the case if that was killed."""
 
 
-def text_of(settings: Settings) -> str:
+def text_of(settings: ClientSettings) -> str:
     """Returns the settings as the text of a new file."""
     return _render(settings, _load(settings.kind, "", Path()))
 
 
-def write(settings: Settings) -> list[str]:
+def write(settings: ClientSettings) -> list[str]:
     """Merges settings into their file. Returns lines that describe the changes. Raises OSError or
     UnreadableFile."""
     with open_folder_of(Path(settings.path).expanduser(), create=True) as (folder, name):
@@ -88,7 +88,7 @@ def write(settings: Settings) -> list[str]:
     return [f"{path}: written{copied}", *(f"  {change}" for change in changed)]
 
 
-def undo(*files: Settings) -> list[str]:
+def undo(*files: ClientSettings) -> list[str]:
     """Restores what was in files and their modes before the first `write`. Where the user has
     changed a file since, takes out our settings only. Returns lines for the user; none, if `write`
     has written none of the files.
@@ -298,7 +298,7 @@ def _dump(kind: Kind, document: Any) -> str:
     return text.encode(errors="backslashreplace").decode()  # half a surrogate pair, as its escape
 
 
-def _render(settings: Settings, document: Any) -> str:
+def _render(settings: ClientSettings, document: Any) -> str:
     _remove(document, settings.remove)
     _merge(document, settings.if_absent, keep=True)
     _merge(document, settings.values)

@@ -19,7 +19,7 @@ from services.cli.signals import run
 from services.cli.up.check import CONNECT_S, require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import Plan, inner_processes, make_plan, make_specs, prepare_state
+from services.cli.up.plan import UpPlan, inner_processes, make_plan, make_specs, prepare_state
 from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
@@ -42,7 +42,7 @@ STOP_ORDER = ("frontend", "preprocessor", "worker", "parser", NATS)
 """Upstream stages first: turns in progress still need the later ones."""
 
 
-class Interrupted(Exception):
+class UpInterrupted(Exception):
     """A signal ended the command."""
 
 
@@ -93,7 +93,7 @@ COMMAND = Command(
 
 
 class _Up:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: UpPlan) -> None:
         self._plan = plan
         self._started = time.monotonic()
         self._ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
@@ -136,7 +136,7 @@ class _Up:
                     tasks.create_task(self._serve(Path(directory), tasks))
                     tasks.create_task(self._supervisor.failed())
                     tasks.create_task(self._interrupted())
-            except* Interrupted:
+            except* UpInterrupted:
                 pass
             except* (ChildFailed, OSError) as errors:
                 self._screen.report(str(errors.exceptions[0]))
@@ -152,7 +152,7 @@ class _Up:
 
     async def _interrupted(self) -> None:
         await self._stop.wait()
-        raise Interrupted
+        raise UpInterrupted
 
     async def _serve(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
         plan = self._plan
@@ -266,7 +266,7 @@ class _Up:
             await self._supervisor.stop([name for name in names if name.partition("-")[0] == kind])
 
 
-def remove_ready_file(plan: Plan) -> None:
+def remove_ready_file(plan: UpPlan) -> None:
     """Removes the ready file, also that of an earlier run."""
     if plan.up.ready_file:
         Path(plan.up.ready_file).unlink(missing_ok=True)

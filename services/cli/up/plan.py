@@ -35,7 +35,7 @@ START_ORDER = ("preprocessor", "worker", "frontend", "parser")
 """The slowest to start first."""
 
 
-class Plan(Struct, frozen=True):
+class UpPlan(Struct, frozen=True):
     """All decisions made before the first process starts."""
 
     up: UpConfig
@@ -58,7 +58,7 @@ class Plan(Struct, frozen=True):
         return f"{scheme}://{reachable_host(self.frontend.host)}:{port}"
 
 
-def make_plan(sources: Sources) -> Plan:
+def make_plan(sources: Sources) -> UpPlan:
     """Checks the configuration of every stage, and decides what to start. Raises ConfigError with
     all problems."""
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
@@ -97,7 +97,7 @@ def make_plan(sources: Sources) -> Plan:
                 "frontend's port"
             ]
         )
-    return Plan(
+    return UpPlan(
         up=up,
         buckets=loaded["buckets"].config,
         frontend=stages["frontend"].config,
@@ -126,7 +126,7 @@ def _flags(loaded: LoadedConfig[Any], sources: Sources, defaults: Mapping[str, A
     return [*argv, "--log-format=json"]
 
 
-def prepare_state(plan: Plan) -> None:
+def prepare_state(plan: UpPlan) -> None:
     """Makes the files that the processes need: the demo model, and the key that seals reasoning.
 
     Raises OSError if the state directory cannot be written.
@@ -150,7 +150,7 @@ def _make_demo_model(path: Path) -> None:
         )
 
 
-def inner_processes(plan: Plan) -> list[str]:
+def inner_processes(plan: UpPlan) -> list[str]:
     """Returns the names of the processes that are not frontends."""
     names: list[str] = []
     for stage in START_ORDER:
@@ -159,12 +159,12 @@ def inner_processes(plan: Plan) -> list[str]:
     return names
 
 
-def _process_names(plan: Plan, stage: str) -> list[str]:
+def _process_names(plan: UpPlan, stage: str) -> list[str]:
     return [f"{stage}-{number + 1}" for number in range(getattr(plan.up, stage + "s"))]
 
 
 def make_specs(
-    plan: Plan,
+    plan: UpPlan,
     nats_url: str | None,
     ports: Sequence[int],
     env: Mapping[str, str],

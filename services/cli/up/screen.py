@@ -20,7 +20,7 @@ from rich.text import Text
 from services.cli.connect.client import Target, client_names
 from services.cli.connect.clients import claude
 from services.cli.connect.server import ServedModel
-from services.cli.up.plan import Plan
+from services.cli.up.plan import UpPlan
 from services.runtime.observability.log_lines import printable
 
 DEMO_NOTE = (
@@ -155,7 +155,7 @@ class Reminder:
 
 
 def instructions(
-    plan: Plan,
+    plan: UpPlan,
     urls: Sequence[str],
     model: ServedModelNotes,
     seconds: float,
@@ -181,7 +181,7 @@ def instructions(
     return "\n".join(lines)
 
 
-def _client_settings(plan: Plan, url: str, model: ServedModelNotes, program: str) -> list[str]:
+def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: str) -> list[str]:
     """Returns lines with the settings of agent clients."""
     keys = plan.frontend.api_keys_file
     certificate = plan.frontend.tls_cert_file

@@ -17,7 +17,7 @@ from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from schemas.frames import unpack_ids
 from services.frontend.apis.chat import wire as chat
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat, ChatRequest
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
@@ -31,7 +31,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
 
 
-class Text(Struct):
+class TokenText(Struct):
     """Text to tokenize, or a request of Chat Completions or of the Messages API."""
 
     model: str = ""
@@ -63,7 +63,9 @@ class PlainPrompt(Struct):
     prompt: str
 
 
-_text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
+_text = msgspec.json.Decoder(
+    msgspec.defstruct("TokenText", [("messages", Raw, NULL)], bases=(TokenText,))
+)
 """Decodes the body; conversations stay raw and are parsed by their dialect."""
 _ids = msgspec.json.Decoder(Ids)
 
@@ -77,7 +79,7 @@ class TokenRoutes:
         self._admission = setup.turns.admission
         served = setup.config.served_tools
         self._messages = Messages(served)
-        self._chat = Chat(Settings(served=frozenset(served)))
+        self._chat = Chat(ChatSettings(served=frozenset(served)))
 
     async def tokenize(self, http: web.Request) -> web.Response:
         """`POST /v1/tokenize`: the ids of a text, or of a conversation's prompt."""
@@ -111,7 +113,7 @@ class TokenRoutes:
 
     def _parse(
         self, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[Text, ChatRequest | MessagesRequest | None]:
+    ) -> tuple[TokenText, ChatRequest | MessagesRequest | None]:
         """Parses a request to tokenize: its own fields, and its conversation if it has no text.
         Raises Invalid."""
         fields: Any = decode_body(_text.decode, body, explain)
@@ -133,7 +135,7 @@ class TokenRoutes:
         return request.conversation
 
 
-def _text_of(fields: Text) -> str | None:
+def _text_of(fields: TokenText) -> str | None:
     return fields.text if fields.prompt is None else fields.prompt
 
 
@@ -201,7 +203,7 @@ def _operations(prefix: str) -> tuple[Operation, Operation]:
         Operation(
             f"{prefix}/tokenize",
             "Ids of a text or of a request's prompt",
-            body=Text,
+            body=TokenText,
             example={"model": "your-model", "prompt": "What is the weather in Paris?"},
             answer=TokenIds,
         ),

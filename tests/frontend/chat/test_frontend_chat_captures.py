@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
 from tests.captures import CAPTURES, REASON
 
@@ -138,7 +138,7 @@ def told_by_conversation(conversation: Conversation) -> Story:
 
 
 def check(body: dict[str, Any], headers: dict[str, str]) -> None:
-    ask = parse(json.dumps(body, ensure_ascii=False).encode(), headers, Settings())
+    ask = parse(json.dumps(body, ensure_ascii=False).encode(), headers, ChatSettings())
     told = ask.conversation
     assert told_by_conversation(told) == told_by_json(body)
     assert told.model == body["model"]

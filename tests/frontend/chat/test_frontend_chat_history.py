@@ -7,7 +7,7 @@ import pytest
 
 from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
 from services.frontend.media.pdf_document import document
 from tests.frontend.frontend_fakes import messages_as_notes
@@ -23,7 +23,7 @@ USER = {"role": "user", "content": "hi"}
 
 def read_messages(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
-    return messages_as_notes(parse(body, {}, Settings(), counting=counting).conversation)
+    return messages_as_notes(parse(body, {}, ChatSettings(), counting=counting).conversation)
 
 
 def spoken(**fields: Any) -> list[Part]:
@@ -144,7 +144,7 @@ def test_arguments_other_than_a_string_keep_their_spelling() -> None:
         {"id":"a","function":{"name":"look","arguments":{"at": 1e5}}},
         {"id":"b","function":{"name":"look"}},
         {"id":"c","function":{"name":"look","arguments":"not json"}}]}]}"""
-    parts = parse(body, {}, Settings()).conversation.messages[1].parts
+    parts = parse(body, {}, ChatSettings()).conversation.messages[1].parts
     assert parts == [
         Call("a", "look", '{"at": 1e5}'),
         Call("b", "look", ""),

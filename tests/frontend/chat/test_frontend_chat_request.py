@@ -17,10 +17,10 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import Invalid
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import ChatRequest, parse
 
-PLAIN = Settings()
+PLAIN = ChatSettings()
 USER = {"role": "user", "content": "hi"}
 LOOK = {
     "type": "function",
@@ -37,7 +37,7 @@ SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
 
 
 def ask(
-    headers: dict[str, str] | None = None, settings: Settings = PLAIN, **fields: Any
+    headers: dict[str, str] | None = None, settings: ChatSettings = PLAIN, **fields: Any
 ) -> ChatRequest:
     body = {"model": "m", "messages": [USER], **fields}
     return parse(json.dumps(body).encode(), headers or {}, settings)
@@ -271,11 +271,11 @@ def test_answer_continues_a_prefix_message(mark: str) -> None:
 def test_request_selects_the_form_of_the_answer() -> None:
     header = {"x-turnwire-reasoning-field": "reasoning", "x-turnwire-reasoning-details": "1"}
     assert ask().shape.reasoning == "reasoning_content"
-    assert ask(settings=Settings("both", True)).shape.reasoning == "both"
-    assert ask(settings=Settings("both", True)).shape.details
+    assert ask(settings=ChatSettings("both", True)).shape.reasoning == "both"
+    assert ask(settings=ChatSettings("both", True)).shape.details
     assert ask(header).shape.reasoning == "reasoning"
     assert ask(header).shape.details
-    assert not ask({"x-turnwire-reasoning-details": "0"}, Settings("both", True)).shape.details
+    assert not ask({"x-turnwire-reasoning-details": "0"}, ChatSettings("both", True)).shape.details
     assert ask({"x-turnwire-reasoning-field": "nonsense"}).shape.reasoning == "reasoning_content"
     assert ask(header, include_reasoning=False).shape.reasoning == "omitted"
     assert ask(reasoning={"exclude": True}).shape.reasoning == "omitted"
@@ -383,7 +383,7 @@ def test_refusal_names_the_field(fields: dict[str, Any], param: str, code: str |
 )
 def test_malformed_body_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid):
-        parse(body, {}, Settings())
+        parse(body, {}, ChatSettings())
 
 
 def test_fields_without_effect_are_skipped() -> None:

@@ -1,2 +1,2 @@
-"""The agent clients: one module each, with a `services.cli.connect.client.Client` named
+"""The agent clients: one module each, with a `services.cli.connect.client.AgentClient` named
 `CLIENT`."""

@@ -4,10 +4,10 @@ model's limits."""
 import shlex
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes `~/.aider.turnwire.conf.yml`, which `aider --config` reads instead of the user's. JSON
     is also YAML."""
     folder = target.settings_folder("~")
@@ -24,8 +24,11 @@ def make_settings(target: Target) -> Plan:
         "model-metadata-file": limits,
         "show-model-warnings": False,
     }
-    files = [Settings(path, "json", values), Settings(limits, "json", {name: _limits(target)})]
-    return Plan(files=files, start=f"aider --config {shlex.quote(path)}")
+    files = [
+        ClientSettings(path, "json", values),
+        ClientSettings(limits, "json", {name: _limits(target)}),
+    ]
+    return ClientPlan(files=files, start=f"aider --config {shlex.quote(path)}")
 
 
 def _limits(target: Target) -> dict[str, Any]:
@@ -40,4 +43,4 @@ def _limits(target: Target) -> dict[str, Any]:
     }
 
 
-CLIENT = Client("aider", make_settings, apis=("chat",))
+CLIENT = AgentClient("aider", make_settings, apis=("chat",))

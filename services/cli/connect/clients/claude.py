@@ -1,6 +1,6 @@
 """Sets up Claude Code: environment variables, which its settings.json can also hold."""
 
-from services.cli.connect.client import Client, Plan, Settings, Target
+from services.cli.connect.client import AgentClient, ClientPlan, ClientSettings, Target
 
 UNKNOWN_MODEL_OUTPUT = 32_000
 """`max_tokens` in Claude Code's requests for a model that it does not know."""
@@ -10,7 +10,7 @@ SMALL_WINDOW = 64 * 1024
 _TIERS = ("OPUS", "SONNET", "HAIKU", "FABLE")
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes variables for the shell, and the same for settings.json."""
     name = target.model.id
     variables = {
@@ -27,8 +27,8 @@ def make_settings(target: Target) -> Plan:
         f"Claude Code may know {name} and then uses its own context window for it: "
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS applies to unknown names only."
     )
-    return Plan(
-        files=[Settings(f"{folder}/settings.json", "json", {"env": variables})],
+    return ClientPlan(
+        files=[ClientSettings(f"{folder}/settings.json", "json", {"env": variables})],
         start="claude",
         exports=variables,
         notes=[note] if name.startswith("claude-") else [],
@@ -50,4 +50,4 @@ def limits(window: int, longest: int) -> dict[str, str]:
     return variables
 
 
-CLIENT = Client("Claude Code", make_settings, apis=("messages",))
+CLIENT = AgentClient("Claude Code", make_settings, apis=("messages",))

@@ -3,7 +3,7 @@ providers.json."""
 
 from typing import Any
 
-from services.cli.connect.client import Client, Plan, Settings, Target
+from services.cli.connect.client import AgentClient, ClientPlan, ClientSettings, Target
 
 PROVIDER_ID = "openai-compatible"
 """Cline accepts no other name for a provider with an address."""
@@ -12,7 +12,7 @@ _NEVER = "1970-01-01T00:00:00.000Z"
 """Cline requires the time of the last change, and shows it."""
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes the provider. With `default`, or if none was used before, Cline starts with it."""
     folder = target.settings_folder("~/.cline/data/settings")
     path = f"{folder}/providers.json"
@@ -34,10 +34,10 @@ def make_settings(target: Target) -> Plan:
         values |= chosen
     else:
         if_absent |= chosen
-    return Plan(
-        [Settings(path, "json", values, if_absent)],
+    return ClientPlan(
+        [ClientSettings(path, "json", values, if_absent)],
         start=f"cline -P {PROVIDER_ID} -m {target.model_word}",
     )
 
 
-CLIENT = Client("Cline", make_settings, apis=("chat",))
+CLIENT = AgentClient("Cline", make_settings, apis=("chat",))

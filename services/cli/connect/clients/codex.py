@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
 
 CATALOGUE_PATH = "/codex/models.json"
 NO_SEARCH = (
@@ -12,7 +12,7 @@ NO_SEARCH = (
 )
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes `$CODEX_HOME/turnwire.config.toml`, which `codex --profile turnwire` reads in addition
     to the user's config.toml. With `default`, the same settings go into config.toml."""
     folder = target.settings_folder("~/.codex", "CODEX_HOME")
@@ -36,13 +36,13 @@ def make_settings(target: Target) -> Plan:
     if target.catalogue_file:
         remove = {"model_providers": {PROVIDER: {"model_catalog_url": None}}}
         top["model_catalog_json"] = catalogue
-        files.append(Settings(catalogue, "json", {"models": target.catalogue}, whole=True))
+        files.append(ClientSettings(catalogue, "json", {"models": target.catalogue}, whole=True))
     else:
         provider["model_catalog_url"] = target.url + CATALOGUE_PATH
     name = "config.toml" if target.default else f"{PROVIDER}.config.toml"
     values = {**top, "model_providers": {PROVIDER: provider}}
-    files.append(Settings(f"{folder}/{name}", "toml", values, remove=remove))
-    return Plan(
+    files.append(ClientSettings(f"{folder}/{name}", "toml", values, remove=remove))
+    return ClientPlan(
         files=files,
         start="codex" if target.default else f"codex --profile {PROVIDER}",
         notes=[
@@ -58,4 +58,4 @@ def make_settings(target: Target) -> Plan:
     )
 
 
-CLIENT = Client("Codex", make_settings, apis=("responses",))
+CLIENT = AgentClient("Codex", make_settings, apis=("responses",))

@@ -2,11 +2,11 @@
 Responses it sends reasoning back as text, too). It reads the settings from environment variables
 only."""
 
-from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
 from services.cli.connect.clients.pi import LONGEST
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes variables, and a file with them that a shell reads."""
     api = target.api or "messages"
     variables = {
@@ -26,7 +26,9 @@ def make_settings(target: Target) -> Plan:
         variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(window - longest)
         variables["COPILOT_PROVIDER_MAX_OUTPUT_TOKENS"] = str(longest)
     path = f"{target.settings_folder('~/.copilot', 'COPILOT_HOME')}/{PROVIDER}.env"
-    return Plan([Settings(path, "env", variables, whole=True)], start="copilot", exports=variables)
+    return ClientPlan(
+        [ClientSettings(path, "env", variables, whole=True)], start="copilot", exports=variables
+    )
 
 
-CLIENT = Client("GitHub Copilot CLI", make_settings)
+CLIENT = AgentClient("GitHub Copilot CLI", make_settings)

@@ -3,13 +3,13 @@ profile `turnwire`."""
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
 from services.cli.connect.server import ServedModel
 
 NEEDS_ANTHROPIC = "Messages needs a package beside Hermes: pip install 'hermes-agent[anthropic]'"
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's
     config.yaml. With `default`, the same settings go into the user's."""
     folder = target.settings_folder("~/.hermes", "HERMES_HOME")
@@ -29,8 +29,8 @@ def make_settings(target: Target) -> Plan:
     path = (
         f"{folder}/config.yaml" if target.default else f"{folder}/profiles/{PROVIDER}/config.yaml"
     )
-    return Plan(
-        files=[Settings(path, "yaml", values)],
+    return ClientPlan(
+        files=[ClientSettings(path, "yaml", values)],
         start="hermes" if target.default else f"hermes -p {PROVIDER}",
         notes=[NEEDS_ANTHROPIC] if messages else [],
     )
@@ -40,4 +40,4 @@ def _limits(model: ServedModel) -> dict[str, Any]:
     return {"context_length": model.window} if model.window else {}
 
 
-CLIENT = Client("Hermes Agent", make_settings, apis=("messages", "chat"))
+CLIENT = AgentClient("Hermes Agent", make_settings, apis=("messages", "chat"))

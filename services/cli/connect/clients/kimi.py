@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
+from services.cli.connect.client import (
+    PROVIDER,
+    AgentClient,
+    Api,
+    ClientPlan,
+    ClientSettings,
+    Target,
+)
 from services.cli.connect.clients.pi import DEFAULT_WINDOW, LONGEST
 from services.cli.connect.server import ServedModel
 
@@ -13,7 +20,7 @@ _TYPES: dict[Api, str] = {
 }
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes a provider, and a model `turnwire/NAME` for each served one."""
     provider = {
         "type": _TYPES[target.api or "messages"],
@@ -29,8 +36,8 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         values, default = default | values, {}
     path = f"{target.settings_folder('~/.kimi-code', 'KIMI_CODE_HOME')}/config.toml"
-    return Plan(
-        files=[Settings(path, "toml", values, default)],
+    return ClientPlan(
+        files=[ClientSettings(path, "toml", values, default)],
         start=f"kimi -m {PROVIDER}/{target.model_word}",
     )
 
@@ -51,4 +58,4 @@ def _model(model: ServedModel) -> dict[str, Any]:
     }
 
 
-CLIENT = Client("kimi-code", make_settings)
+CLIENT = AgentClient("kimi-code", make_settings)

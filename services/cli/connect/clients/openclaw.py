@@ -3,12 +3,12 @@ reasoning)."""
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
 from services.cli.connect.clients.pi import APIS, model_entry
 from services.cli.connect.server import ServedModel
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes a provider with all served models."""
     path = f"{target.settings_folder('~/.openclaw', 'OPENCLAW_STATE_DIR')}/openclaw.json"
     if target.folder is None:
@@ -26,7 +26,7 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         values, default = values | default, {}
     start = f"openclaw agent exec --model {PROVIDER}/{target.model_word} TASK"
-    return Plan(files=[Settings(path, "json", values, default)], start=start)
+    return ClientPlan(files=[ClientSettings(path, "json", values, default)], start=start)
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
@@ -37,4 +37,4 @@ def _model(model: ServedModel) -> dict[str, Any]:
     }
 
 
-CLIENT = Client("OpenClaw", make_settings)
+CLIENT = AgentClient("OpenClaw", make_settings)

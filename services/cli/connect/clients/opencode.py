@@ -3,7 +3,14 @@ in order)."""
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
+from services.cli.connect.client import (
+    PROVIDER,
+    AgentClient,
+    Api,
+    ClientPlan,
+    ClientSettings,
+    Target,
+)
 from services.cli.connect.server import ServedModel
 
 _PACKAGES: dict[Api, str] = {
@@ -15,12 +22,12 @@ LONGEST = 32_000
 """opencode compacts at the window minus this, and never requests more output."""
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes a provider with all served models."""
     return plan_for(target, "opencode", "https://opencode.ai/config.json")
 
 
-def plan_for(target: Target, program: str, schema: str) -> Plan:
+def plan_for(target: Target, program: str, schema: str) -> ClientPlan:
     """Makes the settings of opencode, or of a program that has the same ones under its own name."""
     base = target.env.get("XDG_CONFIG_HOME")
     folder = f"{base}/{program}" if base else f"~/.config/{program}"
@@ -41,8 +48,8 @@ def plan_for(target: Target, program: str, schema: str) -> Plan:
         values |= default
     else:
         if_absent |= default
-    return Plan(
-        files=[Settings(path, "json", values, if_absent)],
+    return ClientPlan(
+        files=[ClientSettings(path, "json", values, if_absent)],
         start=f"{program} -m {PROVIDER}/{target.model_word}",
     )
 
@@ -66,4 +73,4 @@ def _model(model: ServedModel) -> dict[str, Any]:
     return entry
 
 
-CLIENT = Client("opencode", make_settings)
+CLIENT = AgentClient("opencode", make_settings)

@@ -3,7 +3,14 @@ order)."""
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
+from services.cli.connect.client import (
+    PROVIDER,
+    AgentClient,
+    Api,
+    ClientPlan,
+    ClientSettings,
+    Target,
+)
 from services.cli.connect.server import ServedModel
 
 APIS: dict[Api, str] = {
@@ -16,7 +23,7 @@ DEFAULT_WINDOW = 131_072
 """Used if the window is unknown, because pi requires a number."""
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes a provider with all served models. With `default`, settings.json names the model to
     start with."""
     folder = target.settings_folder("~/.pi/agent", "PI_CODING_AGENT_DIR")
@@ -27,11 +34,11 @@ def make_settings(target: Target) -> Plan:
         "apiKey": target.token,
         "models": [model_entry(model) for model in target.models],
     }
-    files = [Settings(f"{folder}/models.json", "json", {"providers": {PROVIDER: provider}})]
+    files = [ClientSettings(f"{folder}/models.json", "json", {"providers": {PROVIDER: provider}})]
     if target.default:
         chosen = {"defaultProvider": PROVIDER, "defaultModel": target.model.id}
-        files.append(Settings(f"{folder}/settings.json", "json", chosen))
-    return Plan(
+        files.append(ClientSettings(f"{folder}/settings.json", "json", chosen))
+    return ClientPlan(
         files=files,
         start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model_word}",
     )
@@ -49,4 +56,4 @@ def model_entry(model: ServedModel) -> dict[str, Any]:
     }
 
 
-CLIENT = Client("pi", make_settings)
+CLIENT = AgentClient("pi", make_settings)

@@ -3,14 +3,14 @@ becomes text)."""
 
 from typing import Any
 
-from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
 from services.cli.connect.server import ServedModel
 
 KEY = "TURNWIRE_API_KEY"
 """The variable from which qwen-code reads the key. `env` in settings.json sets it."""
 
 
-def make_settings(target: Target) -> Plan:
+def make_settings(target: Target) -> ClientPlan:
     """Makes a provider with all served models. With `default`, sets the model to start with."""
     values: dict[str, Any] = {
         "env": {KEY: target.token},
@@ -26,7 +26,7 @@ def make_settings(target: Target) -> Plan:
         }
     path = f"{target.settings_folder('~/.qwen', 'QWEN_HOME')}/settings.json"
     start = "qwen" if target.default else f"qwen --auth-type openai -m {target.model_word}"
-    return Plan(files=[Settings(path, "json", values)], start=start)
+    return ClientPlan(files=[ClientSettings(path, "json", values)], start=start)
 
 
 def _model(model: ServedModel, base: str) -> dict[str, Any]:
@@ -41,4 +41,4 @@ def _model(model: ServedModel, base: str) -> dict[str, Any]:
     return entry
 
 
-CLIENT = Client("qwen-code", make_settings, apis=("chat",))
+CLIENT = AgentClient("qwen-code", make_settings, apis=("chat",))

@@ -43,7 +43,7 @@ class Thought(Struct, frozen=True):
     call: int | None = 0
 
 
-class MessageReader(CallHistory):
+class ChatHistoryReader(CallHistory):
     """Reads the messages of a request."""
 
     def __init__(self, *, pairing: bool = True) -> None:

@@ -58,7 +58,7 @@ _UNKNOWN: dict[str, Any] = {"token": "", "logprob": None, "bytes": None, "top_lo
 """Stands for a token without a log probability from the engine."""
 
 
-class Settings(Struct, frozen=True):
+class ChatSettings(Struct, frozen=True):
     """The operator's settings."""
 
     reasoning_field: ReasoningField = "reasoning_content"
@@ -90,7 +90,7 @@ def chat_stream(answer: AnswerInfo, shape: ChatShape, choices: int = 1) -> Chunk
     head = chunk_head(f"chatcmpl-{answer.turn}", "chat.completion.chunk", answer, shape)
     if shape.service_tier is not None:
         head.service_tier = shape.service_tier
-    renderers = [_Choice(head, answer, shape, index) for index in range(choices)]
+    renderers = [_ChatChoice(head, answer, shape, index) for index in range(choices)]
     return ChunkStream(head, renderers, shape)
 
 
@@ -154,7 +154,7 @@ def _add_call(calls: list[wire.AnswerCall], piece: wire.AnswerCall) -> None:
         call.custom.input += piece.custom.input
 
 
-class _Choice(ChoiceRenderer):
+class _ChatChoice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
     def __init__(self, head: Chunk, answer: AnswerInfo, shape: ChatShape, index: int) -> None:

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
-from services.frontend.apis.chat.history import MessageReader
+from services.frontend.apis.chat.history import ChatHistoryReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
+    ChatSettings,
     ChatShape,
     ReasoningField,
     ReasoningPlace,
-    Settings,
     chat_stream,
 )
 from services.frontend.apis.shared.client import header_flag, with_client
@@ -99,7 +99,7 @@ _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_p
 def parse(
     body: bytes,
     headers: Mapping[str, str],
-    settings: Settings,
+    settings: ChatSettings,
     *,
     counting: bool = False,
     decoder: Decoder = _decoder,
@@ -126,7 +126,7 @@ def parse(
         notes.append("web_search_options")
         missing = missing_tools(["web_search"])
 
-    reader = MessageReader(pairing=not counting)
+    reader = ChatHistoryReader(pairing=not counting)
     reader.read(request.messages)
     last = request.messages[-1]
     limit = request.max_completion_tokens
@@ -189,7 +189,10 @@ def _format(request: wire.Body) -> OutputFormat | None:
 
 
 def _shape(
-    request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings
+    request: wire.Body,
+    specs: Sequence[ToolSpec],
+    headers: Mapping[str, str],
+    settings: ChatSettings,
 ) -> ChatShape:
     options = request.stream_options
     include_usage = bool(options and options.include_usage)
@@ -207,7 +210,7 @@ def _shape(
 
 
 def _reasoning(
-    request: wire.Body, headers: Mapping[str, str], settings: Settings
+    request: wire.Body, headers: Mapping[str, str], settings: ChatSettings
 ) -> ReasoningPlace:
     excluded = request.reasoning is not None and request.reasoning.exclude
     if excluded or request.include_reasoning is False:
@@ -289,7 +292,7 @@ class Chat(Dialect):
     name = "chat"
     keepalive = PING
 
-    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, settings: ChatSettings = ChatSettings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._memo: Memo[Any] = Memo()
         self._decoder: Decoder = BodyDecoder(

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from services.frontend.apis.chat import wire
-from services.frontend.apis.chat.render import Settings
+from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation
 from services.frontend.apis.shared.http_answer import http_answer, read_request
@@ -30,7 +30,7 @@ class ChatRoutes:
         self._max_bytes = config.max_body_bytes
         served = frozenset(config.served_tools)
         self._chat = Chat(
-            Settings(config.reasoning_field, config.reasoning_details, FINGERPRINT, served)
+            ChatSettings(config.reasoning_field, config.reasoning_details, FINGERPRINT, served)
         )
 
     async def create_completion(self, http: web.Request) -> web.StreamResponse:

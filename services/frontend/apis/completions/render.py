@@ -40,7 +40,7 @@ class CompletionsShape(ChunkShape, frozen=True):
 def completions_stream(answer: AnswerInfo, shape: CompletionsShape) -> ChunkStream:
     """The renderer of one answer."""
     head = chunk_head(f"cmpl-{answer.turn}", "text_completion", answer, shape)
-    choices = [_Choice(head, shape, index) for index in range(len(shape.echoes))]
+    choices = [_CompletionsChoice(head, shape, index) for index in range(len(shape.echoes))]
     return ChunkStream(head, choices, shape, shape.prompts)
 
 
@@ -69,7 +69,7 @@ class CompletionsCollector(ChunkCollector[wire.Choice]):
         )
 
 
-class _Choice(ChoiceRenderer):
+class _CompletionsChoice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
     def __init__(self, head: Chunk, shape: CompletionsShape, index: int) -> None:

@@ -22,7 +22,7 @@ _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
 
-class MessageReader(CallHistory):
+class MessagesHistoryReader(CallHistory):
     """Reads the messages of a request, and the changes that they make to its tools and effort."""
 
     def __init__(self, specs: list[ToolSpec], *, pairing: bool) -> None:

@@ -17,7 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, read_compact_edit
 from services.frontend.apis.messages.errors import explain, extra_input
-from services.frontend.apis.messages.history import MessageReader
+from services.frontend.apis.messages.history import MessagesHistoryReader
 from services.frontend.apis.messages.render import (
     PING,
     CompactionStream,
@@ -80,7 +80,7 @@ class MessagesRequest(Struct, frozen=True):
         )
 
 
-Decoder: TypeAlias = BodyDecoder[wire.Body, tools.Tools]
+Decoder: TypeAlias = BodyDecoder[wire.Body, tools.MessagesTools]
 _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain, extra_input)
 
 
@@ -99,7 +99,7 @@ def parse(
     if not counting:
         _refuse(request)
         _check_turn(request, headers)
-    reader = MessageReader(declared.specs, pairing=not counting)
+    reader = MessagesHistoryReader(declared.specs, pairing=not counting)
     reader.read(request.messages)
     kept = context_edits.thinking_turns(request.context_management)
     messages = reader.messages

@@ -93,7 +93,7 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any], list[str]], ...] = (
 Change: TypeAlias = wire.ToolAdditionBlock | wire.ToolRemovalBlock
 
 
-class Tools(ToolList, frozen=True):
+class MessagesTools(ToolList, frozen=True):
     """The tools of a request body, and those that were left out."""
 
     dropped: list[str]
@@ -102,7 +102,7 @@ class Tools(ToolList, frozen=True):
     """The instruction that names these tools to the model."""
 
 
-def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
+def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> MessagesTools:
     """Decodes the tools of a request body. Raises msgspec.ValidationError and Invalid.
 
     `served`: the kinds of hosted tools that this server runs.
@@ -111,7 +111,7 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
     shown, dropped = specs(tools or [], served)
     kinds = map(_hosted_kind, dropped)
     needed = [kind for kind in kinds if kind not in _NEEDLESS]
-    return Tools(tools, shown, dropped, missing_tools(needed))
+    return MessagesTools(tools, shown, dropped, missing_tools(needed))
 
 
 def _hosted_kind(type_name: str) -> str:
