@@ -52,7 +52,7 @@ class CompactEdit(Struct, frozen=True):
         return replace(summary_request, sampling=replace(summary_request.sampling, max_tokens=None))
 
 
-class Compaction(Struct, frozen=True):
+class AnswerCompaction(Struct, frozen=True):
     """The compaction at the beginning of an answer."""
 
     summary: str | None
@@ -78,17 +78,17 @@ def read_compact_edit(
     )
 
 
-def summary_of(events: Sequence[TurnEvent]) -> Compaction:
+def summary_of(events: Sequence[TurnEvent]) -> AnswerCompaction:
     """The text of a whole turn, without its reasoning, and the turn's usage."""
     texts = [text for start, text, _ in blocks_of(events) if start.kind == "text"]
     summary = "\n".join(texts).strip()
     last = events[-1]
     usage = last.usage if isinstance(last, Finish) else Usage()
-    return Compaction(summary or None, usage)
+    return AnswerCompaction(summary or None, usage)
 
 
 def block_events(
-    compaction: Compaction,
+    compaction: AnswerCompaction,
 ) -> Sequence[wire.ContentBlockStart | wire.ContentBlockDelta | wire.ContentBlockStop]:
     """The events of the block. The summary is one delta, as in the native API."""
     return (

@@ -41,7 +41,7 @@ from schemas.events import (
     failure_of,
 )
 from services.frontend.apis.messages import wire
-from services.frontend.apis.messages.compaction import Compaction, block_events, summary_of
+from services.frontend.apis.messages.compaction import AnswerCompaction, block_events, summary_of
 from services.frontend.apis.messages.errors import AnthropicError, error_document
 from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
@@ -161,7 +161,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         omit_thinking: bool = False,
         count_thinking: bool = False,
         applied_edits: list[dict[str, Any]] | None = None,
-        compaction: Compaction | None = None,
+        compaction: AnswerCompaction | None = None,
         compare: str | None = None,
     ) -> None:
         """`count_thinking`: the beta `thinking-token-count`. `applied_edits`: None where the

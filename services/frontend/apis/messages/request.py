@@ -15,7 +15,11 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
-from services.frontend.apis.messages.compaction import CompactEdit, Compaction, read_compact_edit
+from services.frontend.apis.messages.compaction import (
+    AnswerCompaction,
+    CompactEdit,
+    read_compact_edit,
+)
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
 from services.frontend.apis.messages.render import (
@@ -48,7 +52,7 @@ class MessagesRequest(Struct, frozen=True):
     """None where the request has no `context_management`; the answer has none then."""
     compact: CompactEdit | None = None
     """The edit that `preparation.compact` applies."""
-    compaction: Compaction | None = None
+    compaction: AnswerCompaction | None = None
     """The compaction at the beginning of the answer."""
     pausing: bool = False
     """The answer is only the compaction: the conversation requests a summary."""
