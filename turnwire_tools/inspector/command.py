@@ -86,10 +86,12 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     for path in files:
         for at, receiver, message in recording.read(str(path), read_text(path)):
             fold.take(message, at, receiver)
+
     source = ", ".join(path.name for path in files) or mask_servers(config.nats_url)
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
+
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     replace_invalid_bytes(runner.server)
@@ -122,9 +124,8 @@ def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
     Raises TurnwireError, OSError or ValueError for a named model without a readable tokenizer.
     """
     instance = newest_instance(env)
-    name = (
-        model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
-    )
+    running = "" if instance is None else instance.model_dir
+    name = model or running or env.get("TURNWIRE_MODEL")
     if not name:
         return None
     try:
@@ -143,11 +144,19 @@ def required_key(flags: Flags) -> str | None:
         if len(key) < 16:
             raise UsageError(f"{flags.key_file} has a key of less than 16 characters")
         return key
-    return None if is_loopback(flags.host) else secrets.token_urlsafe(24)
+    if is_loopback(flags.host):
+        return None
+    return secrets.token_urlsafe(24)
 
 
 def _address(runner: web.AppRunner, host: str, key: str | None) -> str:
     """What a user opens in a browser on this machine."""
     port = runner.addresses[0][1]
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?key={key}" if key is not None else "")
+    if host in ("0.0.0.0", "::", ""):
+        host = "127.0.0.1"
+    elif ":" in host:
+        host = f"[{host}]"
+    address = f"http://{host}:{port}/"
+    if key is not None:
+        address += f"?key={key}"
+    return address

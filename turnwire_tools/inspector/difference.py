@@ -2,7 +2,8 @@
 that costs. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+
+from msgspec import Struct
 
 from schemas.conversation import Call, Part, Reasoning, Text
 from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
@@ -33,6 +34,37 @@ RECALL = {
 (`services.ledger.match.Outcome`)."""
 
 
+class _Found(Struct, frozen=True):
+    """The difference to the prompt of the previous turn, without its cause."""
+
+    previous: InspectedTurn
+    at: int | None
+    changes: list[Change]
+
+    def departure(
+        self,
+        cause: str,
+        reason: str,
+        *,
+        again: int = 0,
+        extends: bool = False,
+        was: str = "",
+        now: str = "",
+    ) -> Departure:
+        """The difference with its cause."""
+        return Departure(
+            self.at,
+            again,
+            self.changes,
+            previous=self.previous.id,
+            extends=extends,
+            cause=cause,
+            reason=reason,
+            was=was,
+            now=now,
+        )
+
+
 def compare(
     turn: InspectedTurn,
     now: StoredPrompt,
@@ -47,37 +79,38 @@ def compare(
     `before`: the previous prompt; None: it is no longer known. `ancestors`: the previous turn and
     those before it, newest first. `decode` makes text of tokens, where a tokenizer is at hand.
     """
-    departure = partial(Departure, previous=previous.id)
     if before is None:
         reason = "the previous prompt is no longer known"
-        return departure(None, 0, [], extends=False, cause="unknown", reason=reason)
-    found = difference(_compared(before), _compared(now), answer_parts(previous), previous.ids)
-    at, again = found.at, found.again
+        return _Found(previous, None, []).departure("unknown", reason)
+
+    result = difference(_compared(before), _compared(now), answer_parts(previous), previous.ids)
     # Billing headers, which the preprocessor removes, are shown where nothing else has changed.
-    changes = found.changes or system_changes(before.conversation, now.conversation)
-    if at is None:
-        # Where the tokens are unknown, as in a redacted recording, the messages alone decide.
-        first = next((change for change in changes if change.kind != "reasoning"), None)
-        cause, reason = (
-            ("none", "the history is extended") if first is None else (first.kind, in_words(first))
-        )
-        return departure(
-            at, 0, changes, extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)"
-        )
-    if not again:
+    changes = result.changes or system_changes(before.conversation, now.conversation)
+    found = _Found(previous, result.at, changes)
+    if found.at is None:
+        return _by_messages(found)
+    if not result.again:
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
-        return departure(at, 0, changes, extends=True, cause="none", reason=reason)
-    if at == len(now.ids):
+        return found.departure("none", reason, extends=True)
+    if found.at == len(now.ids):
         reason = "the same prompt again: another try, or another choice of one request"
-        return departure(at, 0, changes, extends=False, cause="none", reason=reason)
-    cause, reason = _cause(turn, at, before, changes, ancestors)
-    was = now_text = ""
-    if decode is not None:
-        start, end = max(0, at - AHEAD), at + AROUND
-        was, now_text = decode((before.ids + previous.ids)[start:end]), decode(now.ids[start:end])
-    return departure(
-        at, again, changes, extends=False, cause=cause, reason=reason, was=was, now=now_text
-    )
+        return found.departure("none", reason)
+
+    cause, reason = _cause(turn, found.at, before, changes, ancestors)
+    if decode is None:
+        return found.departure(cause, reason, again=result.again)
+    shown = slice(max(0, found.at - AHEAD), found.at + AROUND)
+    was = decode((before.ids + previous.ids)[shown])
+    return found.departure(cause, reason, again=result.again, was=was, now=decode(now.ids[shown]))
+
+
+def _by_messages(found: _Found) -> Departure:
+    """Where the tokens are unknown, as in a redacted recording, the messages alone decide."""
+    decisive = [change for change in found.changes if change.kind != "reasoning"]
+    if not decisive:
+        return found.departure("none", "the history is extended (tokens unknown)", extends=True)
+    first = decisive[0]
+    return found.departure(first.kind, f"{in_words(first)} (tokens unknown)")
 
 
 def _compared(prompt: StoredPrompt) -> ComparedPrompt:
@@ -108,7 +141,10 @@ def computed_again(turn: InspectedTurn) -> tuple[int, int]:
         return departure.again, 0
     computed = max(0, turn.prompt - turn.cached)
     lost = max(0, min(departure.at, turn.prompt) - turn.cached)
-    return min(departure.again, computed - lost), lost if lost >= MIN_LOST else 0
+    changed = min(departure.again, computed - lost)
+    if lost < MIN_LOST:
+        lost = 0
+    return changed, lost
 
 
 def in_words(change: Change) -> str:
@@ -122,10 +158,9 @@ def in_words(change: Change) -> str:
             }
             return f"{change.where} changed{varies.get(change.varies, '')}"
         case "reasoning":
-            return (
-                f"the reasoning of {change.where} was "
-                f"{'added' if 'no reasoning' in change.was else 'left out'}"
-            )
+            was_absent = "no reasoning" in change.was
+            happened = "added" if was_absent else "left out"
+            return f"the reasoning of {change.where} was {happened}"
         case "answer":
             return f"the client changed the model's answer, {change.where}"
         case "history":
@@ -145,15 +180,19 @@ def _cause(
     where that can be its place: one after the previous prompt's last message is due to the
     answer."""
     in_answer = at >= len(before.ids) - OPENING_TOKENS
-    answered = [change for change in changes if change.kind in ("answer", "reasoning", "history")]
-    others = [change for change in changes if change.kind != "reasoning"]
-    possible = answered if in_answer else others
+    if in_answer:
+        kinds = ("answer", "reasoning", "history")
+        possible = [change for change in changes if change.kind in kinds]
+    else:
+        possible = [change for change in changes if change.kind != "reasoning"]
     if possible and possible[0].kind != "reasoning":
         return possible[0].kind, in_words(possible[0])
+
     for earlier in ancestors:
         start = earlier.prompt
         if start - OPENING_TOKENS <= at < start + len(earlier.ids) + 1:
             return _in_answer(turn, earlier, at, possible or changes)
+
     if changes:
         return changes[0].kind, in_words(changes[0])
     return (
@@ -168,14 +207,13 @@ def _in_answer(
 ) -> tuple[str, str]:
     """Returns cause and description of a departure in the answer of an earlier turn."""
     which = f"the answer of turn {earlier.number}"
-    reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
-    dropped = next((change for change in changes if change.kind == "reasoning"), None)
-    if reasoning and at <= earlier.prompt + OPENING_TOKENS:
-        by = "the client did not send it back, and " if dropped is not None else ""
-        because = RECALL.get(turn.recall)
-        return "reasoning", f"the reasoning in {which} is left out: " + by + (
-            because or "the template drops it"
-        )
+    has_reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
+    if has_reasoning and at <= earlier.prompt + OPENING_TOKENS:
+        reason = f"the reasoning in {which} is left out: "
+        if any(change.kind == "reasoning" for change in changes):
+            reason += "the client did not send it back, and "
+        reason += RECALL.get(turn.recall, "the template drops it")
+        return "reasoning", reason
     if turn.recall == "template":
         return "template", f"the template renders {which} differently"
     because = RECALL.get(turn.recall, "its text was encoded again")

@@ -50,30 +50,18 @@ def _turns(replay: replay_file.Replay) -> Iterator[Timed]:
 
 def _turn(turn: replay_file.Turn, name: str, conversation: Conversation) -> Iterator[Timed]:
     """A recorded turn as messages, with times since its request."""
-    prompt, context, usage = (
-        turn.prompt or replay_file.RecordedPrompt(0.0),
-        turn.context,
-        turn.usage,
-    )
-    attempt, worker, parser = prompt.attempt, prompt.worker, prompt.parser
+    prompt = turn.prompt or replay_file.RecordedPrompt(0.0)
+    attempt = prompt.attempt
     yield 0.0, "", TurnRequest(name, "the frontend", conversation)
     if attempt > 1:
         yield prompt.at, "", TurnRequest(name, "", conversation, attempt)
     if turn.prompt is not None:
-        raw = msgspec.Raw(msgspec.json.encode(context))
-        request = GenerateRequest(
-            name, attempt, conversation.model, prompt.ids, parser, "", Sampling(), [], raw
-        )
-        yield (
-            prompt.at,
-            worker,
-            msgspec.structs.replace(request, reused=prompt.reused, recall=prompt.recall),
-        )
-    if usage.prompt:
-        limit = 0 if context is None else context.max_tokens
-        opened = Prepared(usage.prompt, limit, worker, parser, cached=usage.cached)
-        yield prompt.at, "", EventFrame("", 0, [EventEntry(name, attempt, [opened])])
-    tokens, log = 0, TurnLog()
+        yield prompt.at, prompt.worker, _placed(turn, prompt, name, conversation.model)
+    if turn.usage.prompt:
+        yield prompt.at, "", EventFrame("", 0, [EventEntry(name, attempt, [_opened(turn, prompt)])])
+
+    tokens = 0
+    log = TurnLog()
     for step in turn.steps:
         if isinstance(step, replay_file.RecordedTokens):
             yield step.at, "", TokenFrame("", 0, [TokenEntry(name, attempt, tokens, step.tokens)])
@@ -81,3 +69,28 @@ def _turn(turn: replay_file.Turn, name: str, conversation: Conversation) -> Iter
         elif isinstance(step, replay_file.RecordedEvents):
             events: list[TurnEvent] = list(with_dispatches(step.events, log))
             yield step.at, "", EventFrame("", 0, [EventEntry(name, attempt, events)])
+
+
+def _placed(
+    turn: replay_file.Turn, prompt: replay_file.RecordedPrompt, name: str, model: str
+) -> GenerateRequest:
+    """The request to a worker, as far as it was recorded."""
+    return GenerateRequest(
+        name,
+        prompt.attempt,
+        model,
+        prompt.ids,
+        prompt.parser,
+        "",
+        Sampling(),
+        [],
+        msgspec.Raw(msgspec.json.encode(turn.context)),
+        reused=prompt.reused,
+        recall=prompt.recall,
+    )
+
+
+def _opened(turn: replay_file.Turn, prompt: replay_file.RecordedPrompt) -> Prepared:
+    limit = 0 if turn.context is None else turn.context.max_tokens
+    usage = turn.usage
+    return Prepared(usage.prompt, limit, prompt.worker, prompt.parser, cached=usage.cached)

@@ -32,10 +32,9 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
-    "'self'; "
-    "connect-src"
-    " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -87,7 +86,10 @@ class InspectorServer:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
             self._hosts.check(request.host)
-            response = await handler(request) if self._admits(request) else self._refusal(request)
+            if self._admits(request):
+                response = await handler(request)
+            else:
+                response = self._refusal(request)
         except Forbidden as error:
             response = _problem(403, error.info.message)
         except web.HTTPException as error:
@@ -97,11 +99,12 @@ class InspectorServer:
         return response
 
     def _admits(self, request: web.Request) -> bool:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        presented = (
-            bearer if scheme.lower() == "bearer" else request.cookies.get(_cookie(request), "")
-        )
-        return self._key is None or _equal(presented, self._key)
+        if self._key is None:
+            return True
+        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            presented = request.cookies.get(_cookie(request), "")
+        return _equal(presented, self._key)
 
     def _refusal(self, request: web.Request) -> web.Response:
         """Exchanges the key in the address, which `turnwire inspect` prints, for a cookie."""
@@ -163,7 +166,9 @@ class InspectorServer:
                 }
                 event = b"event: head\ndata: %b\n\nevent: rows\ndata: %b\n\n"
                 await response.write(event % (_encode(head), _encode(rows_of(fold, names))))
-                await asyncio.sleep(TICK_S if len(names) < ROWS_PER_TICK else TICK_S / 5)
+
+                more_wait = len(names) == ROWS_PER_TICK
+                await asyncio.sleep(TICK_S / 5 if more_wait else TICK_S)
         return response
 
 

@@ -35,10 +35,11 @@ def tokens_of(
     texts = [text_of([token], vocabulary) for token in ids]
     if context is None:
         return TokenList(ids, texts, [])
-    finish = TokenFinish(
-        FinishReason(turn.finish) if turn.state == "finished" else FinishReason.LENGTH
-    )
-    blocks = blocks_of(turn.id, context, ids, finish, vocabulary)
+
+    reason = FinishReason.LENGTH
+    if turn.state == "finished":
+        reason = FinishReason(turn.finish)
+    blocks = blocks_of(turn.id, context, ids, TokenFinish(reason), vocabulary)
     return TokenList(ids, texts, [(block.start, block.end) for block in blocks])
 
 

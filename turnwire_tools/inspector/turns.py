@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from schemas import events, frames
 from schemas.conversation import Conversation
 from schemas.events import BlockKind
 from services.ledger.difference import Difference
@@ -170,6 +171,71 @@ class InspectedTurn(TurnDetails):
         self.trouble |= trouble
         if len(self.marks) < MAX_MARKS:
             self.marks.append(Mark(self.ms_at(time), kind, text, trouble))
+
+    def try_again(self, request: frames.TurnRequest, now: float) -> None:
+        """Takes the frontend's request for another attempt."""
+        self.attempt = request.attempt
+        if self.has_ended:
+            self.state = "received"
+            self.ms = None
+            self.cursor.ended = False
+
+        text = f"attempt {request.attempt}"
+        if request.resume:
+            text += f", continues after {len(request.resume) // 4} tokens"
+        if request.avoid:
+            text += f", avoids {', '.join(request.avoid)}"
+        self.mark(now, "attempt", text, trouble=True)
+
+    def place(self, request: frames.GenerateRequest, now: float, worker: str) -> None:
+        """Takes the request to a worker."""
+        self.attempt = request.attempt
+        self.placed_attempt = request.attempt
+        self.worker = worker
+        self.parser = request.parser
+        self.recall = request.recall
+        self.reused = request.reused if request.recall else None
+        if self.placed_ms is None:
+            self.placed_ms = self.ms_at(now)
+        if self.state == "received":
+            self.state = "placed"
+
+    def first_output(self, now: float) -> None:
+        """The first output has come, if no other came before."""
+        if self.ttft_ms is not None:
+            return
+        self.ttft_ms = self.ms_at(now)
+        self.mark(now, "first")
+        if not self.has_ended:
+            self.state = "writing"
+
+    def opened(self, event: events.Prepared, attempt: int, now: float) -> None:
+        """A parser has the stream. It sends this again with a replay."""
+        if attempt < self.attempt or self.opened_by == (attempt, event.parser):
+            return
+        self.opened_by = (attempt, event.parser)
+        if self.parser and event.parser != self.parser:
+            text = f"{event.parser} parses in place of {self.parser}"
+            self.mark(now, "takeover", text, trouble=True)
+        else:
+            self.mark(now, "opened", f"{event.parser} has the stream of {event.worker}")
+
+        self.prompt = event.prompt_tokens
+        self.max_tokens = event.max_tokens
+        self.worker = event.worker or self.worker
+        self.parser = event.parser or self.parser
+        if event.cached and self.cached is None:
+            self.cached = event.cached
+
+    def end_block(self, event: events.BlockStop, now: float) -> None:
+        """The newest block is complete, or cut off."""
+        block = self.blocks[-1]
+        block.end_ms = self.ms_at(now)
+        block.complete = event.complete
+        text = f"{block.name or block.kind}, {block.length} characters"
+        if not event.complete:
+            text += ", cut off"
+        self.mark(now, "block", text)
 
 
 class StoredPrompt(Struct, frozen=True, eq=False):

@@ -71,11 +71,12 @@ def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
 def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
     """All of a turn."""
     previous = fold.turns.get(turn.previous)
+    previous_row = None if previous is None else _view(Row, previous)
     return _view(
         TurnView,
         turn,
         segments=segments_of(turn, fold.ancestors(turn)),
-        previous=None if previous is None else _view(Row, previous),
+        previous=previous_row,
         cost=_cost(fold, turn, previous),
         tokens=bool(turn.ids),
     )
@@ -83,17 +84,18 @@ def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
 
 def session_view(fold: Fold, name: str) -> SessionView | None:
     """A session by its own id or that of a turn in it; None where there is none."""
-    turn = fold.turns.get(name)
-    session = name if turn is None else turn.session
+    session = name
+    if name in fold.turns:
+        session = fold.turns[name].session
     names = fold.sessions.get(session)
     if names is None:
         return None
-    differences = {name: fold.turns[name].difference for name in names}
-    reasons = {
-        name: diff.reason
-        for name, diff in differences.items()
-        if diff is not None and diff.cause != "none"
-    }
+
+    reasons: dict[str, str] = {}
+    for turn_id in names:
+        difference = fold.turns[turn_id].difference
+        if difference is not None and difference.cause != "none":
+            reasons[turn_id] = difference.reason
     return SessionView(session, rows_of(fold, names), reasons)
 
 
@@ -106,23 +108,38 @@ def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
 
 def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[Segment]:
     """The prompt in stretches of one kind, from its start to its end."""
-    total, cached, reused = turn.prompt, turn.cached, turn.reused
-    answers = [answer for answer in _answers_kept(turn, ancestors) if answer[1] <= total][
-        :MAX_SEGMENTS
-    ]
-    bounds = {0, total, *(at for start, end, _ in answers for at in (start, end))}
-    bounds |= {at for at in (cached, reused) if at is not None and at < total}
-    by_start = {start: (end, number) for start, end, number in answers}
+    total = turn.prompt
+    answers = [answer for answer in _answers_kept(turn, ancestors) if answer.end <= total]
+    answers = answers[:MAX_SEGMENTS]
+
+    bounds = {0, total}
+    for answer in answers:
+        bounds |= {answer.start, answer.end}
+    bounds |= {at for at in (turn.cached, turn.reused) if at is not None and at < total}
+
+    by_start = {answer.start: answer for answer in answers}
     segments: list[Segment] = []
-    answer_end, number = 0, 0
+    newest = _KeptAnswer(0, 0, 0)
     for start, end in pairwise(sorted(bounds)):
-        answer_end, number = by_start.get(start, (answer_end, number))
-        answer = number if start < answer_end else None
-        source = "" if reused is None else "ledger" if start < reused else "encoded"
+        newest = by_start.get(start, newest)
+        is_answer = start < newest.end
         segments.append(
-            Segment(start, end, None if cached is None else start < cached, source, answer)
+            Segment(
+                start,
+                end,
+                cached=None if turn.cached is None else start < turn.cached,
+                source=_source(turn, start),
+                answer=newest.number if is_answer else None,
+            )
         )
     return segments
+
+
+def _source(turn: InspectedTurn, at: int) -> str:
+    """Where the ids of the prompt at a place are from."""
+    if turn.reused is None:
+        return ""
+    return "ledger" if at < turn.reused else "encoded"
 
 
 def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
@@ -131,11 +148,19 @@ def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
     return kind(**fields, **more)
 
 
-def _answers_kept(
-    turn: InspectedTurn, ancestors: Iterable[InspectedTurn]
-) -> list[tuple[int, int, int]]:
-    """Start, end and number of the earlier answers that the prompt has in their original tokens."""
-    answers, shared, later = [], turn.prompt, turn
+class _KeptAnswer(Struct, frozen=True):
+    """An earlier answer that a prompt has in its original tokens."""
+
+    start: int
+    end: int
+    number: int
+    """The number of its turn."""
+
+
+def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[_KeptAnswer]:
+    answers: list[_KeptAnswer] = []
+    shared = turn.prompt
+    later = turn
     for earlier in ancestors:
         difference = later.difference
         if difference is None or difference.at is None:
@@ -143,7 +168,7 @@ def _answers_kept(
         shared = min(shared, difference.at)
         end = earlier.prompt + len(earlier.ids)
         if earlier.ids and end <= shared:
-            answers.append((earlier.prompt, end, earlier.number))
+            answers.append(_KeptAnswer(earlier.prompt, end, earlier.number))
         later = earlier
     return answers
 
@@ -151,11 +176,13 @@ def _answers_kept(
 def _cost(fold: Fold, turn: InspectedTurn, previous: InspectedTurn | None) -> Cost | None:
     if turn.difference is None:
         return None
+
     changed, lost = computed_again(turn)
     reason = ""
     if lost:
         reason = f"{turn.worker} did not hold them any more, or never"
         if previous is not None and turn.worker != previous.worker:
             reason = f"the turn went to {turn.worker}, the previous one to {previous.worker}"
+
     rate = fold.rates[turn.model]
     return Cost(changed, lost, reason, rate.ms_per_token, len(rate))

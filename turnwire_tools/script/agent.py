@@ -18,14 +18,19 @@ from schemas.conversation import OutputFormat
 from services.families import Family
 from turnwire_tools.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
 from turnwire_tools.script.agent_schema import instance
-from turnwire_tools.script.agent_steps import edits_as_text, find_steps, make_calls, together
+from turnwire_tools.script.agent_steps import (
+    Step,
+    edits_as_text,
+    find_steps,
+    make_calls,
+    together,
+)
 from turnwire_tools.script.agent_tools import ToolCall, find_tool, make_call
 
 ABOUT = (
     "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell "
-    "command in backticks, "
-    "or ask for a file to be read, written or edited, and it makes the tool calls a model would "
-    "make."
+    "command in backticks, or ask for a file to be read, written or edited, and it makes the tool "
+    "calls a model would make."
 )
 
 
@@ -72,45 +77,61 @@ def act(prompt: str, family: Family, form: OutputFormat | None = None, seen: str
 def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
     """The next reply, whatever the family."""
     if form is not None:
-        value = instance(
-            form.schema or {"properties": {"answer": {}}, "required": ["answer"]}, _title(view)
-        )
-        return Reply("The answer must have a given form.", json.dumps(value, ensure_ascii=False))
+        return _in_form(view, form)
     if _COMPACTION.search(view.request):
         return Reply("I am asked for a summary, and for no tool.", _summary(view))
-    if not view.tools and _TITLE.search(
-        view.request + "".join(m.text for m in view.messages if m.role == "system")
-    ):
+    if not view.tools and _asks_for_title(view):
         return Reply("I am asked for a title.", _title(view))
-    answer, span = _asked_word(view.request)
-    steps = find_steps(view.request, span)
-    calls: list[ToolCall] = []
-    for step in steps:
-        calls += make_calls(step, view.tools, view.directory, view.results[len(calls) :])
+
+    word = _asked_word(view.request)
+    steps = find_steps(view.request, word.span)
+    calls = _calls_for(steps, view)
     todo = calls[len(view.results) :]
     if todo:
         at_once = together(view.request) and all(step.kind != "edit" for step in steps)
-        return _calling(todo if at_once else todo[:1])
+        return _calling(todo) if at_once else _calling(todo[:1])
     if view.results:
-        thought, text = (
-            f"The tool answered: {_first_line(view.results[-1])}",
-            answer or _report(view.results),
-        )
-        return (
-            Reply(thought, text) if len(view.results) > len(calls) else _ending(thought, text, view)
-        )
-    if not view.tools and (edits := edits_as_text(steps, view)):
-        return Reply(
-            "I have no tools, and write the changes into the answer.",
-            f"{edits}\n\n{answer}".rstrip(),
-        )
-    if answer and not steps:
-        return _ending("I am asked for this word and for nothing else.", answer, view)
-    if steps and not calls:
-        return Reply(
-            "I am asked for work, and have no tool that does it.",
-            f"No tool for this is offered. {ABOUT}",
-        )
+        return _after_results(view, word.text, has_more=len(view.results) > len(calls))
+    return _without_calls(view, steps, word.text)
+
+
+def _in_form(view: Prompt, form: OutputFormat) -> Reply:
+    any_answer = {"properties": {"answer": {}}, "required": ["answer"]}
+    value = instance(form.schema or any_answer, _title(view))
+    return Reply("The answer must have a given form.", json.dumps(value, ensure_ascii=False))
+
+
+def _asks_for_title(view: Prompt) -> bool:
+    rules = "".join(message.text for message in view.messages if message.role == "system")
+    return _TITLE.search(view.request + rules) is not None
+
+
+def _calls_for(steps: list[Step], view: Prompt) -> list[ToolCall]:
+    """The calls that do all steps; some need the results of those before."""
+    calls: list[ToolCall] = []
+    for step in steps:
+        calls += make_calls(step, view.tools, view.directory, view.results[len(calls) :])
+    return calls
+
+
+def _after_results(view: Prompt, asked: str, *, has_more: bool) -> Reply:
+    """The answer when everything is done. `has_more`: more results came than calls were needed."""
+    thought = f"The tool answered: {_first_line(view.results[-1])}"
+    text = asked or _report(view.results)
+    return Reply(thought, text) if has_more else _ending(thought, text, view)
+
+
+def _without_calls(view: Prompt, steps: list[Step], asked: str) -> Reply:
+    """The answer where nothing can be called. `asked`: the word that it has to be."""
+    edits = "" if view.tools else edits_as_text(steps, view)
+    if edits:
+        thought = "I have no tools, and write the changes into the answer."
+        return Reply(thought, f"{edits}\n\n{asked}".rstrip())
+    if asked and not steps:
+        return _ending("I am asked for this word and for nothing else.", asked, view)
+    if steps:
+        thought = "I am asked for work, and have no tool that does it."
+        return Reply(thought, f"No tool for this is offered. {ABOUT}")
     return _ending("There is nothing in this request that I have a rule for.", ABOUT, view)
 
 
@@ -120,23 +141,35 @@ def compose(reply: Reply, view: Prompt, family: Family) -> str:
     text."""
     if not view.chat:
         return reply.text
-    calls = [family.style.write_call(call.name, call.arguments) for call in reply.calls]
+    style = family.style
+    calls = [style.write_call(call.name, call.arguments) for call in reply.calls]
     body = "\n".join(calls) or reply.text
-    reasoning = family.style.write_reasoning(reply.thought) if family.style.reasoning else ""
+    reasoning = ""
+    if style.reasoning:
+        reasoning = style.write_reasoning(reply.thought)
+
     opening = view.opening
     if not opening.strip():
         return reasoning + body
-    if reasoning and reasoning.startswith(opening):
+    if reasoning.startswith(opening):
         return reasoning[len(opening) :] + body
-    forced = [
-        body,
-        *(family.style.write_call(tool.name, _least(tool.schema)) for tool in view.tools),
-    ]
-    for text in forced:
-        for shared in range(min(len(opening), len(text)), _OVERLAP_CHARS - 1, -1):
-            if opening.endswith(text[:shared]):
-                return text[shared:]
+
+    forced = [style.write_call(tool.name, _least(tool.schema)) for tool in view.tools]
+    for text in (body, *forced):
+        shared = _overlap(opening, text)
+        if shared:
+            return text[shared:]
     return body
+
+
+def _overlap(opening: str, text: str) -> int:
+    """How many characters at the end of an opening are the beginning of a text; few do not
+    count."""
+    longest = min(len(opening), len(text))
+    for shared in range(longest, _OVERLAP_CHARS - 1, -1):
+        if opening.endswith(text[:shared]):
+            return shared
+    return 0
 
 
 def _ending(thought: str, text: str, view: Prompt) -> Reply:
@@ -158,12 +191,23 @@ def _calling(calls: list[ToolCall]) -> Reply:
     )
 
 
-def _asked_word(request: str) -> tuple[str, tuple[int, int] | None]:
-    """The word or text that the user asks for as the answer, and where the request names it."""
-    for pattern in (_WORD, _EXACTLY):
-        if found := pattern.search(request):
-            return found["word"] or found["bare"], found.span()
-    return "", None
+class _AskedWord(Struct, frozen=True):
+    """The word or text that the user asks for as the answer."""
+
+    text: str = ""
+    """Empty: the user asks for none."""
+    span: tuple[int, int] | None = None
+    """Where the request names it."""
+
+
+def _asked_word(request: str) -> _AskedWord:
+    word = _WORD.search(request)
+    if word is not None:
+        return _AskedWord(word["word"], word.span())
+    exactly = _EXACTLY.search(request)
+    if exactly is not None:
+        return _AskedWord(exactly["word"] or exactly["bare"], exactly.span())
+    return _AskedWord()
 
 
 def _report(results: list[str]) -> str:
@@ -174,21 +218,18 @@ def _report(results: list[str]) -> str:
 
 
 def _first_line(result: str) -> str:
-    line = next(
-        (text for line in output_of(result).splitlines() if (text := line.strip())), "(no output)"
-    )
-    return line[:_LINE_CHARS]
+    lines = output_of(result).strip().splitlines() or ["(no output)"]
+    return lines[0].strip()[:_LINE_CHARS]
 
 
 def _summary(view: Prompt) -> str:
-    texts = [m.text for m in view.messages if m.role == "user" and not _COMPACTION.search(m.text)]
-    asked = [text for text in map(without_additions, texts) if text] or _TRANSCRIPT_USER.findall(
-        view.request
-    )
+    last = "nothing yet"
+    requests = _requests(view)
+    if requests:
+        # No backticks: the summary becomes part of the next request, and must not look like a
+        # command in it.
+        last = requests[-1].replace("`", "'")[:_LINE_CHARS]
     results = sum(message.role == "tool" for message in view.messages)
-    # No backticks: the summary becomes part of the next request, and must not look like a command
-    # in it.
-    last = asked[-1].replace("`", "'")[:_LINE_CHARS] if asked else "nothing yet"
     text = (
         f"The user asked last: {last}\n"
         f"{results} tool results came in. Nothing else is known to the demo engine."
@@ -199,8 +240,22 @@ def _summary(view: Prompt) -> str:
     return f"<analysis>\n{analysis}\n</analysis>\n\n<summary>\n{text}\n</summary>"
 
 
+def _requests(view: Prompt) -> list[str]:
+    """What the user asked for, oldest first, without the request for a summary."""
+    texts = [
+        without_additions(message.text)
+        for message in view.messages
+        if message.role == "user" and not _COMPACTION.search(message.text)
+    ]
+    asked = [text for text in texts if text]
+    return asked or _TRANSCRIPT_USER.findall(view.request)
+
+
 def _title(view: Prompt) -> str:
-    source = found[1] if (found := _SESSION.search(view.request)) else view.request
+    source = view.request
+    session = _SESSION.search(source)
+    if session is not None:
+        source = session[1]
     words = re.findall(r"[\w'./-]+", source)[:6]
     return " ".join(words).rstrip(".,-")[:50] or "Demo"
 

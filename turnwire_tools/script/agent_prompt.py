@@ -111,19 +111,18 @@ _decoder = json.JSONDecoder()
 def read_prompt(text: str) -> Prompt:
     """The prompt with this text. Never raises: a prompt in no known form is one user message."""
     messages, opening = _messages(text)
-    request, since = _request(messages)
+    request, after = _request(messages)
+    since = messages[after:]
+    results = [without_additions(message.text) for message in since if message.role == "tool"]
+    directory = _DIRECTORY.search(text)
     return Prompt(
         messages=messages,
         tools=_tools(messages),
         opening=opening,
         request=request,
-        results=[
-            without_additions(message.text)
-            for message in messages[since:]
-            if message.role == "tool"
-        ],
-        answers=sum(message.role == "assistant" for message in messages[since:]),
-        directory=found[1] if (found := _DIRECTORY.search(text)) else None,
+        results=results,
+        answers=sum(message.role == "assistant" for message in since),
+        directory=None if directory is None else directory[1],
         chat=_MARKED.search(text) is not None,
     )
 
@@ -137,14 +136,15 @@ def answered(text: str) -> bool:
 def _messages(text: str) -> tuple[list[PromptMessage], str]:
     """The whole messages, and the text after the last assistant header if that message is still
     open."""
-    found = [list(header.finditer(text)) for header in _HEADERS]
-    # The prompt ends with a header: its form is the one with the last header of all.
-    headers = max(found, key=lambda hits: hits[-1].start() if hits else -1)
+    headers = _headers(text)
     if not headers:
         return [PromptMessage("user", text)], ""
+
     messages = []
-    if before := text[: headers[0].start()].strip():
+    before = text[: headers[0].start()].strip()
+    if before:
         messages.append(PromptMessage("system", before))
+
     ends = [header.start() for header in headers[1:]] + [len(text)]
     opening = ""
     for header, end in zip(headers, ends, strict=True):
@@ -157,13 +157,23 @@ def _messages(text: str) -> tuple[list[PromptMessage], str]:
     return messages, opening
 
 
+def _headers(text: str) -> list[re.Match[str]]:
+    """The headers of the messages, in the prompt's form."""
+    of_each_form = [list(header.finditer(text)) for header in _HEADERS]
+    present = [headers for headers in of_each_form if headers]
+    # The prompt ends with a header: its form is the one with the last header of all.
+    return max(present, key=lambda headers: headers[-1].start(), default=[])
+
+
 def _split(role: Role, body: str) -> list[PromptMessage]:
     """Separates tool results from the user messages in which many templates put them."""
     if role != "user" or "<tool_response>" not in body:
         return [PromptMessage(role, body)]
-    results = [PromptMessage("tool", found[1]) for found in _RESPONSE.finditer(body)]
+    messages = [PromptMessage("tool", response[1]) for response in _RESPONSE.finditer(body)]
     rest = _RESPONSE.sub("", body).strip()
-    return [*results, PromptMessage("user", rest)] if rest else list(results)
+    if rest:
+        messages.append(PromptMessage("user", rest))
+    return messages
 
 
 def without_additions(text: str) -> str:
@@ -179,13 +189,13 @@ def output_of(result: str) -> str:
 
 def _request(messages: list[PromptMessage]) -> tuple[str, int]:
     """The last user message that asks for something, and the index after it."""
-    for index, message in reversed([*enumerate(messages, 1)]):
-        if (
-            message.role == "user"
-            and (asked := without_additions(message.text))
-            and not _CONTINUED.match(asked)
-        ):
-            return asked, index
+    for after in range(len(messages), 0, -1):
+        message = messages[after - 1]
+        if message.role != "user":
+            continue
+        asked = without_additions(message.text)
+        if asked and not _CONTINUED.match(asked):
+            return asked, after
     return "", len(messages)
 
 
@@ -203,46 +213,56 @@ def _json_tools(text: str) -> list[Tool]:
     alone or in a list."""
     tools = []
     at = 0
-    while (brace := _OBJECT.search(text, at)) is not None:
+    brace = _OBJECT.search(text)
+    while brace is not None:
         try:
             value, at = _decoder.raw_decode(text, brace.start())
         except ValueError:
             at = brace.end()
-            continue
-        if isinstance(function := value.get("function", value), dict) and isinstance(
-            function.get("name"), str
-        ):
-            schema = function.get("parameters", function.get("input_schema"))
-            if isinstance(schema, dict):
-                tools.append(Tool(function["name"], schema))
+        else:
+            tools += _json_tool(value)
+        brace = _OBJECT.search(text, at)
     return tools
+
+
+def _json_tool(value: dict[str, Any]) -> list[Tool]:
+    """The tool that a JSON object describes; none if it describes something else."""
+    function = value.get("function", value)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return []
+    schema = function.get("parameters", function.get("input_schema"))
+    return [Tool(function["name"], schema)] if isinstance(schema, dict) else []
 
 
 def _xml_tools(text: str) -> list[Tool]:
     """The listing of Qwen3-Coder and its relatives."""
     tools = []
-    for found in _XML_TOOL.finditer(text):
-        name, body = found[1].strip(), found[2]
+    for function in _XML_TOOL.finditer(text):
+        body = function[2]
         properties = {
             parameter[1].strip(): _xml_schema(parameter[2])
             for parameter in _XML_PARAMETER.finditer(body)
         }
-        required = [
-            names for one in _inside("required", body) if isinstance(names := _parsed(one), list)
-        ]
-        tools.append(
-            Tool(
-                name,
-                {"type": "object", "properties": properties, "required": (required or [[]])[-1]},
-            )
-        )
+        schema = {"type": "object", "properties": properties, "required": _xml_required(body)}
+        tools.append(Tool(function[1].strip(), schema))
     return tools
 
 
+def _xml_required(body: str) -> list[Any]:
+    """The last list of required names."""
+    lists = [names for names in map(_parsed, _inside("required", body)) if isinstance(names, list)]
+    return lists[-1] if lists else []
+
+
 def _xml_schema(text: str) -> dict[str, Any]:
-    kinds, items = _inside("type", text), _inside("items", text)
-    schema: dict[str, Any] = {"type": kinds[0]} if kinds else {}
-    return schema | {"items": _parsed(items[0])} if items else schema
+    schema: dict[str, Any] = {}
+    kinds = _inside("type", text)
+    if kinds:
+        schema["type"] = kinds[0]
+    items = _inside("items", text)
+    if items:
+        schema["items"] = _parsed(items[0])
+    return schema
 
 
 def _inside(tag: str, text: str) -> list[str]:

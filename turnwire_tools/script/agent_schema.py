@@ -3,6 +3,8 @@ Pure."""
 
 from typing import Any
 
+from msgspec import Struct
+
 from services.families.tool_types import resolved
 
 _DEPTH = 12
@@ -15,60 +17,86 @@ def instance(schema: dict[str, Any], text: str) -> Any:
     Covers types, required properties, constants, enums, bounds, lengths, alternatives and local
     references, but neither patterns nor formats.
     """
+    return _Instance(schema, text).value_of(schema, _DEPTH)
 
-    def value_of(node: Any, depth: int) -> Any:
+
+class _Instance(Struct, frozen=True):
+    """A value in the making."""
+
+    schema: dict[str, Any]
+    """The whole schema, for references."""
+    text: str
+
+    def value_of(self, node: Any, depth: int) -> Any:
+        """The value of a part of the schema."""
         if not isinstance(node, dict) or depth == 0:
             return None
         if "$ref" in node:
-            return value_of(resolved(node, schema), depth - 1)
+            return self.value_of(resolved(node, self.schema), depth - 1)
         if "const" in node:
             return node["const"]
         if node.get("enum"):
             return node["enum"][0]
-        if alternatives := node.get("anyOf") or node.get("oneOf"):
-            return value_of(alternatives[0], depth - 1)
-        if parts := node.get("allOf"):
-            merged = {
-                name: value
-                for part in parts
-                if isinstance(part, dict)
-                for name, value in part.items()
-            }
-            return value_of(
-                {**merged, **{k: v for k, v in node.items() if k != "allOf"}}, depth - 1
-            )
-        kind = node.get("type", "object" if "properties" in node else "string")
-        if isinstance(kind, list):
-            kind = next((name for name in kind if name != "null"), "null")
-        if kind == "object":
-            properties = node.get("properties") or {}
-            return {
-                name: value_of(properties.get(name, {}), depth - 1)
-                for name in node.get("required") or []
-            }
-        if kind == "array":
-            return [
-                value_of(node.get("items", {}), depth - 1) for _ in range(node.get("minItems", 0))
-            ]
-        if kind in {"integer", "number"}:
-            return _number(node)
-        if kind == "boolean":
-            return False
-        return (
-            None
-            if kind == "null"
-            else text[: node.get("maxLength")].ljust(node.get("minLength", 0), ".")
-        )
+        return self._composed(node, depth)
 
-    return value_of(schema, _DEPTH)
+    def _composed(self, node: dict[str, Any], depth: int) -> Any:
+        """The value of alternatives or parts, else of the node's own type."""
+        alternatives = node.get("anyOf") or node.get("oneOf")
+        if alternatives:
+            return self.value_of(alternatives[0], depth - 1)
+        if node.get("allOf"):
+            return self.value_of(_merged(node), depth - 1)
+        return self._of_type(node, depth)
+
+    def _of_type(self, node: dict[str, Any], depth: int) -> Any:
+        match _type_of(node):
+            case "object":
+                properties = node.get("properties") or {}
+                required = node.get("required") or []
+                return {
+                    name: self.value_of(properties.get(name, {}), depth - 1) for name in required
+                }
+            case "array":
+                items = node.get("items", {})
+                return [self.value_of(items, depth - 1) for _ in range(node.get("minItems", 0))]
+            case "integer" | "number":
+                return _number(node)
+            case "boolean":
+                return False
+            case "null":
+                return None
+        return self.text[: node.get("maxLength")].ljust(node.get("minLength", 0), ".")
+
+
+def _merged(node: dict[str, Any]) -> dict[str, Any]:
+    """A schema with its `allOf` as one; its own members come first."""
+    merged: dict[str, Any] = {}
+    for part in node["allOf"]:
+        if isinstance(part, dict):
+            merged |= part
+    return merged | {key: value for key, value in node.items() if key != "allOf"}
+
+
+def _type_of(node: dict[str, Any]) -> Any:
+    """The type of a schema, of several the first that is not null."""
+    default = "object" if "properties" in node else "string"
+    kind = node.get("type", default)
+    if isinstance(kind, list):
+        return next((name for name in kind if name != "null"), "null")
+    return kind
 
 
 def _number(schema: dict[str, Any]) -> float:
-    low = schema.get(
-        "minimum", schema["exclusiveMinimum"] + 1 if "exclusiveMinimum" in schema else None
-    )
-    high = schema.get(
-        "maximum", schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else None
-    )
-    value: float = 0 if low is None else max(0, low)
-    return value if high is None else min(value, high)
+    low = schema.get("minimum", _beyond(schema, "exclusiveMinimum", 1))
+    high = schema.get("maximum", _beyond(schema, "exclusiveMaximum", -1))
+    value: float = 0
+    if low is not None:
+        value = max(value, low)
+    if high is not None:
+        value = min(value, high)
+    return value
+
+
+def _beyond(schema: dict[str, Any], bound: str, step: int) -> Any:
+    """The number that is a step beyond an exclusive bound; None where there is none."""
+    return schema[bound] + step if bound in schema else None

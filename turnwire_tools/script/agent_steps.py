@@ -6,6 +6,7 @@ Steps are commands in backticks, and files to read, write or edit."""
 import re
 import shlex
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
@@ -91,20 +92,45 @@ _TOGETHER = re.compile(
 def find_steps(request: str, answer: tuple[int, int] | None = None) -> list[Step]:
     """What `request` asks for, in order; nothing inside the span `answer`, which is to be answered
     and not done."""
-    taken = [answer] if answer else []
-    found: list[tuple[int, Step]] = []
+    taken = _Spans()
+    if answer is not None:
+        taken.take(answer)
+    placed: list[tuple[int, Step]] = []
     for kind, rule in _RULES:
         for hit in rule.finditer(request):
-            if _free(hit.span(), taken):
-                text, old = (hit.groupdict().get(name) or "" for name in ("text", "old"))
-                found.append((hit.start(), Step(kind, path=hit["path"], text=text, old=old)))
-    asked = _ASKED_TO_RUN.search(request) is not None
+            if taken.take(hit.span()):
+                placed.append((hit.start(), _file_step(kind, hit)))
+
+    is_asked = _ASKED_TO_RUN.search(request) is not None
     for pattern in (_FENCE, _SPAN):
         for hit in pattern.finditer(request):
             command = hit["command"].strip()
-            if command and (asked or _COMMAND.match(command)) and _free(hit.span(), taken):
-                found.append((hit.start(), Step("shell", command=command)))
-    return [step for _, step in sorted(found, key=lambda item: item[0])]
+            is_command = is_asked or _COMMAND.match(command) is not None
+            if command and is_command and taken.take(hit.span()):
+                placed.append((hit.start(), Step("shell", command=command)))
+
+    placed.sort(key=itemgetter(0))
+    return [step for _, step in placed]
+
+
+class _Spans:
+    """The parts of a request that belong to a step."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, int]] = []
+
+    def take(self, span: tuple[int, int]) -> bool:
+        """Takes a part; returns whether it was free."""
+        first, last = span
+        if any(first < end and start < last for start, end in self._taken):
+            return False
+        self._taken.append(span)
+        return True
+
+
+def _file_step(kind: Kind, hit: re.Match[str]) -> Step:
+    texts = hit.groupdict()
+    return Step(kind, path=hit["path"], text=texts.get("text") or "", old=texts.get("old") or "")
 
 
 def together(request: str) -> bool:
@@ -117,49 +143,67 @@ def make_calls(
 ) -> list[ToolCall]:
     """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of
     the first calls."""
-    tool, shell, patcher = (find_tool(kind, tools) for kind in (step.kind, "shell", "patch"))
-    if (
-        tool is None
-        and patcher is not None
-        and (step.kind == "write" or (step.kind == "edit" and shell is not None))
-    ):
-        return _patch_calls(step, patcher, shell, directory, results)
+    tool = find_tool(step.kind, tools)
+    shell = find_tool("shell", tools)
+    if tool is None:
+        patcher = find_tool("patch", tools)
+        if patcher is not None and step.kind == "write":
+            return [_adding_call(step, patcher, directory)]
+        if patcher is not None and step.kind == "edit" and shell is not None:
+            return _editing_calls(step, patcher, shell, directory, results)
     if tool is None or step.kind == "shell":
-        return [_shell_call(shell, _as_command(step))] if shell is not None else []
-    values: dict[Role, str] = {
-        "path": str(PurePosixPath(directory, step.path)) if directory else step.path
-    }
-    reader = find_tool("read", tools) if step.kind == "edit" else None
-    # Claude Code and opencode refuse to edit a file that was not read in the conversation.
-    calls = [] if reader is None else [make_call(reader, values)]
-    if step.kind == "write":
-        values["text"] = step.text + "\n"
-    elif step.kind == "edit":
-        values |= {"old": step.old, "new": step.text}
+        return [] if shell is None else [_shell_call(shell, _as_command(step))]
+    return _file_calls(step, tool, tools, directory)
+
+
+def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str | None) -> list[ToolCall]:
+    """Calls of the harness's own tools for files."""
+    path = step.path
+    if directory:
+        path = str(PurePosixPath(directory, path))
+    values: dict[Role, str] = {"path": path}
+    calls = []
+    match step.kind:
+        case "write":
+            values["text"] = step.text + "\n"
+        case "edit":
+            # Claude Code and opencode refuse to edit a file that was not read in the conversation.
+            reader = find_tool("read", tools)
+            if reader is not None:
+                calls.append(make_call(reader, values))
+            values |= {"old": step.old, "new": step.text}
     return [*calls, make_call(tool, values)]
 
 
-def _patch_calls(
-    step: Step, patcher: Tool, shell: Tool | None, directory: str | None, results: Sequence[str]
+def _adding_call(step: Step, patcher: Tool, directory: str | None) -> ToolCall:
+    """Codex's apply_patch with a new file."""
+    lines = [f"+{line}" for line in step.text.splitlines()]
+    return _patch_call(patcher, f"*** Add File: {_relative(step.path, directory)}", lines)
+
+
+def _editing_calls(
+    step: Step, patcher: Tool, shell: Tool, directory: str | None, results: Sequence[str]
 ) -> list[ToolCall]:
-    """Calls of Codex's apply_patch. A patch holds whole lines, so that what is changed must be read
-    first."""
-    path = step.path
-    if directory is not None and PurePosixPath(path).is_relative_to(directory):
-        path = str(PurePosixPath(path).relative_to(directory))
-    if step.kind == "write" or shell is None:
-        return [
-            _patch_call(
-                patcher, f"*** Add File: {path}", [f"+{line}" for line in step.text.splitlines()]
-            )
-        ]
+    """Codex's apply_patch with a change. A patch holds whole lines, so that what is changed must be
+    read first."""
     content = output_of(results[0]) if results else ""
-    line = next((line for line in content.splitlines() if step.old in line), step.old)
+    line = _line_with(step.old, content)
     change = ["@@", f"-{line}", f"+{line.replace(step.old, step.text)}"]
     return [
         _shell_call(shell, f"cat {shlex.quote(step.path)}"),
-        _patch_call(patcher, f"*** Update File: {path}", change),
+        _patch_call(patcher, f"*** Update File: {_relative(step.path, directory)}", change),
     ]
+
+
+def _relative(path: str, directory: str | None) -> str:
+    if directory is None or not PurePosixPath(path).is_relative_to(directory):
+        return path
+    return str(PurePosixPath(path).relative_to(directory))
+
+
+def _line_with(text: str, content: str) -> str:
+    """The first line of a file that has this text; the text alone where none is known."""
+    return next((line for line in content.splitlines() if text in line), text)
 
 
 def _patch_call(tool: Tool, section: str, lines: list[str]) -> ToolCall:
@@ -172,13 +216,6 @@ def _shell_call(tool: Tool, command: str) -> ToolCall:
     return make_call(tool, {"command": command, "description": "Run the requested command"})
 
 
-def _free(span: tuple[int, int], taken: list[tuple[int, int]]) -> bool:
-    if any(span[0] < end and start < span[1] for start, end in taken):
-        return False
-    taken.append(span)
-    return True
-
-
 def _as_command(step: Step) -> str:
     """A file step for a harness that has a shell and no file tools."""
     if step.kind == "read":
@@ -186,9 +223,13 @@ def _as_command(step: Step) -> str:
     if step.kind == "write":
         return f"printf '%s\\n' {shlex.quote(step.text)} > {shlex.quote(step.path)}"
     if step.kind == "edit":
-        quoted = [re.sub(r"([/\\&.*\[\]^$])", r"\\\1", part) for part in (step.old, step.text)]
-        return f"sed -i {shlex.quote('s/{}/{}/g'.format(*quoted))} {shlex.quote(step.path)}"
+        program = f"s/{_for_sed(step.old)}/{_for_sed(step.text)}/g"
+        return f"sed -i {shlex.quote(program)} {shlex.quote(step.path)}"
     return step.command
+
+
+def _for_sed(text: str) -> str:
+    return re.sub(r"([/\\&.*\[\]^$])", r"\\\1", text)
 
 
 def edits_as_text(steps: Sequence[Step], view: Prompt) -> str:
@@ -196,30 +237,46 @@ def edits_as_text(steps: Sequence[Step], view: Prompt) -> str:
     answer (aider): in the format that the prompt asks for; empty if it asks for none or nothing
     changes."""
     rules = "".join(message.text for message in view.messages if message.role == "system")
-    form = next((form for words, form in _EDIT_FORMS if words in rules), None)
-    changes = [] if form is None else [step for step in steps if step.kind in ("write", "edit")]
-    return "\n\n".join(_written(step, str(form), _contents(step.path, view)) for step in changes)
+    form = _edit_form(rules)
+    if not form:
+        return ""
+    changes = [step for step in steps if step.kind in ("write", "edit")]
+    return "\n\n".join(_written(step, form, _contents(step.path, view)) for step in changes)
+
+
+def _edit_form(rules: str) -> str:
+    """The format of edits that a system prompt asks for; empty if it asks for none."""
+    return next((form for words, form in _EDIT_FORMS if words in rules), "")
 
 
 def _written(step: Step, form: str, before: str) -> str:
-    if step.kind == "write":
-        old, new = "", step.text
-    elif form == "listing":
-        old, new = before, before.replace(step.old, step.text)
-    else:
-        old = next((line for line in before.splitlines() if step.old in line), step.old)
-        new = old.replace(step.old, step.text)
+    """A change in one of the formats. `before`: the file."""
     if form == "listing":
-        return f"{step.path}\n```\n{new}\n```"
+        content = step.text
+        if step.kind == "edit":
+            content = before.replace(step.old, step.text)
+        return f"{step.path}\n```\n{content}\n```"
+
+    old = ""
+    new = step.text
+    if step.kind == "edit":
+        old = _line_with(step.old, before)
+        new = old.replace(step.old, step.text)
     if form == "blocks":
-        return (
-            f"{step.path}\n```\n<<<<<<< SEARCH\n{old + chr(10) if old else ''}=======\n{new}\n"
-            ">>>>>>> REPLACE\n```"
-        )
-    source = step.path if old else "/dev/null"
+        return _as_block(step.path, old, new)
+    return _as_diff(step.path, old, new)
+
+
+def _as_block(path: str, old: str, new: str) -> str:
+    searched = f"{old}\n" if old else ""
+    return f"{path}\n```\n<<<<<<< SEARCH\n{searched}=======\n{new}\n>>>>>>> REPLACE\n```"
+
+
+def _as_diff(path: str, old: str, new: str) -> str:
+    source = path if old else "/dev/null"
     removed = [f"-{line}" for line in old.splitlines()]
     added = [f"+{line}" for line in new.splitlines()]
-    lines = [f"--- {source}", f"+++ {step.path}", "@@ ... @@", *removed, *added]
+    lines = [f"--- {source}", f"+++ {path}", "@@ ... @@", *removed, *added]
     return "```diff\n" + "\n".join(lines) + "\n```"
 
 
@@ -230,10 +287,9 @@ def _contents(path: str, view: Prompt) -> str:
         rf"^{re.escape(path)}\n(?P<fence>`{{3,}})\w*\n(?P<text>.*?)\n?^(?P=fence)$",
         re.DOTALL | re.MULTILINE,
     )
-    found = [
-        hit["text"]
-        for message in view.messages
-        if message.role == "user"
-        for hit in shown.finditer(message.text)
-    ]
-    return found[-1] if found else ""
+    content = ""
+    for message in view.messages:
+        if message.role == "user":
+            for hit in shown.finditer(message.text):
+                content = hit["text"]
+    return content

@@ -26,8 +26,7 @@ class ToolCall(Struct, frozen=True):
 
 _NAMES: dict[ToolKind, str] = {
     "shell": "bash exec_command shell shell_command local_shell exec run_shell_command run_shell "
-    "run_command"
-    " run_commands execute_command run_terminal_cmd terminal",
+    "run_command run_commands execute_command run_terminal_cmd terminal",
     "read": "read read_file read_files view_file view open_file cat",
     "write": "write write_file create_file write_to_file",
     "edit": "edit edit_file editor replace str_replace replace_in_file",
@@ -61,9 +60,9 @@ def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
     by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
     for name in _NAMES[kind].split():
         tool = by_name.get(name)
-        if tool is not None and (
-            not _properties(tool.schema) or _NEEDS[kind] <= _roles(tool.schema)
-        ):
+        if tool is None:
+            continue
+        if not _properties(tool.schema) or _NEEDS[kind] <= _roles(tool.schema):
             return tool
     return next((tool for tool in tools if _fits(kind, tool)), None)
 
@@ -71,33 +70,34 @@ def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
 def make_call(tool: Tool, values: Mapping[Role, str]) -> ToolCall:
     """A call that gives `values` to the tool, nested as its schema nests them."""
     if not _properties(tool.schema):
-        return ToolCall(
-            tool.name, {role: value for role, value in values.items() if role != "description"}
-        )
+        plain: dict[str, Any] = {
+            role: value for role, value in values.items() if role != "description"
+        }
+        return ToolCall(tool.name, plain)
+
     arguments = dict(values)
-    if "text" in arguments and "text" not in _roles(
-        tool.schema
-    ):  # an editor that creates files takes the new text
+    takes_text = "text" in _roles(tool.schema)
+    if "text" in arguments and not takes_text:
+        # An editor that creates files takes it as the new text.
         arguments["new"] = arguments.pop("text")
     return ToolCall(tool.name, _complete(_fill(tool.schema, arguments), tool.schema))
 
 
 def _fits(kind: ToolKind, tool: Tool) -> bool:
     """Whether a tool with an unknown name does this."""
-    roles, required = _roles(tool.schema), _roles(tool.schema, required=True)
+    roles = _roles(tool.schema)
+    required = _roles(tool.schema, required=True)
     match kind:
         case "shell":
             return "command" in required
         case "read":
-            return (
-                "path" in required
-                and not roles & {"text", "old", "new"}
-                and tool.name.lower().startswith(_READS)
-            )
+            changes_files = bool(roles & {"text", "old", "new"})
+            reads = tool.name.lower().startswith(_READS)
+            return "path" in required and reads and not changes_files
         case "write":
-            return {"path", "text"} <= required or (
-                {"path", "new"} <= required and "old" not in required
-            )
+            if {"path", "text"} <= required:
+                return True
+            return {"path", "new"} <= required and "old" not in required
         case "edit":
             return {"path", "old", "new"} <= roles
         case "patch" | "finish":
@@ -114,44 +114,62 @@ def _roles(schema: Any, *, required: bool = False) -> set[Role]:
         items = _items(_concrete(node))
         if _properties(items):
             found |= _roles(items, required=required)
-        elif role := _role(name):
+            continue
+        role = _role(name)
+        if role is not None:
             found.add(role)
     return found
 
 
 def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
-    found = {}
+    """The arguments that have a role and a value."""
+    filled: dict[str, Any] = {}
     for name, raw in _properties(schema).items():
-        node, role = _concrete(raw), _role(name)
-        items = _items(node)
-        value: Any
-        if nests := bool(_properties(items)):
-            filled = _fill(items, values)
-            value = _complete(filled, items) if filled else None
-        else:
-            value = values.get(role) if role else None
+        node = _concrete(raw)
+        value = _value_of(name, node, values)
         if value is None:
             continue
-        if node.get("type") == "array":
-            is_argv = role == "command" and not nests and not name.endswith("s")
-            value = ["bash", "-lc", value] if is_argv else [value]
-        found[name] = value
-    return found
+        if node.get("type") != "array":
+            filled[name] = value
+        elif _is_argv(name, node):
+            filled[name] = ["bash", "-lc", value]
+        else:
+            filled[name] = [value]
+    return filled
+
+
+def _is_argv(name: str, node: dict[str, Any]) -> bool:
+    """Whether a list holds the words of one command, not several commands."""
+    has_objects = bool(_properties(_items(node)))
+    return _role(name) == "command" and not has_objects and not name.endswith("s")
+
+
+def _value_of(name: str, node: dict[str, Any], values: Mapping[Role, str]) -> Any:
+    """The value of one argument, or of an item where it is a list; None: it has none."""
+    items = _items(node)
+    if _properties(items):
+        nested = _fill(items, values)
+        return _complete(nested, items) if nested else None
+    role = _role(name)
+    return None if role is None else values.get(role)
 
 
 def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """With the least value for every other required argument."""
-    missing = [name for name in _required(schema) if name not in arguments]
-    return {
-        **arguments,
-        **{name: instance(_properties(schema).get(name) or {}, "") for name in missing},
-    }
+    properties = _properties(schema)
+    complete = dict(arguments)
+    for name in _required(schema):
+        if name not in arguments:
+            complete[name] = instance(properties.get(name) or {}, "")
+    return complete
 
 
 def _required(schema: dict[str, Any]) -> list[str]:
     """The names of required arguments; a client may send anything as a schema."""
     names = schema.get("required")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str)]
 
 
 def _role(name: str) -> Role | None:
@@ -160,7 +178,9 @@ def _role(name: str) -> Role | None:
 
 
 def _properties(schema: Any) -> dict[str, Any]:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(schema, dict):
+        return {}
+    properties = schema.get("properties")
     return properties if isinstance(properties, dict) else {}
 
 
@@ -176,6 +196,7 @@ def _concrete(node: Any) -> dict[str, Any]:
     alternatives = node.get("anyOf") or node.get("oneOf")
     if not isinstance(alternatives, list):
         return node
-    return next(
-        (one for one in alternatives if isinstance(one, dict) and one.get("type") != "null"), {}
-    )
+    for alternative in alternatives:
+        if isinstance(alternative, dict) and alternative.get("type") != "null":
+            return alternative
+    return {}

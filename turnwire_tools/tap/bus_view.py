@@ -36,112 +36,152 @@ def lines(subject: str, message: Any) -> list[Line]:
                 Line(kind, target, entry.turn, _tokens(message, entry)) for entry in message.entries
             ]
         case frames.EventFrame():
-            return [
-                Line(kind, target, entry.turn, _attempt(entry.attempt) + describe(event))
-                for entry in message.entries
-                for event in entry.events
-            ]
+            described = []
+            for event_entry in message.entries:
+                for event in event_entry.events:
+                    text = _attempt(event_entry.attempt) + describe(event)
+                    described.append(Line(kind, target, event_entry.turn, text))
+            return described
         case control.Replay(streams=streams) if streams:
-            everything = " and all others from 0" if message.all else ""
-            places = (
-                (s.turn, f"attempt {s.attempt}, block {s.block}, offset {s.offset}")
-                for s in streams
-            )
             return [
-                Line(kind, target, turn, f"{message.receiver} is at {at}{everything}")
-                for turn, at in places
+                Line(kind, target, position.turn, _position(message, position))
+                for position in streams
             ]
     return [Line(kind, target, getattr(message, "turn", ""), _describe(message))]
 
 
 def _describe(message: Any) -> str:
+    """Describes a message that is one line."""
     match message:
-        case frames.TurnRequest(conversation=conversation):
-            tools = f", {len(conversation.tools)} tools" if conversation.tools else ""
-            resume = f", resumes after {len(message.resume) // 4} tokens" if message.resume else ""
-            return (
-                _attempt(message.attempt)
-                + f"{len(conversation.messages)} messages{tools}{resume}, from {message.frontend}"
-            )
+        case frames.TurnRequest():
+            return _turn_request(message)
         case frames.GenerateRequest():
-            limit = message.sampling.max_tokens
-            prompt = ids(frames.unpack_ids(message.prompt))
-            prompt += f" with {len(message.images)} images" if message.images else ""
-            held = (
-                f", held {message.held_s:.3f} s for {message.held_for}" if message.held_for else ""
-            )
-            return (
-                _attempt(message.attempt)
-                + f"prompt {prompt}, max_tokens {limit}, tokens to {message.parser}{held}"
-            )
-        case frames.CountRequest(conversation=conversation):
-            return f"count {len(conversation.messages)} messages"
-        case frames.TokenizeRequest():
-            return "tokenize " + (
-                "a conversation" if message.text is None else f"{len(message.text)} characters"
-            )
+            return _generate_request(message)
+        case control.Heartbeat():
+            return _heartbeat(message)
+    if isinstance(message, frames.CountRequest | frames.TokenizeRequest | frames.DetokenizeRequest):
+        return _question(message)
+    if isinstance(message, control.Cancel | control.Credit | control.Replay):
+        return _control(message)
+    if isinstance(message, control.KvUpdate | ledger.LedgerEntry):
+        return _stored(message)
+    return msgspec.json.encode(message).decode()
+
+
+def _turn_request(request: frames.TurnRequest) -> str:
+    conversation = request.conversation
+    text = _attempt(request.attempt) + f"{len(conversation.messages)} messages"
+    if conversation.tools:
+        text += f", {len(conversation.tools)} tools"
+    if request.resume:
+        text += f", resumes after {len(request.resume) // 4} tokens"
+    return f"{text}, from {request.frontend}"
+
+
+def _generate_request(request: frames.GenerateRequest) -> str:
+    text = _attempt(request.attempt) + f"prompt {ids(frames.unpack_ids(request.prompt))}"
+    if request.images:
+        text += f" with {len(request.images)} images"
+    text += f", max_tokens {request.sampling.max_tokens}, tokens to {request.parser}"
+    if request.held_for:
+        text += f", held {request.held_s:.3f} s for {request.held_for}"
+    return text
+
+
+def _question(
+    message: frames.CountRequest | frames.TokenizeRequest | frames.DetokenizeRequest,
+) -> str:
+    match message:
+        case frames.CountRequest():
+            return f"count {len(message.conversation.messages)} messages"
+        case frames.TokenizeRequest(text=None):
+            return "tokenize a conversation"
+        case frames.TokenizeRequest(text=str(text)):
+            return f"tokenize {len(text)} characters"
         case frames.DetokenizeRequest():
             return f"detokenize {ids(frames.unpack_ids(message.token_ids))}"
+    raise AssertionError(message)
+
+
+def _control(message: control.Cancel | control.Credit | control.Replay) -> str:
+    match message:
         case control.Cancel():
             return f"cancel up to attempt {message.attempt}: {message.reason}"
         case control.Credit():
-            return (
-                f"{message.receiver} has handled {frame_number(message.seq)}, window "
-                f"{message.window}"
-            )
+            handled = frame_number(message.seq)
+            return f"{message.receiver} has handled {handled}, window {message.window}"
         case control.Replay():
             return f"{message.receiver} requests everything from 0"
-        case control.Heartbeat():
-            return _heartbeat(message)
-        case control.KvUpdate():
-            stored, removed = len(message.stored), len(message.removed)
-            return (
-                f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} "
-                "removed"
-            )
-        case ledger.LedgerEntry():
-            end = "" if message.closed else ", cut off"
-            return f"a turn of {len(frames.unpack_ids(message.ids))} tokens{end}"
-    return msgspec.json.encode(message).decode()
+
+
+def _stored(message: control.KvUpdate | ledger.LedgerEntry) -> str:
+    if isinstance(message, control.KvUpdate):
+        stored = f"{len(message.stored)} bytes of keys stored"
+        return f"#{message.seq} of {message.worker}: {stored}, {len(message.removed)} removed"
+    text = f"a turn of {len(frames.unpack_ids(message.ids))} tokens"
+    if not message.closed:
+        text += ", cut off"
+    return text
+
+
+def _position(replay: control.Replay, position: control.StreamPosition) -> str:
+    """Where a receiver is in one turn when it requests what follows."""
+    at = f"attempt {position.attempt}, block {position.block}, offset {position.offset}"
+    text = f"{replay.receiver} is at {at}"
+    if replay.all:
+        text += " and all others from 0"
+    return text
 
 
 def describe(event: events.TurnEvent) -> str:
     """Describes one event."""
     match event:
-        case events.Prepared():
-            path = f"{event.worker} → {event.parser}"
-            return (
-                f"prepared: {event.prompt_tokens} prompt tokens, {event.max_tokens} may follow, "
-                f"{path}"
-            )
-        case events.BlockStart():
-            return " ".join(
-                filter(None, (f"[{event.block}]", event.kind, event.name, event.call_id))
-            )
-        case events.Delta():
-            return f"[{event.block}] {event.offset:>5} {msgspec.json.encode(event.text).decode()}"
+        case events.BlockStart() | events.Delta() | events.Dispatch() | events.BlockStop():
+            return f"[{event.block}] {_in_block(event)}"
         case events.OutputTokens():
             return f"tokens from {event.at} on: {ids(event.ids)}"
-        case events.Dispatch():
-            call = " ".join(filter(None, (event.name, event.call_id)))
-            return f"[{event.block}] dispatch {call} {' '.join(event.arguments.splitlines())}"
-        case events.BlockStop():
-            return (
-                f"[{event.block}] end after {event.length} "
-                f"characters{'' if event.complete else ', incomplete'}"
-            )
         case events.HostedResults():
             return f"results of {len(event.results)} hosted calls"
+    return _of_turn(event)
+
+
+def _in_block(
+    event: events.BlockStart | events.Delta | events.Dispatch | events.BlockStop,
+) -> str:
+    match event:
+        case events.BlockStart():
+            return _words(event.kind, event.name, event.call_id)
+        case events.Delta():
+            return f"{event.offset:>5} {msgspec.json.encode(event.text).decode()}"
+        case events.Dispatch():
+            call = _words(event.name, event.call_id)
+            return f"dispatch {call} {' '.join(event.arguments.splitlines())}"
+        case events.BlockStop():
+            text = f"end after {event.length} characters"
+            return text if event.complete else f"{text}, incomplete"
+
+
+def _of_turn(
+    event: events.Prepared | events.Finish | events.Failed | events.Interrupted,
+) -> str:
+    """Describes an event that belongs to no block."""
+    match event:
+        case events.Prepared():
+            tokens = f"{event.prompt_tokens} prompt tokens, {event.max_tokens} may follow"
+            return f"prepared: {tokens}, {event.worker} → {event.parser}"
         case events.Finish(usage=usage):
             tokens = f"{usage.prompt} prompt ({usage.cached} cached), {usage.output} output tokens"
             return f"finish: {event.reason}, {event.blocks} blocks, {tokens}"
         case events.Failed():
             return f"failed: {event.error.kind}: {event.error.message}"
         case events.Interrupted():
-            return (
-                f"interrupted after {len(event.token_ids) // 4} tokens on {event.worker}: "
-                f"{event.error.message}"
-            )
+            place = f"{len(event.token_ids) // 4} tokens on {event.worker}"
+            return f"interrupted after {place}: {event.error.message}"
+
+
+def _words(*words: str | None) -> str:
+    """The words that are not empty."""
+    return " ".join(word for word in words if word)
 
 
 def ids(numbers: list[int]) -> str:
@@ -149,14 +189,18 @@ def ids(numbers: list[int]) -> str:
     if len(numbers) <= MANY:
         return "[" + " ".join(map(str, numbers)) + "]"
     half = MANY // 2
-    ends = " ".join(map(str, numbers[:half])), " ".join(map(str, numbers[-half:]))
-    return f"[{ends[0]} … {ends[1]}] ({len(numbers)} ids)"
+    first = " ".join(map(str, numbers[:half]))
+    last = " ".join(map(str, numbers[-half:]))
+    return f"[{first} … {last}] ({len(numbers)} ids)"
 
 
 def frame_number(seq: int) -> str:
     """The number of a frame in its link; after the link began again, with the link's generation."""
     generation, number = divmod(seq, 1 << GENERATION_BITS)
-    return f"#{number}" + (f" of generation {generation}" if generation else "")
+    text = f"#{number}"
+    if generation:
+        text += f" of generation {generation}"
+    return text
 
 
 def _tokens(frame: frames.TokenFrame, entry: frames.TokenEntry) -> str:
@@ -164,17 +208,29 @@ def _tokens(frame: frames.TokenFrame, entry: frames.TokenEntry) -> str:
     if entry.cached is not None:
         text += f", {entry.cached} cached"
     if entry.finish is not None:
-        text += f", finish: {entry.finish.reason}"
-        text += f" by {entry.finish.stop_id}" if entry.finish.stop_id is not None else ""
-        text += f" ({entry.finish.error.message})" if entry.finish.error is not None else ""
+        text += _end(entry.finish)
+    return text
+
+
+def _end(finish: frames.TokenFinish) -> str:
+    text = f", finish: {finish.reason}"
+    if finish.stop_id is not None:
+        text += f" by {finish.stop_id}"
+    if finish.error is not None:
+        text += f" ({finish.error.message})"
     return text
 
 
 def _heartbeat(beat: control.Heartbeat) -> str:
-    load = f"{beat.load.running} running, {beat.load.waiting} waiting"
-    slots = f", {beat.load.slots} slots" if beat.load.slots else ""
-    state = " leaving" if beat.leaving else " draining" if beat.draining else ""
-    return f"{' '.join(card.name for card in beat.models) or '-'}: {load}{slots}{state}"
+    models = " ".join(card.name for card in beat.models) or "-"
+    text = f"{models}: {beat.load.running} running, {beat.load.waiting} waiting"
+    if beat.load.slots:
+        text += f", {beat.load.slots} slots"
+    if beat.leaving:
+        text += " leaving"
+    elif beat.draining:
+        text += " draining"
+    return text
 
 
 def _attempt(attempt: int) -> str:

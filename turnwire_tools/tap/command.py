@@ -111,29 +111,27 @@ class Tap:
             self._show(now, message, lines)
 
     def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
-        if self._record is None:
-            return
-        only = self._flags.request
-        if (
-            isinstance(decoded, TurnRequest)
-            and only is not None
-            and not concerns(decoded.turn, only)
-        ):
+        if self._record is None or self._is_left_out(decoded):
             return
         for text in self.recorder.take(decoded, now.timestamp(), receiver):
             self._record.write(text)
             self._record.flush()
 
+    def _is_left_out(self, decoded: Any) -> bool:
+        """Whether it is the request of a turn that is not recorded, and so not followed."""
+        only = self._flags.request
+        if only is None or not isinstance(decoded, TurnRequest):
+            return False
+        return not concerns(decoded.turn, only)
+
     def _show(self, now: datetime, message: Delivery, lines: list[Line]) -> None:
         if self._flags.json:
-            encoded = msgspec.json.encode(
-                messages.line_of(now.timestamp(), message.subject, message.data)
-            )
-            self._console.file.write(encoded.decode() + "\n")
+            line = messages.line_of(now.timestamp(), message.subject, message.data)
+            self._console.file.write(msgspec.json.encode(line).decode() + "\n")
             self._console.file.flush()
             return
-        for line in lines:
-            self._console.print(rendered(now.astimezone(), line))
+        for text in lines:
+            self._console.print(rendered(now.astimezone(), text))
 
 
 def rendered(time: datetime, line: Line) -> Text:

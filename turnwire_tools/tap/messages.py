@@ -50,7 +50,9 @@ _decode_line = msgspec.json.Decoder(MessageLine).decode
 def kind_of(subject: str) -> str:
     """The kind in a subject; "" for a subject of another program."""
     prefix = subjects.PREFIX + "."
-    return subject.removeprefix(prefix).partition(".")[0] if subject.startswith(prefix) else ""
+    if not subject.startswith(prefix):
+        return ""
+    return subject.removeprefix(prefix).partition(".")[0]
 
 
 def target_of(subject: str) -> str:
@@ -70,11 +72,9 @@ def decode(subject: str, data: bytes) -> Any:
     """The message as its type; as plain JSON where the subject has none. Raises
     msgspec.MsgspecError."""
     kind = kind_of(subject)
-    return (
-        frames.decode_generate(data)
-        if kind == "gen"
-        else msgspec.json.decode(data, type=TYPES.get(kind, Any))
-    )
+    if kind == "gen":
+        return frames.decode_generate(data)
+    return msgspec.json.decode(data, type=TYPES.get(kind, Any))
 
 
 def of_turn(subject: str, data: bytes) -> Any:

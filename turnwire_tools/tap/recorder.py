@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Hints
 from schemas.events import Failed, Finish, Usage
+from services.runtime.streams.turn_log import LoggedEvent
 from turnwire_tools.clients.answer import End, Story, story_of
 from turnwire_tools.replay import replay_file
 from turnwire_tools.tap.redaction import redact
@@ -44,9 +45,9 @@ class Recorder:
 
     def _text(self, turn: FollowedTurn) -> bytes:
         lines = [msgspec.to_builtins(line) for line in _lines(turn)]
-        return b"".join(
-            msgspec.json.encode(line) + b"\n" for line in (redact(lines) if self._redact else lines)
-        )
+        if self._redact:
+            lines = redact(lines)
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def _lines(
@@ -61,15 +62,16 @@ def _lines(
         yield replay_file.TurnProperties(context=context)
     if turn.placed is not None:
         yield replay_file.TurnProperties(prompt=turn.placed)
+
     usage = turn.last.usage if isinstance(turn.last, Finish) else Usage()
     yield replay_file.TurnProperties(usage=Usage(usage.prompt, usage.cached))
     yield from turn.steps
-    story = story_of(
-        event
-        for step in turn.steps
-        if isinstance(step, replay_file.RecordedEvents)
-        for event in step.events
-    )
+
+    events: list[LoggedEvent] = []
+    for step in turn.steps:
+        if isinstance(step, replay_file.RecordedEvents):
+            events += step.events
+    story = story_of(events)
     yield replay_file.TurnProperties(expect=story, end=_end(turn.last, story))
 
 
@@ -78,4 +80,5 @@ def _end(last: Finish | Failed | None, story: Story) -> End:
         return "error"
     if last.reason in ("length", "context"):
         return "length"
-    return "calls" if last.reason == "stop" and any(kind == "call" for kind, _ in story) else "stop"
+    has_call = any(kind == "call" for kind, _ in story)
+    return "calls" if last.reason == "stop" and has_call else "stop"

@@ -27,7 +27,9 @@ _CHARACTER = re.compile(r"(\\u)[0-9a-fA-F]{4}|(\\.)|[^\W_]", re.DOTALL)
 
 def redact(lines: list[Any]) -> list[Any]:
     """Masks the lines of a recorded turn in place; returns those that stay."""
-    events = [event for line in lines for event in line.get("events", ())]
+    events = []
+    for line in lines:
+        events += line.get("events", ())
     _redact_events(events)
     kept = [line for line in lines if "tokens" not in line]
     for line in kept:
@@ -53,10 +55,10 @@ def _redact_events(events: list[Any]) -> None:
         if event["type"] == "delta":
             texts[event["block"]] += event["text"]
     calls = {event["block"] for event in events if event.get("kind") == "tool_use"}
-    masked = {
-        block: StringIO((mask_json if block in calls else mask)(text))
-        for block, text in texts.items()
-    }
+    masked: dict[int, StringIO] = {}
+    for block, text in texts.items():
+        masked[block] = StringIO(mask_json(text) if block in calls else mask(text))
+
     for event in events:
         if event["type"] == "delta":
             event["text"] = masked[event["block"]].read(len(event["text"]))
@@ -69,34 +71,47 @@ def _redact_events(events: list[Any]) -> None:
 
 def mask(text: str) -> str:
     """Replaces letters by x and digits by 0."""
-    return "".join("x" if c.isalpha() else "0" if c.isdigit() else c for c in text)
+    return "".join(map(_masked, text))
+
+
+def _masked(character: str) -> str:
+    if character.isalpha():
+        return "x"
+    return "0" if character.isdigit() else character
 
 
 def mask_json(text: str) -> str:
     """Masks the strings of JSON that may be cut off, but not its keys. The length stays."""
 
-    def string(found: re.Match[str]) -> str:
-        return found[0] if found[2] else _CHARACTER.sub(character, found[0])
+    return _STRING.sub(_masked_string, text)
 
-    def character(found: re.Match[str]) -> str:
-        return r"\u0078" if found[1] else found[2] or mask(found[0])
 
-    return _STRING.sub(string, text)
+def _masked_string(string: re.Match[str]) -> str:
+    is_key = string[2] is not None
+    if is_key:
+        return string[0]
+    return _CHARACTER.sub(_masked_character, string[0])
+
+
+def _masked_character(character: re.Match[str]) -> str:
+    """A character of a JSON string. Of escapes only those with a code stand for letters."""
+    if character[1]:
+        return r"\u0078"
+    return character[2] or mask(character[0])
 
 
 def _conversation(conversation: dict[str, Any]) -> dict[str, Any]:
     """Masks a conversation; leaves out users' names, stop strings and template variables, which no
     player needs."""
-    kept = {key: value for key, value in conversation.items() if key != "template_kwargs"}
-    kept["messages"] = [
-        {key: value for key, value in message.items() if key != "name"}
-        for message in conversation["messages"]
-    ]
-    kept["sampling"] = {
-        key: value for key, value in conversation.get("sampling", {}).items() if key != "stop"
-    }
+    kept = _without(conversation, "template_kwargs")
+    kept["messages"] = [_without(message, "name") for message in conversation["messages"]]
+    kept["sampling"] = _without(conversation.get("sampling", {}), "stop")
     walked: dict[str, Any] = _walk(kept)
     return walked
+
+
+def _without(members: dict[str, Any], left_out: str) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if key != left_out}
 
 
 def _walk(value: Any, key: str = "", *, everything: bool = False) -> Any:
@@ -105,13 +120,19 @@ def _walk(value: Any, key: str = "", *, everything: bool = False) -> Any:
         return [_walk(item, key, everything=everything) for item in value]
     if isinstance(value, dict):
         return {
-            k: _walk(item, k, everything=everything or k in _VALUE_KEYS)
-            for k, item in value.items()
+            name: _walk(item, name, everything=everything or name in _VALUE_KEYS)
+            for name, item in value.items()
         }
     if not isinstance(value, str):
         return value
-    if key == "arguments" and not everything:
-        return mask_json(value)
-    if key == "seal" and value and not everything:
+    if everything:
+        return mask(value)
+    return _masked_member(key, value)
+
+
+def _masked_member(key: str, text: str) -> str:
+    if key == "arguments":
+        return mask_json(text)
+    if key == "seal" and text:
         return SEAL
-    return mask(value) if everything or key in _TEXT_KEYS else value
+    return mask(text) if key in _TEXT_KEYS else text

@@ -57,12 +57,10 @@ class FollowedTurn(Struct, dict=True):
     @property
     def reason(self) -> FinishReason | None:
         """Why decoding ended; None: the turn failed, was cancelled, or has not ended."""
-        if isinstance(self.last, Finish) and self.last.reason not in (
-            FinishReason.CANCELLED,
-            FinishReason.ERROR,
-        ):
-            return self.last.reason
-        return None
+        if not isinstance(self.last, Finish):
+            return None
+        reason = self.last.reason
+        return None if reason in (FinishReason.CANCELLED, FinishReason.ERROR) else reason
 
     @property
     def count(self) -> int:
@@ -72,16 +70,17 @@ class FollowedTurn(Struct, dict=True):
     @property
     def is_whole(self) -> bool:
         """Whether the last event has come, and as many tokens as it counts."""
-        return self.last is not None and (
-            self.reason is None or self.tokens + (self.stop is not None) >= self.count
-        )
+        if self.last is None:
+            return False
+        end_tokens = 0 if self.stop is None else 1
+        return self.reason is None or self.tokens + end_tokens >= self.count
 
     @property
     def is_sequence(self) -> bool:
         """Whether there are tokens, all decoded after the same prompt, and their end."""
-        return (
-            self.reason is not None and self.count > 0 and len(self.prompt) > 0 and self.one_prompt
-        )
+        if self.reason is None or not self.one_prompt:
+            return False
+        return self.count > 0 and len(self.prompt) > 0
 
     @cached_property
     def prompt(self) -> "array[int]":
@@ -94,50 +93,50 @@ class FollowedTurn(Struct, dict=True):
         to a cut."""
         steps = (step.tokens for step in self.steps if isinstance(step, RecordedTokens))
         ids = array("I", chain.from_iterable(steps))
-        return ids[: self.count] if self.stop_id is None else ids + array("I", [self.stop_id])
+        if self.stop_id is None:
+            return ids[: self.count]
+        ids.append(self.stop_id)
+        return ids
 
     @property
     def stop_id(self) -> int | None:
         """The end token, which is then the last of `output`."""
-        return (
-            self.stop.stop_id if self.stop is not None and self.tokens == self.count - 1 else None
-        )
+        if self.stop is None or self.tokens != self.count - 1:
+            return None
+        return self.stop.stop_id
 
     @property
     def logprobs(self) -> list[float | None]:
         """One for each output token; empty where the client did not ask for them."""
-        logprob_at = self.logprob_at
+        logprob_at = dict(self.logprob_at)
         if self.stop is not None and self.stop_id is not None and self.stop.logprobs:
-            logprob_at = logprob_at | {self.count - 1: self.stop.logprobs[0][1]}
-        return [logprob_at.get(at) for at in range(self.count)] if logprob_at else []
+            logprob_at[self.count - 1] = self.stop.logprobs[0][1]
+        if not logprob_at:
+            return []
+        return [logprob_at.get(at) for at in range(self.count)]
 
     @property
     def written(self) -> list[Text | Call]:
         """The text and calls, as the client received them."""
-        blocks = (
-            (self.log.ends(block)[0], self.log.text(block)) for block in range(self.log.blocks)
-        )
-        return [
-            Text(text)
-            if start.kind == "text"
-            else Call(start.call_id or "", start.name or "", text)
-            for start, text in blocks
-            if start.kind != "reasoning"
-        ]
+        written: list[Text | Call] = []
+        for block in range(self.log.blocks):
+            start = self.log.ends(block)[0]
+            text = self.log.text(block)
+            if start.kind == "text":
+                written.append(Text(text))
+            elif start.kind != "reasoning":
+                written.append(Call(start.call_id or "", start.name or "", text))
+        return written
 
     def place(self, request: frames.GenerateRequest, worker: str, now: float) -> None:
         """Takes the request to a worker."""
         if request.attempt < self.attempt:
             return
-        if request.resume:
-            self.one_prompt &= self.placed is None or self.placed.ids == request.prompt
-        elif self.placed is not None and request.attempt > self.placed.attempt:
-            self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
-            self.tokens, self.logprob_at, self.stop, self.context = 0, {}, None, None
-        self.attempt, self.context = (
-            request.attempt,
-            self.context or _decode_context(request.context),
-        )
+        if self.placed is not None:
+            self._place_again(self.placed, request)
+        self.attempt = request.attempt
+        if self.context is None:
+            self.context = _decode_context(request.context)
         self.placed = RecordedPrompt(
             self._at(now),
             request.prompt,
@@ -147,6 +146,17 @@ class FollowedTurn(Struct, dict=True):
             request.reused,
             request.recall,
         )
+
+    def _place_again(self, before: RecordedPrompt, request: frames.GenerateRequest) -> None:
+        """Drops the tokens of the attempt before, unless this one resumes them."""
+        if request.resume:
+            self.one_prompt &= before.ids == request.prompt
+        elif request.attempt > before.attempt:
+            self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
+            self.tokens = 0
+            self.logprob_at = {}
+            self.stop = None
+            self.context = None
 
     def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
         """Adds the tokens that are new."""
@@ -167,8 +177,10 @@ class FollowedTurn(Struct, dict=True):
 
         As in the frontend, an attempt has no more events once the next one was requested.
         """
+        if entry.attempt < self.attempt:
+            return
         new: list[LoggedEvent] = []
-        for event in entry.events if entry.attempt >= self.attempt else ():
+        for event in entry.events:
             if isinstance(event, events.Prepared | events.HostedResults):
                 continue
             accepted = self.cursor.accept(event)
@@ -181,7 +193,8 @@ class FollowedTurn(Struct, dict=True):
                 self.log.append(accepted)
         if new:
             self.steps.append(RecordedEvents(new, self._at(now)))
-            self.last = new[-1] if isinstance(new[-1], Finish | Failed) else None
+            newest = new[-1]
+            self.last = newest if isinstance(newest, Finish | Failed) else None
 
     def _at(self, now: float) -> float:
         return round(max(0.0, now - self.time), 4)
@@ -212,9 +225,8 @@ class TurnFollower:
             case frames.GenerateRequest(turn=name) if message.parser and name in self._open:
                 self._open[name].place(message, receiver, now)
             case frames.TokenFrame() | frames.EventFrame():
-                return [
-                    turn for entry in message.entries if (turn := self._add(entry, now)) is not None
-                ]
+                added = [self._add(entry, now) for entry in message.entries]
+                return [turn for turn in added if turn is not None]
             case Cancel(turn=name, reason=reason) if reason not in CONTINUED:
                 self.cancelled += self._open.pop(name, None) is not None
         return []
@@ -244,4 +256,8 @@ class TurnFollower:
 def concerns(turn: str, query: str) -> bool:
     """Whether `query` is the turn's id, a part of it (four characters or more), or an id made of
     it."""
-    return bool(turn) and (turn == query or (len(query) >= 4 and (query in turn or turn in query)))
+    if not turn:
+        return False
+    if len(query) < 4:
+        return turn == query
+    return query in turn or turn in query

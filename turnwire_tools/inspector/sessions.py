@@ -1,0 +1,150 @@
+"""Finds the session of a request: the turn that it follows, and the agent that started it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from cachetools import LRUCache
+
+from schemas.conversation import Client, Conversation, Part
+from schemas.session import first_question
+from services.ledger.difference import answers_in, content_of
+from turnwire_tools.inspector.turns import InspectedTurn
+
+MAX_ALIKE = 16
+"""Turns with one history that are kept as separate candidates."""
+
+
+class SessionFinder:
+    """What is known of the sessions that the next request may belong to."""
+
+    def __init__(
+        self, turns: Mapping[str, InspectedTurn], sessions: dict[str, list[str]], max_turns: int
+    ) -> None:
+        """`turns`: by id. `sessions`: the turns of each session, by its first turn; `place` adds to
+        them."""
+        self._turns = turns
+        self._sessions = sessions
+        self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
+        """Turns by the history that the next request of their session has."""
+        self._latest: LRUCache[int, str] = LRUCache(max_turns)
+        """The newest turn by the key of a session's beginning."""
+        self._agents: LRUCache[int, str] = LRUCache(max_turns)
+        """The session by the key of the tenant and the client's own id of it."""
+        self._titles: LRUCache[int, str] = LRUCache(max_turns)
+        """Sessions of a background request that came before the first of its agent, by the same
+        key."""
+
+    def place(self, turn: InspectedTurn, conversation: Conversation) -> None:
+        """Puts a new turn into the session of the turn that it follows, or into one of its own."""
+        keys = _history_keys(conversation)
+
+        previous = self._previous(keys, has_id=bool(conversation.client.session))
+        if previous is not None:
+            turn.previous = previous.id
+            turn.session = previous.session
+
+        names = self._sessions.setdefault(turn.session, [])
+        if names:
+            turn.number = self._turns[names[-1]].number + 1
+        names.append(turn.id)
+
+        self._remember(keys[-1], turn.id)
+        self._latest[keys[0]] = turn.id
+
+    def _previous(self, keys: list[int], *, has_id: bool) -> InspectedTurn | None:
+        """The turn with the longest history that the request has, too."""
+        # Without a session id, a history without an answer may be that of any session.
+        searched = keys if has_id else keys[1:]
+        for key in reversed(searched):
+            previous = self._best(self._histories.get(key, ()))
+            if previous is None:
+                continue
+            if key == keys[-1]:
+                return previous
+            # An answer that was never seen, or that the client changed: the newest turn is the one
+            # before.
+            return self._best(self._sessions[previous.session]) or previous
+
+        whole_history_changed = has_id and len(keys) > 1
+        if whole_history_changed:
+            return self._turns.get(self._latest.get(keys[0], ""))
+        return None
+
+    def find_parent(self, turn: InspectedTurn, client: Client) -> list[InspectedTurn]:
+        """Finds the session of the agent that started this one. Returns the turns of a title that
+        this turn is the parent of.
+
+        A session keeps its parent, which is older, so that there are no circles. Only the parent of
+        a title may be younger: so far that session has nothing but titles, which start no agents.
+        """
+        turn.kind = client.kind
+        is_background = client.kind == "background"
+        own_key = hash((client.tenant, client.session))
+
+        oldest = self._sessions[turn.session][0]
+        if oldest == turn.id:
+            turn.parent = self._agents.get(_caller_key(client), "")
+            if is_background and not turn.parent:
+                self._titles[own_key] = turn.session
+        else:
+            turn.parent = self._turns[oldest].parent
+
+        if is_background or client.session is None:
+            return []
+        self._agents[own_key] = turn.session
+        return self._adopt_title(own_key, turn.session)
+
+    def _adopt_title(self, key: int, parent: str) -> list[InspectedTurn]:
+        """Makes a session the parent of the title that came before it."""
+        title = self._titles.pop(key, "")
+        if title == parent:
+            return []
+        adopted = [self._turns[name] for name in self._sessions.get(title, ())]
+        for turn in adopted:
+            turn.parent = parent
+        return adopted
+
+    def answered(
+        self, turn: InspectedTurn, conversation: Conversation, answer: Sequence[Part]
+    ) -> None:
+        """The next request of the session has this answer after this history."""
+        keys = _history_keys(conversation, hash(content_of(answer)))
+        self._remember(keys[-1], turn.id)
+
+    def _best(self, names: Sequence[str]) -> InspectedTurn | None:
+        """The newest turn that has an answer, else the newest."""
+        kept = [self._turns[name] for name in names if name in self._turns]
+        return max(kept, key=lambda turn: (turn.state == "finished", turn.time), default=None)
+
+    def _remember(self, key: int, name: str) -> None:
+        alike = self._histories.get(key, [])
+        self._histories[key] = [*alike[1 - MAX_ALIKE :], name]
+
+
+def _caller_key(client: Client) -> int:
+    """The key of the agent that sent a request for another session."""
+    caller = client.parent
+    if client.kind == "background" and caller is None:
+        caller = client.session
+    return hash((client.tenant, caller))
+
+
+def _history_keys(conversation: Conversation, *more: int) -> list[int]:
+    """Returns a key for the history after each answer; the first one for none. `more`: hashes of
+    further answers.
+
+    Requests with a session id and the same tools and first question are of one session. Agents send
+    the requests of their helpers under the same id. Without an id, the answers and the first
+    question have to be the same: sessions may have answers that are alike.
+    """
+    client = conversation.client
+    question = first_question(conversation)
+    tools = tuple(tool.name for tool in conversation.tools)
+
+    start = hash((conversation.model, client.tenant, client.session or question))
+    answers = [hash(content_of(answer)) for answer in answers_in(conversation.messages)]
+    histories = accumulate(
+        [*answers, *more], lambda state, answer: hash((state, answer)), initial=start
+    )
+    _, *after_answers = histories
+    return [hash((start, question, tools)), *after_answers]
