@@ -1,7 +1,6 @@
 r"""Apertus.
 
-    <|inner_prefix|>Look first.<|inner_suffix|><|tools_prefix|>[{"run_shell": {"cmd":
-    "ls"}}]<|tools_suffix|>
+    <|inner_prefix|>Look first.<|inner_suffix|><|tools_prefix|>[{"run_shell": {"cmd": "ls"}}]<|tools_suffix|>
 
 Special: a call is an object with the name as its only key.
 """

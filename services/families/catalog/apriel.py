@@ -1,7 +1,6 @@
 r"""Apriel Thinker.
 
-    Look first.\n[BEGIN FINAL RESPONSE]\n<tool_calls>[{"name": "run_shell", "arguments": {"cmd":
-    "ls"}}]</tool_calls>
+    Look first.\n[BEGIN FINAL RESPONSE]\n<tool_calls>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</tool_calls>
 
 Special: Jamba's calls; reasoning is between two phrases, and the prompt ends in the first. 1.5
 closes its answer with `[END FINAL RESPONSE]`.

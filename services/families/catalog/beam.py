@@ -1,8 +1,6 @@
 r"""Beam.
 
-    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant
-    to=run_shell<|channel|>analysis <|constrain|>xml<|message|><rfl:parameter
-    name="cmd">\nls\n</rfl:parameter><|call|>
+    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant to=run_shell<|channel|>analysis <|constrain|>xml<|message|><rfl:parameter name="cmd">\nls\n</rfl:parameter><|call|>
 
 Special: harmony's headers; arguments are tags with a line break on each side of a value.
 """

@@ -1,7 +1,6 @@
 r"""Command A and A+.
 
-    Look first.<|END_THINKING|><|START_ACTION|>[{"tool_call_id": "0", "tool_name": "run_shell",
-    "parameters": {"cmd": "ls"}}]<|END_ACTION|>
+    Look first.<|END_THINKING|><|START_ACTION|>[{"tool_call_id": "0", "tool_name": "run_shell", "parameters": {"cmd": "ls"}}]<|END_ACTION|>
 
 Special: text stands in `<|START_RESPONSE|>` or `<|START_TEXT|>`; the prompt opens thinking. Call
 ids are positions in the turn, which the template counts itself.

@@ -1,7 +1,6 @@
 r"""DeepSeek V3.1.
 
-    Look first.</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run_shell<｜tool▁sep｜>{"cmd":
-    "ls"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+    Look first.</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run_shell<｜tool▁sep｜>{"cmd": "ls"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 
 Special: V3's markers without fence and type; the prompt ends in `<think>` or `</think>`.
 """

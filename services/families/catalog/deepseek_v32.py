@@ -1,7 +1,6 @@
 r"""DeepSeek V3.2.
 
-    Look first.</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter
-    name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
+    Look first.</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
 
 Special: strings are marked (`string="true"`) and raw, everything else is JSON, or text if it is not
 valid JSON. The section may be missing; text may follow it.

@@ -1,7 +1,6 @@
 r"""DeepSeek V4.
 
-    Look first.</think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter
-    name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>
+    Look first.</think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="run_shell">\n<｜DSML｜parameter name="cmd" string="true">ls</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>
 
 Special: V3.2's grammar with another section; its name varies (`toolcalls`, `tool`). A call may
 close itself, hold JSON, or wrap all arguments in one parameter.

@@ -1,7 +1,6 @@
 r"""DeepSeek V4.1.
 
-    Look first.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="run_shell">\n<｜DSML｜ parameter
-    name="cmd" string="true">ls</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>
+    Look first.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="run_shell">\n<｜DSML｜ parameter name="cmd" string="true">ls</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>
 
 Special: V4's grammar with a blank before every tag's name.
 """

@@ -1,7 +1,6 @@
 r"""dots.
 
-    <think>\nLook first.\n</think>\n\n<dots_function_call>\n<invoke name="run_shell">\n<parameter
-    name="cmd">ls</parameter>\n</invoke>\n</dots_function_call>
+    <think>\nLook first.\n</think>\n\n<dots_function_call>\n<invoke name="run_shell">\n<parameter name="cmd">ls</parameter>\n</invoke>\n</dots_function_call>
 
 Special: MiniMax M2's grammar in a wrapper of its own, or Hermes' JSON in the same wrapper.
 """

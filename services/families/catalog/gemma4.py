@@ -1,7 +1,6 @@
 r"""Gemma 4.
 
-    <|channel>thought\nLook
-    first.<channel|><|tool_call>call:run_shell{cmd:<|"|>ls<|"|>,timeout_s:5}<tool_call|>
+    <|channel>thought\nLook first.<channel|><|tool_call>call:run_shell{cmd:<|"|>ls<|"|>,timeout_s:5}<tool_call|>
 
 Special: its own syntax for argument objects; the model opens its reasoning, and may do so again.
 With thinking off the prompt ends in an empty reasoning.

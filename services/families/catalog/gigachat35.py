@@ -1,7 +1,6 @@
 r"""GigaChat 3.5.
 
-    Look first.</think>\n\n<｜GCML｜tool_calls>\n<｜GCML｜invoke name="run_shell">\n<｜GCML｜parameter
-    name="cmd" string="true">ls</｜GCML｜parameter>\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>
+    Look first.</think>\n\n<｜GCML｜tool_calls>\n<｜GCML｜invoke name="run_shell">\n<｜GCML｜parameter name="cmd" string="true">ls</｜GCML｜parameter>\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>
 
 Special: DeepSeek V4's grammar with a token of its own.
 """

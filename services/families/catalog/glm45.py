@@ -1,7 +1,6 @@
 r"""GLM-4.5 and 4.6.
 
-    \n<think>Look
-    first.</think>\n<tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
+    \n<think>Look first.</think>\n<tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
 
 Special: values are exact, types are the schema's. A name is final only at its first key or the
 closer. Under load the model leaves `<arg_value>` out.

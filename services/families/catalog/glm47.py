@@ -1,7 +1,6 @@
 r"""GLM-4.7 and 5.
 
-    Look
-    first.</think><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call>
+    Look first.</think><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call>
 
 Special: GLM-4.5's tags without line breaks (both are read); a call without arguments is
 `<tool_call>NAME</tool_call>`. The prompt ends in `<think>` or `</think>`, and reasoning opens again

@@ -1,7 +1,6 @@
 r"""gpt-oss (harmony).
 
-    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary
-    to=functions.run_shell <|constrain|>json<|message|>{"cmd": "ls"}<|call|>
+    <|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary to=functions.run_shell <|constrain|>json<|message|>{"cmd": "ls"}<|call|>
     <|channel|>final<|message|>Done.<|return|>
 
 Special: the prompt ends in `<|start|>assistant`. A recipient, wherever in the header it stands,

@@ -1,7 +1,6 @@
 r"""Granite 4.2 with thinking.
 
-    Look
-    first.\n</think>\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
+    Look first.\n</think>\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
 
 Special: Qwen3-Coder's grammar; text begins with a line break that is framing.
 """

@@ -1,7 +1,6 @@
 r"""Hermes, Qwen2.5, Qwen3 (JSON calls), QwQ.
 
-    <think>\nLook first.\n</think>\n\n<tool_call>\n{"name": "run_shell", "arguments": {"cmd":
-    "ls"}}\n</tool_call>
+    <think>\nLook first.\n</think>\n\n<tool_call>\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n</tool_call>
 
 Special: arguments may be missing, or be a string that holds the object. A closer inside a JSON
 string is payload.

@@ -1,7 +1,6 @@
 r"""Hunyuan 3 (Hy3).
 
-    Look
-    first.</think><tool_calls>\n<tool_call>run_shell<tool_sep>\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>\n</tool_calls>
+    Look first.</think><tool_calls>\n<tool_call>run_shell<tool_sep>\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>\n</tool_calls>
 
 Special: GLM's tags in a section, the name ends at `<tool_sep>`. A tokenizer may add to every
 marker's name (`<tool_calls:opensource>`).

@@ -1,7 +1,6 @@
 r"""Hunyuan 4 (Hy4).
 
-    Look
-    first.</think><tool_calls><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call></tool_calls>
+    Look first.</think><tool_calls><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call></tool_calls>
 
 Special: Hunyuan 3's section without `<tool_sep>` and line breaks.
 """

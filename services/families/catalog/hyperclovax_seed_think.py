@@ -1,7 +1,6 @@
 r"""HyperCLOVA X SEED Think.
 
-    Look
-    first.</think>\n\n<tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
+    Look first.</think>\n\n<tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
 
 Special: GLM-4.5's calls in ChatML; the prompt opens or closes the reasoning.
 """

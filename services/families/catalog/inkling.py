@@ -1,8 +1,7 @@
 r"""Inkling.
 
-    <|content_thinking|>Look
-    first.<|end_message|><|message_model|>run_shell<|content_invoke_tool_json|>{"name": "run_shell",
-    "args": {"cmd": "ls"}}<|end_message|> <|message_model|><|content_text|>Done.<|end_message|>
+    <|content_thinking|>Look first.<|end_message|><|message_model|>run_shell<|content_invoke_tool_json|>{"name": "run_shell", "args": {"cmd": "ls"}}<|end_message|>
+    <|message_model|><|content_text|>Done.<|end_message|>
 
 Special: the prompt ends in `<|message_model|>`; the header's name may be missing, because the JSON
 has it, too. Other content (`<|content_invoke_tool_text|>`, `<|content_tool_error|>`) is text.

@@ -1,7 +1,6 @@
 r"""IQuest Q1.
 
-    Look
-    first.</think><iquest_tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></iquest_tool_call>
+    Look first.</think><iquest_tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></iquest_tool_call>
 
 Special: GLM-4.7's grammar in a wrapper of its own.
 """

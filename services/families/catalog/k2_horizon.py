@@ -1,7 +1,6 @@
 r"""K2 Horizon.
 
-    Look
-    first.</ifm|think><ifm|tool_calls><ifm|tool_call>run_shell\n<ifm|arg_key>cmd</ifm|arg_key>\n<ifm|arg_value>ls</ifm|arg_value>\n</ifm|tool_call></ifm|tool_calls>
+    Look first.</ifm|think><ifm|tool_calls><ifm|tool_call>run_shell\n<ifm|arg_key>cmd</ifm|arg_key>\n<ifm|arg_value>ls</ifm|arg_value>\n</ifm|tool_call></ifm|tool_calls>
 
 Special: GLM's tags, a value's type may be stated (`<ifm|arg_type>`), the body may be JSON. The
 prompt always opens reasoning, by `<ifm|think>`, `<ifm|think_fast>` or `<ifm|think_faster>`.

@@ -1,8 +1,6 @@
 r"""Kimi K2, K2 Thinking, K2.5 to 2.7.
 
-    Look
-    first.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.run_shell:0<|tool_call_argument_begin|>{"cmd":
-    "ls"}<|tool_call_end|><|tool_calls_section_end|>
+    Look first.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.run_shell:0<|tool_call_argument_begin|>{"cmd": "ls"}<|tool_call_end|><|tool_calls_section_end|>
 
 Special: the header is the call's id. Its number counts over the whole conversation, and the
 template renders it verbatim, so it must survive the client. The section may be missing, or named in

@@ -1,9 +1,6 @@
 r"""Kimi K3 (XTML).
 
-    Look
-    first.<|close|>think<|sep|><|open|>response<|sep|>Done.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call
-    tool="run_shell" index="1"<|sep|><|open|>argument key="cmd"
-    type="string"<|sep|>ls<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>
+    Look first.<|close|>think<|sep|><|open|>response<|sep|>Done.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="run_shell" index="1"<|sep|><|open|>argument key="cmd" type="string"<|sep|>ls<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>
 
 Special: types are stated; attributes escape `"` and `&`; a call may hold one JSON block instead of
 arguments; a tokenizer may put blanks around the names. The prompt ends in the opener of the

@@ -1,7 +1,6 @@
 r"""Ling and Ring 3.
 
-    Look
-    first.</think><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call>
+    Look first.</think><tool_call>run_shell<arg_key>cmd</arg_key><arg_value>ls</arg_value></tool_call>
 
 Special: GLM's tags, with or without line breaks.
 """

@@ -1,7 +1,6 @@
 r"""MiMo.
 
-    <think>Look
-    first.</think><tool_call>\n<function=run_shell>\n<parameter=cmd>ls</parameter>\n</function>\n</tool_call>
+    <think>Look first.</think><tool_call>\n<function=run_shell>\n<parameter=cmd>ls</parameter>\n</function>\n</tool_call>
 
 Special: Qwen3-Coder's tags, but values stand inline and are exact to the last blank.
 """

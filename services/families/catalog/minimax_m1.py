@@ -1,7 +1,6 @@
 r"""MiniMax M1.
 
-    <think>\nLook first.\n</think>\n\n<tool_calls>\n{"name": "run_shell", "arguments": {"cmd":
-    "ls"}}\n{"name": …}\n</tool_calls>
+    <think>\nLook first.\n</think>\n\n<tool_calls>\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n{"name": …}\n</tool_calls>
 
 Special: one object a line.
 """

@@ -1,7 +1,6 @@
 r"""MiniMax M2 to M2.7.
 
-    Look first.\n</think>\n\n<minimax:tool_call>\n<invoke name="run_shell">\n<parameter
-    name="cmd">ls</parameter>\n</invoke>\n</minimax:tool_call>
+    Look first.\n</think>\n\n<minimax:tool_call>\n<invoke name="run_shell">\n<parameter name="cmd">ls</parameter>\n</invoke>\n</minimax:tool_call>
 
 Special: values are exact, types the schema's. The prompt always ends in `<think>\n`.
 """

@@ -1,7 +1,6 @@
 r"""MiniMax M3. NS stands for the token `]<]minimax[>[`.
 
-    <mm:think>Look first.</mm:think>NS<tool_call>\nNS<invoke
-    name="run_shell">NS<cmd>lsNS</cmd>NS</invoke>\nNS</tool_call>
+    <mm:think>Look first.</mm:think>NS<tool_call>\nNS<invoke name="run_shell">NS<cmd>lsNS</cmd>NS</invoke>\nNS</tool_call>
 
 Special: objects nest as tags, lists are `NS<item>`s, an empty container is an empty element; only
 tags after the token are structure. Deployed models swallow the opener of the first parameter

@@ -1,9 +1,6 @@
 r"""Muse Glimmer and Muse Spark.
 
-     to=self<|message|>Look first.<|eom|><|start|>assistant
-     to=functions.run_shell<|message|><atem:function_calls>\n<atem:invoke
-     name="functions.run_shell">\n<atem:parameter
-     name="cmd">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>
+     to=self<|message|>Look first.<|eom|><|start|>assistant to=functions.run_shell<|message|><atem:function_calls>\n<atem:invoke name="functions.run_shell">\n<atem:parameter name="cmd">ls</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>
     <|start|>assistant to=user<|message|>Done.<|eot|>
 
 Special: the prompt ends in `<|start|>assistant`. The recipient decides: `self` is reasoning, `user`

@@ -1,7 +1,6 @@
 r"""Llama-Nemotron Super and Ultra.
 
-    <think>\nLook first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd":
-    "ls"}}]</TOOLCALL>
+    <think>\nLook first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</TOOLCALL>
 
 Special: the model opens its reasoning itself; a single object may come without a list.
 """

@@ -1,7 +1,6 @@
 r"""Nemotron Nano 2.
 
-    Look first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd":
-    "ls"}}]</TOOLCALL>
+    Look first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</TOOLCALL>
 
 Special: Llama-Nemotron's calls; the prompt ends in `<think>\n` or `<think></think>`.
 """

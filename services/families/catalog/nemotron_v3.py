@@ -1,7 +1,6 @@
 r"""Nemotron 3 Nano, Super and Ultra.
 
-    Look
-    first.\n</think>\n\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
+    Look first.\n</think>\n\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
 
 Special: Qwen3-Coder's grammar; thinking is on unless the prompt ends in `<think></think>`.
 """

@@ -1,7 +1,6 @@
 r"""Laguna (poolside).
 
-    Look
-    first.</think><tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
+    Look first.</think><tool_call>run_shell\n<arg_key>cmd</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>
 
 Special: GLM-4.5's layout; the prompt ends in `<think>` or `</think>`.
 """

@@ -1,7 +1,6 @@
 r"""Qwen3-Coder, Qwen3.5 and later.
 
-    Look
-    first.\n</think>\n\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
+    Look first.\n</think>\n\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
 
 Special: a line break on each side of a value is the template's; further functions may share a
 wrapper, the wrapper may be missing, and a value may lack its closer. Thinking models' prompts end

@@ -1,7 +1,6 @@
 r"""Seed-OSS.
 
-    <seed:think>Look
-    first.</seed:think><seed:tool_call>\n<function=run_shell>\n<parameter=cmd>ls</parameter>\n</function>\n</seed:tool_call>
+    <seed:think>Look first.</seed:think><seed:tool_call>\n<function=run_shell>\n<parameter=cmd>ls</parameter>\n</function>\n</seed:tool_call>
 
 Special: values stand inline, exact. Budget reflections (`<seed:cot_budget_reflect>`) are part of
 the reasoning; with a budget of 0 the prompt opens reasoning and a reflection.

@@ -1,8 +1,7 @@
 r"""Solar Open.
 
-    <|think|>Look
-    first.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>run_shell<|tool_call:args|>{"cmd":
-    "ls"}<|tool_call:end|><|calls|> <|begin|>assistant<|content|>Done.<|end|>
+    <|think|>Look first.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>run_shell<|tool_call:args|>{"cmd": "ls"}<|tool_call:end|><|calls|>
+    <|begin|>assistant<|content|>Done.<|end|>
 
 Special: the prompt ends in `<|begin|>assistant`; the model chooses the calls' ids, ten letters or
 digits.

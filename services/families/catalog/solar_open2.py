@@ -1,7 +1,6 @@
 r"""Solar Open 2.
 
-    Look
-    first.<|think:end|><|tool_call:start|>run_shell\n<|tool_arg:start|>cmd<|tool_arg:value|>ls<|tool_arg:end|>\n<|tool_call:end|>
+    Look first.<|think:end|><|tool_call:start|>run_shell\n<|tool_arg:start|>cmd<|tool_arg:value|>ls<|tool_arg:end|>\n<|tool_call:end|>
 
 Special: the prompt ends in `<|think:start|>`, or closes the reasoning at low effort. Values are
 exact, types are the schema's.

@@ -1,9 +1,6 @@
 r"""Step 3.
 
-    Look
-    first.\n</think>\n<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke
-    name="run_shell">\n<steptml:parameter
-    name="cmd">ls</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>
+    Look first.\n</think>\n<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="run_shell">\n<steptml:parameter name="cmd">ls</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>
 
 Special: values are exact, types the schema's.
 """

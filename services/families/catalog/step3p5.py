@@ -1,7 +1,6 @@
 r"""Step 3.5 and 3.7.
 
-    Look
-    first.\n</think>\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
+    Look first.\n</think>\n<tool_call>\n<function=run_shell>\n<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>
 
 Special: Qwen3-Coder's grammar; the prompt always ends in `<think>\n`.
 """

@@ -1,7 +1,6 @@
 r"""TeleChat 4.
 
-    Look
-    first.</think><tool_call>run_shell<param_key>cmd</param_key><param_value>ls</param_value></tool_call>
+    Look first.</think><tool_call>run_shell<param_key>cmd</param_key><param_value>ls</param_value></tool_call>
 
 Special: GLM-4.7's grammar with other names for its tags, or Hermes' JSON in the same wrapper.
 """

@@ -1,7 +1,6 @@
 r"""Trinity (Arcee).
 
-    Look first.\n</think>\n\n<tool_call>\n{"name": "run_shell", "arguments": {"cmd":
-    "ls"}}\n</tool_call>
+    Look first.\n</think>\n\n<tool_call>\n{"name": "run_shell", "arguments": {"cmd": "ls"}}\n</tool_call>
 
 Special: Hermes; calls may stand inside the reasoning, which they end.
 """
