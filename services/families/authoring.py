@@ -4,6 +4,7 @@ A family is one module with a `FAMILY`; see docs/families.md.
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 from services.families.family import Family
 from services.families.grammar.channels import Channels, Kind, MessageKind, Section, Tool
@@ -76,7 +77,8 @@ def function_tags(
 
     `frame`: the template puts a line break on each side of a value.
     """
-    opener, closer = f"<{wrapper}>", f"</{wrapper}>"
+    opener = f"<{wrapper}>"
+    closer = f"</{wrapper}>"
     body = Parameters(
         opens=("<parameter={key}>",),
         closes=("</parameter>",),
@@ -116,21 +118,19 @@ def key_value_tags(
     The name ends at the first key or the closer. A value may lack its opener. `section` wraps the
     calls; `suffix` is a hole for text that a tokenizer adds to the names of markers.
     """
-    opener, closer = f"<{call}{suffix}>", f"</{call}{suffix}>"
+    opener = f"<{call}{suffix}>"
+    closer = f"</{call}{suffix}>"
     key_tag = f"<{key}{suffix}>{{key}}</{key}{suffix}>"
     sections = (f"<{section}{suffix}>", f"</{section}{suffix}>") if section else ()
     tails = (closer, *sections[1:])
     openers = (*(f"{start}{{ws}}{opener}" for start in sections[:1]), opener)
+    names = ("{name}{ws}<tool_sep{suffix}>", "{name}")
     body = Parameters(
         opens=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
         closes=(f"</{value}{suffix}>",),
         ends=(closer,),
         beyond=(opener, *sections),
-        openers=tuple(
-            o + "{ws}" + named
-            for o in openers
-            for named in ("{name}{ws}<tool_sep{suffix}>", "{name}")
-        ),
+        openers=tuple(map("{ws}".join, product(openers, names))),
     )
     as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
     return Markup(
@@ -159,13 +159,13 @@ def object_calls(
 def attribute_tags(
     token: str, *, space: str = "", stops: tuple[str, ...] = DEEPSEEK_STOPS
 ) -> Markup:
-    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`, with
-    types.
+    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`.
 
     The section's name varies, and the section may be missing. An invocation may close itself, or
     contain JSON.
     """
-    start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    start = f"<｜{token}｜{space}"
+    end = f"</｜{token}｜{space}"
     invoke = start + "invoke name={q}{name}{q}"
     body = Parameters(
         opens=(
@@ -193,9 +193,11 @@ def attribute_tags(
 
 def attribute_style(token: str, section: str = "tool_calls", *, space: str = "") -> Style:
     """The style of the calls that `attribute_tags` reads."""
-    start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    start = f"<｜{token}｜{space}"
+    end = f"</｜{token}｜{space}"
     return Style(
-        call=f'{start}{section}>\n{start}invoke name="{{name}}">\n{{arguments}}{end}invoke>\n{end}{section}>',
+        call=f'{start}{section}>\n{start}invoke name="{{name}}">\n'
+        f"{{arguments}}{end}invoke>\n{end}{section}>",
         arguments=Tags(
             f'{start}parameter name="{{key}}" string="{{string}}">{{value}}{end}parameter>\n'
         ),

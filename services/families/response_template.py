@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from services.families.description.calls import DescribedCalls, described_calls
+from services.families.description.calls import described_calls
 from services.families.description.delimiters import delimiter, sample, special_tokens
 from services.families.description.fields import (
     InvalidResponseTemplate,
@@ -25,7 +25,7 @@ from services.families.description.fields import (
     converted,
     refused,
 )
-from services.families.description.regions import Pairs, Region
+from services.families.description.regions import Region
 from services.families.family import Family
 from services.families.grammar.markup import Markup
 from services.families.writing import Style
@@ -70,15 +70,11 @@ def described(name: str) -> Family:
         Region(key, converted(value, TemplateField, f"fields.{key}"))
         for key, value in template.fields.items()
     ]
-    _check_rest([region for region in regions if region.opens is None])
-    return _compiled(name, regions, anchor)
-
-
-def _check_rest(rest: Sequence[Region]) -> None:
-    """Refuses fields without an opener, except for one of text."""
-    calls_or_reasoning = [region for region in rest if region.kind != "text"]
-    for region in (*rest[1:], *calls_or_reasoning):
+    rest = [region for region in regions if region.opens is None]
+    others = [region for region in rest if region.kind != "text"]
+    for region in (*rest[1:], *others):
         raise region.refused("open", "is missing; one field of text can be without it")
+    return _compiled(name, regions, anchor)
 
 
 def _compiled(name: str, regions: Sequence[Region], anchor: Sequence[str]) -> Family:
@@ -91,7 +87,9 @@ def _compiled(name: str, regions: Sequence[Region], anchor: Sequence[str]) -> Fa
         next_headers = [(header, frames[0][1]) for header in anchor]
         frames += next_headers
     calls = [described_calls(region) for region in regions if region.kind == "calls"]
-    markers = special_tokens(_delimiters(regions, calls, think, anchor))
+    inside_calls = _joined(part.inner for part in calls)
+    delimiters = _joined(region.delimiters for region in regions)
+    markers = special_tokens([*delimiters, *inside_calls, *_joined(think), *anchor])
     tails = dict.fromkeys(_joined(part.closes for part in calls))
     style = calls[0].style if calls else Style()
     marks = (sample(think[0][0]), sample(think[0][1])) if think else None
@@ -112,18 +110,6 @@ def _compiled(name: str, regions: Sequence[Region], anchor: Sequence[str]) -> Fa
         markers=markers,
         stops=tuple(stop for stop in stops if "{" not in stop),
     )
-
-
-def _delimiters(
-    regions: Iterable[Region], calls: Iterable[DescribedCalls], think: Pairs, anchor: Sequence[str]
-) -> list[str]:
-    """All delimiters of a description."""
-    return [
-        *_joined(region.delimiters for region in regions),
-        *_joined(part.inner for part in calls),
-        *_joined(think),
-        *anchor,
-    ]
 
 
 def _reasoning_style(marks: tuple[str, str] | None) -> str:

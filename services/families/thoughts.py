@@ -7,12 +7,14 @@ thought may pass for ended that is not, but never the other way round.
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, NamedTuple
 
 from services.families.family import Family
 from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
 from services.families.grammar.shapes import Shape
+from services.families.writing import Style
 
 _LEAST_MARKER: Final = 4
 """Characters. Shorter markers, such as a bare `{` or `[`, are found in any text."""
@@ -47,26 +49,17 @@ def thought_markers(
     `added`: the tokenizer's added tokens. `written`: the text that the chat template writes after
     reasoning, which replaces the family's own where it ends a thought.
     """
-    grammar, style, think = family.grammar, family.style, family.think
+    grammar = family.grammar
+    think = family.think
     if think is None or (isinstance(grammar, Markup) and not grammar.think):
         return None
     if isinstance(grammar, Channels):
-        heads = [shape.head for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)]
-        end = think[1] + style.joint
-        closers = list(dict.fromkeys((think[1], *grammar.ends, *heads)))
-        opener = think[0].removeprefix(style.joint)
-        return ThoughtMarkers([opener], closers, [], end, end + style.text.partition("{text}")[0])
-    texts = [*added, *_LITERAL.split(style.call)]
+        return _message_markers(grammar, family.style, think)
     if not isinstance(grammar, Markup):
         grammar = Markup(think=(think,))
-    shapes = [call.shape for call in grammar.calls if not call.shape.line_start]
-    calls = [
-        text
-        for shape in shapes
-        if len(shape.head.strip()) >= _LEAST_MARKER
-        for text in shape.beginnings
-    ]
-    frames = [marker for pair in grammar.frames for marker in pair]
+    texts = [*added, *_LITERAL.split(family.style.call)]
+    frames = list(chain.from_iterable(grammar.frames))
+    calls = _beginnings_of_calls(grammar)
     closers = _spelled([think[1], *(closer for _, closer in grammar.think)], texts)
     end = _end_of_thought(family, written, closers)
     return ThoughtMarkers(
@@ -78,14 +71,36 @@ def thought_markers(
     )
 
 
+def _message_markers(grammar: Channels, style: Style, think: tuple[str, str]) -> ThoughtMarkers:
+    opener, closer = think
+    heads = [shape.head for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)]
+    end = closer + style.joint
+    return ThoughtMarkers(
+        openers=[opener.removeprefix(style.joint)],
+        closers=list(dict.fromkeys((closer, *grammar.ends, *heads))),
+        edges=[],
+        end=end,
+        answer=end + style.text.partition("{text}")[0],
+    )
+
+
+def _beginnings_of_calls(grammar: Markup) -> list[str]:
+    shapes = [call.shape for call in grammar.calls if not call.shape.line_start]
+    long = [shape for shape in shapes if len(shape.head.strip()) >= _LEAST_MARKER]
+    return list(chain.from_iterable(shape.beginnings for shape in long))
+
+
 def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str:
     """What ends a thought, with the white space around it: as a template has written it, else in
     the family's style."""
     for closer in closers:
-        if found := re.match(rf"(?s).*?{re.escape(closer)}\s*", written):
+        found = re.match(rf"(?s).*?{re.escape(closer)}\s*", written)
+        if found is not None:
             return found[0]
     end = family.style.reasoning.partition("{text}")[2]
-    return end if end.strip() != end or family.think is None else f"\n{family.think[1]}\n\n"
+    if end.strip() != end or family.think is None:
+        return end
+    return f"\n{family.think[1]}\n\n"
 
 
 def _spelled(markers: Iterable[str], texts: Iterable[str]) -> list[str]:
@@ -95,6 +110,7 @@ def _spelled(markers: Iterable[str], texts: Iterable[str]) -> list[str]:
     for marker in markers:
         if _HOLE.search(marker):
             found += filter(re.compile(Shape(marker).pattern).fullmatch, texts)
-        if not _HOLE.search(plain := _OPTIONAL.sub("", marker)):
+        plain = _OPTIONAL.sub("", marker)
+        if not _HOLE.search(plain):
             found.append(plain)
     return list(dict.fromkeys(found))

@@ -51,7 +51,9 @@ class Tools:
         """The schemas of a tool's parameters; empty for an unknown tool."""
         schema = self.schema(tool)
         properties = resolved(schema, schema).get("properties")
-        return properties if isinstance(properties, Mapping) else {}
+        if isinstance(properties, Mapping):
+            return properties
+        return {}
 
     def schema(self, tool: str) -> Mapping[str, Any]:
         """The schema of a tool's arguments; empty for an unknown tool."""
@@ -170,7 +172,9 @@ def _union_types(
         branches = _branches(schema, union, depth)
         if branches:
             types = [_types_at(branch, root, depth + 1, done) for branch in branches]
-            return _common_types(types) if union == "allOf" else frozenset().union(*types)
+            if union == "allOf":
+                return _common_types(types)
+            return frozenset().union(*types)
     return None
 
 
@@ -191,7 +195,9 @@ def _implied_types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 def _branches(schema: Mapping[str, Any], union: str, depth: int) -> list[Any]:
     branches = schema.get(union)
-    return branches if isinstance(branches, list) and depth < _MAX_UNIONS else []
+    if isinstance(branches, list) and depth < _MAX_UNIONS:
+        return branches
+    return []
 
 
 def json_type(value: Any) -> str:

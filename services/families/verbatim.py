@@ -16,7 +16,8 @@ _NOTHING: Final = compile(r"(?!)").search
 
 def everything(turn: TurnState) -> Reader[None]:
     """Writes all text, including blanks at either end."""
-    scanner, blocks = turn.scanner, turn.blocks
+    scanner = turn.scanner
+    blocks = turn.blocks
     while not scanner.final:
         if scanner.position < len(scanner.text):
             if blocks.kind is None:

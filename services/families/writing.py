@@ -31,15 +31,17 @@ class Tags:
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
         """Writes all arguments, in order."""
-        tags = ((self.around(key, json_type(value)), value) for key, value in arguments.items())
-        return "".join(before + as_text(value) + after for (before, after), value in tags)
+        written: list[str] = []
+        for key, value in arguments.items():
+            before, after = self.around(key, json_type(value))
+            written.append(before + as_text(value) + after)
+        return "".join(written)
 
     def around(self, key: str, kind: str) -> tuple[str, str]:
         """The text before and after a value of the JSON type `kind`."""
         before, _, after = self.template.partition("{value}")
-        before = before.replace("{key}", key).replace(
-            "{string}", "true" if kind == "string" else "false"
-        )
+        is_string = "true" if kind == "string" else "false"
+        before = before.replace("{key}", key).replace("{string}", is_string)
         return before.replace("{type}", kind.replace("integer", "number")), after
 
     @property
@@ -80,4 +82,6 @@ class Style:
     def call_prefix(self, name: str | None) -> str:
         """The text that opens a forced call of `name`, or of any tool: `open_parser`'s `prefix`."""
         opening = self.call.partition(ARGUMENTS)[0]
-        return opening.partition(NAME)[0] if name is None else opening.replace(NAME, name)
+        if name is None:
+            return opening.partition(NAME)[0]
+        return opening.replace(NAME, name)

@@ -3,6 +3,7 @@ calls."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from services.families.description.delimiters import (
@@ -74,13 +75,17 @@ def _json_arguments(region: Region, opens: Sequence[str]) -> DescribedCalls:
     token = _string_token(region, closes)
     values: Values = JSON
     style = Style(call=sample(opens[0]) + ARGUMENTS + samples(region.closes[:1]))
+    inner: list[str] = []
     if token is not None:
         values = GemmaValues(token, closes[0], opens[0])
-        style = Style(call=style.call, arguments=gemma_style(token))
+        style = replace(style, arguments=gemma_style(token))
+        inner = [token]
     body = JsonCalls(form=Form.ARGUMENTS, closes=closes, stop_closes=True, values=values)
-    then = ("{", *closes) if opens[0].endswith("name}") else ("{", "null", *closes)
+    then = ["{", *closes]
+    if not opens[0].endswith("name}"):
+        then.insert(1, "null")
     calls = [Call(Shape(opener, then=then), body) for opener in opens]
-    return DescribedCalls(calls, style, closes, [] if token is None else [token])
+    return DescribedCalls(calls, style, closes, inner)
 
 
 def _string_token(region: Region, closes: Sequence[str]) -> str | None:
@@ -100,29 +105,34 @@ def _string_token(region: Region, closes: Sequence[str]) -> str | None:
 def _json_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     """The body is an object with name and arguments, or a list of them."""
     is_list = region.field.transform_each
-    in_call = slice(0 if is_list else len(["content"]), None)
-    name_path = region.name_path[in_call]
-    arguments_path = region.arguments_path[in_call]
+    name_path = region.name_path
+    arguments_path = region.arguments_path
+    if not is_list:  # without `content`
+        name_path = name_path[1:]
+        arguments_path = arguments_path[1:]
     if region.field.content_args or len(name_path) != 1 or len(arguments_path) != 1:
         raise region.refused("transform", "takes the call from places that are not read")
     name = name_path[0]
     arguments = arguments_path[0]
 
-    may_be_list = is_list or region.field.transform is None
-    closes = without_brackets(region.closes)
-    body = JsonCalls(
-        form=Form.LIST if may_be_list else Form.OBJECT,
-        closes=tuple(closes),
-        names=(name,),
-        arguments=(arguments, "parameters") if arguments == "arguments" else (arguments,),
-    )
-    then = ("[", "{") if may_be_list else ("{",)
+    form = Form.OBJECT
+    then = ["{"]
+    if is_list or region.field.transform is None:
+        form = Form.LIST
+        then = ["[", "{"]
+    keys = [arguments]
+    if arguments == "arguments":
+        keys.append("parameters")
+    closes = tuple(without_brackets(region.closes))
+    body = JsonCalls(form=form, closes=closes, names=(name,), arguments=tuple(keys))
     calls = [Call(Shape(opener, then=then), body) for opener in opens]
 
-    call = f'{{"{name}": "{NAME}", "{arguments}": {ARGUMENTS}}}'
-    written = (sample(opens[0]), f"[{call}]" if is_list else call, samples(region.closes[:1]))
+    written = f'{{"{name}": "{NAME}", "{arguments}": {ARGUMENTS}}}'
+    if is_list:
+        written = f"[{written}]"
     joint = "\n" if opens[0].endswith(">") else ""
-    return DescribedCalls(calls, Style(call=joint.join(written)), closes)
+    parts = (sample(opens[0]), written, samples(region.closes[:1]))
+    return DescribedCalls(calls, Style(call=joint.join(parts)), closes)
 
 
 def _inline_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:

@@ -17,7 +17,6 @@ _CALLS: Final = frozenset({"tool_calls", "tool_call", "function_calls", "functio
 _PLACEHOLDER: Final = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 _GROUP: Final = re.compile(r"\(\?P<(\w+)>")
 _LOOKS_AHEAD: Final = re.compile(r"\(\?=.*\)", re.DOTALL)
-_CONTENT: Final = "{content}"
 _CALL_OF_CONTENT: Final = {"name": "{content.name}", "arguments": "{content.arguments}"}
 
 Pairs: TypeAlias = list[tuple[str, str]]
@@ -83,13 +82,17 @@ class Region:
 
     def _path(self, key: str) -> list[str]:
         """The parts of the placeholder for the name or the arguments of a call."""
-        target = _CONTENT if self.field.transform is None else self.field.transform
+        target = self.field.transform
+        if target is None:
+            target = "{content}"
         if isinstance(target, dict):
             target = target.get("function", target)
-        if target == _CONTENT:
+        if target == "{content}":
             target = _CALL_OF_CONTENT
         text = target.get(key) if isinstance(target, dict) else None
-        placeholder = _PLACEHOLDER.fullmatch(text) if isinstance(text, str) else None
+        if not isinstance(text, str):
+            return []
+        placeholder = _PLACEHOLDER.fullmatch(text)
         return [] if placeholder is None else placeholder[1].split(".")
 
     def _openers(self) -> list[str] | None:

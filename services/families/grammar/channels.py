@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from services.families.grammar.markup import Call, CallReader
 from services.families.grammar.scanner import Reader, Scanner
-from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
 _MAX_HEADER: Final = 128
@@ -88,7 +88,7 @@ class Channels:
             if shown and isinstance(kind, Tool):
                 calls = self._calls_in_code(turn, kind, fenced)
                 passed = yield from read_in_code(turn, calls, scanner.position, header)
-                kind = MessageKind.TEXT if passed is None else before
+                kind = before if passed is not None else MessageKind.TEXT
             elif shown:
                 turn.end_prose()
         scanner.position = len(scanner.text)
@@ -112,8 +112,9 @@ class Channels:
         """The kind of the first message, which begins without a header; None if the input was cut
         off in one."""
         cuts = [shape.cut(scanner.text, scanner.position) for shape in self._openings]
-        cut_off = scanner.final and not scanner.stopped and any(cuts)
-        return None if cut_off else MessageKind.TEXT
+        if scanner.final and not scanner.stopped and any(cuts):
+            return None
+        return MessageKind.TEXT
 
     def _header_text(self, scanner: Scanner) -> Reader[tuple[str, MarkerMatch[_Edge] | None]]:
         """The text up to what ends a header, and that marker; None if there is none. Passes over
@@ -135,12 +136,12 @@ class Channels:
         scanner = turn.scanner
         parts = self._parts.match(text)
         assert parts is not None
-        is_header = first or bool(parts[0])
-        if is_header and not ended and scanner.final and not scanner.stopped:
-            return None, text
-        kind = self.route(text) if is_header else MessageKind.TEXT
-        is_call = isinstance(kind, Tool)
-        if not ended or not is_call:
+        kind: Kind = MessageKind.TEXT
+        if first or parts[0]:
+            if scanner.final and not scanner.stopped and not ended:
+                return None, text
+            kind = self.route(text)
+        if not ended or not isinstance(kind, Tool):
             text = parts[0]
         scanner.position += len(text)
         if isinstance(kind, Tool) and turn.calls and not ended:
@@ -165,7 +166,8 @@ class Channels:
         return False
 
     def _message(self, turn: TurnState, kind: Kind) -> Reader[_Edge | None]:
-        """Reads a message; returns the kind of marker that ended it, None at the end of the input."""
+        """Reads a message; returns the kind of marker that ended it, None at the end of the
+        input."""
         scanner = turn.scanner
         turn.reasoning = kind is MessageKind.REASONING
         if isinstance(kind, Tool) and turn.calls:
@@ -219,7 +221,7 @@ class Channels:
     @cached_property
     def _limits(self) -> Markers[_Edge]:
         bodies = [(body, _Edge.BODY) for body in self.bodies]
-        ends = [(Shape(end), _Edge.END) for end in self.ends]
+        ends = with_meaning(_Edge.END, self.ends)
         return Markers([*bodies, *ends, (Shape("{"), _Edge.JSON)])
 
     @cached_property
@@ -230,7 +232,7 @@ class Channels:
     @cached_property
     def _within(self) -> tuple[Markers[_Edge], Markers[_Edge]]:
         """The markers that end text, and those that end reasoning."""
-        edges = [(Shape(end), _Edge.END) for end in self.ends]
+        edges = with_meaning(_Edge.END, self.ends)
         edges += [(shape, _Edge.HEADER) for shape in (*self.starts, *self.again)]
         interrupts = [(shape, _Edge.HEADER) for shape in self.interrupts]
         return Markers(edges), Markers([*edges, *interrupts])

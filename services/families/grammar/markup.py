@@ -10,7 +10,7 @@ section without calls makes no block. A closer without an opener is dropped at a
 a line of its own, and at the end of the output; elsewhere it is text.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -19,7 +19,7 @@ from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader, Scanner
-from services.families.grammar.shapes import END, Markers, Shape
+from services.families.grammar.shapes import END, Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
@@ -87,7 +87,7 @@ class Mark(Enum):
 
 
 Meaning: TypeAlias = "Mark | Call"
-_Meanings: TypeAlias = list[tuple[Shape, Meaning]]
+_Meanings: TypeAlias = Sequence[tuple[Shape, Meaning]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,9 +279,9 @@ class _MarkerSets:
         self._grammar = grammar
         self._openers = [opener for opener, _ in grammar.think]
         self._closers = [closer for _, closer in grammar.think]
-        self._answer = _meaning(Mark.ANSWER, self._closers)
-        self._frame = _meaning(Mark.FRAME, [opener for opener, _ in grammar.frames])
-        self._unframe = _meaning(Mark.UNFRAME, [closer for _, closer in grammar.frames])
+        self._answer = with_meaning(Mark.ANSWER, self._closers)
+        self._frame = with_meaning(Mark.FRAME, [opener for opener, _ in grammar.frames])
+        self._unframe = with_meaning(Mark.UNFRAME, [closer for _, closer in grammar.frames])
         self._sets: dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]] = {}
 
     def at(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
@@ -293,12 +293,12 @@ class _MarkerSets:
     def _compiled(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
         if place.reasoning:
             inside = self._inside_reasoning(place)
-            boundary = [*inside, *_meaning(Mark.AGAIN, self._openers)]
-            running = [*inside, *_meaning(Mark.LATE, self._openers)]
+            boundary = [*inside, *with_meaning(Mark.AGAIN, self._openers)]
+            running = [*inside, *with_meaning(Mark.LATE, self._openers)]
         else:
             boundary = self._before_text(place)
             running = self._inside_text(place)
-        noise = _meaning(Mark.NOISE, self._grammar.noise)
+        noise = with_meaning(Mark.NOISE, self._grammar.noise)
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
     def _inside_reasoning(self, place: _Place) -> _Meanings:
@@ -309,7 +309,7 @@ class _MarkerSets:
 
     def _before_text(self, place: _Place) -> _Meanings:
         return [
-            *_meaning(Mark.THINK, self._openers),
+            *with_meaning(Mark.THINK, self._openers),
             *self._answer,
             *self._frame,
             *self._unframe,
@@ -324,17 +324,17 @@ class _MarkerSets:
             *(self._answer if place.unclosed else ()),
             *(self._unframe if place.framed else ()),
             *self._always(place),
-            *((Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown),
+            *((Shape(tail, ("\n",), line_start=True), Mark.ALONE) for tail in shown),
             *((_whole(tail), Mark.ORPHAN) for tail in shown),
-            *_meaning(Mark.LEAVE, self._not_noise(self._closers)),
-            *_meaning(Mark.LATE, self._openers),
+            *with_meaning(Mark.LEAVE, self._not_noise(self._closers)),
+            *with_meaning(Mark.LATE, self._openers),
             *(self._frame if self._grammar.inline else ()),
         ]
 
     def _always(self, place: _Place) -> _Meanings:
         """The markers that count at every place: those of calls, and the stop tokens."""
         grammar = self._grammar
-        stops = _meaning(Mark.STOP, grammar.stops)
+        stops = with_meaning(Mark.STOP, grammar.stops)
         if not place.calls:
             return stops
         empty = [(shape, Mark.EMPTY) for shape in grammar.empty_sections]
@@ -345,12 +345,12 @@ class _MarkerSets:
         """What closes a call and its section: also tags that the format does not have, before the
         closer of the section or the line's end."""
         tails = self._grammar.tails
-        closers = _meaning(Mark.TAIL, (*tails, *self._grammar.joints))
+        closers = with_meaning(Mark.TAIL, (*tails, *self._grammar.joints))
         if not tails:
             return closers
         heads = (*(Shape(tail).head for tail in tails), "\n", END)
         strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
-        return [*closers, *((Shape(tags, then=heads), Mark.TAIL) for tags in strays)]
+        return [*closers, *with_meaning(Mark.TAIL, strays, then=heads)]
 
     def _shown_tails(self, place: _Place) -> list[str]:
         """The closers of calls that may stand in text, where no call is open."""
@@ -394,7 +394,3 @@ def _openers(shape: str) -> Iterable[str]:
         literal = _FREE.sub("", opener)
         if opener.endswith((">", "]", "functools")) and "{" not in literal:
             yield opener
-
-
-def _meaning(mark: Mark, texts: Iterable[str]) -> _Meanings:
-    return [(Shape(text), mark) for text in texts]

@@ -18,6 +18,8 @@ import enum
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import accumulate, chain, product
+from operator import attrgetter
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 BLANKS: Final = " \t\r\n"
@@ -100,11 +102,13 @@ class Shape:
     def at(self, text: str, position: int, final: bool) -> Result:
         """The result at `position`; `final`: no more input will come."""
         if not text.startswith(self.head, position):  # most shapes are never compiled
-            return MORE if not final and self._ends_in_head(text, position) else None
+            if not final and self._ends_in_head(text, position):
+                return MORE
+            return None
         found = (self._final if final else self._full).match(text, position)
-        if found is not None:
-            return found
-        return MORE if not final and self._partial.match(text, position) else None
+        if found is None and not final and self._partial.match(text, position):
+            return MORE
+        return found
 
     def cut(self, text: str, position: int) -> tuple[bool, bool] | None:
         """If the input ends inside this shape: whether its marker is there, and whether more than
@@ -116,8 +120,10 @@ class Shape:
                 return None
         elif not self._partial.match(text, position):
             return None
-        found = self._marker.match(text, position)
-        return (True, bool(text[found.end() :].strip(BLANKS))) if found else (False, False)
+        marker = self._marker.match(text, position)
+        if marker is None:
+            return False, False
+        return True, bool(text[marker.end() :].strip(BLANKS))
 
     def _ends_in_head(self, text: str, position: int) -> bool:
         return len(text) - position < len(self.head) and self.head.startswith(text[position:])
@@ -127,12 +133,12 @@ class Shape:
         """Literal texts with which the shape begins: its head, with the first character of what
         must follow that, after blanks. They tell a marker from a mention of it. Just the head where
         anything may follow."""
-        literal = self._pieces[2] if self._pieces[1:2] == ["ws"] else ""
-        follow = self.then if len(self._pieces) == 1 else (literal,)
+        follow = self.then
+        if len(self._pieces) > 1:
+            follow = (self._pieces[2],) if self._pieces[1] == "ws" else ()
         first = dict.fromkeys(text[0] for text in follow if text)
-        return tuple(self.head + blank + char for char in first for blank in ("", "\n", " ")) or (
-            self.head,
-        )
+        ends = [blank + char for char, blank in product(first, ("", "\n", " "))] or [""]
+        return tuple(self.head + end for end in ends)
 
     @property
     def pattern(self) -> str:
@@ -145,11 +151,15 @@ class Shape:
 
     @cached_property
     def _final(self) -> re.Pattern[str]:
-        return re.compile(self.pattern + self._follow(r"\Z")) if END in self.then else self._full
+        if END not in self.then:
+            return self._full
+        return re.compile(self.pattern + self._follow(r"\Z"))
 
     def _follow(self, *end: str) -> str:
-        follow = [*(re.escape(t) for t in self.then if t), *end]
-        return rf"(?=[ \t\r\n]{{0,64}}(?:{'|'.join(follow) or '(?!)'}))" if self.then else ""
+        if not self.then:
+            return ""
+        texts = [*(re.escape(text) for text in self.then if text), *end]
+        return rf"(?=[ \t\r\n]{{0,64}}(?:{'|'.join(texts) or '(?!)'}))"
 
     @cached_property
     def _partial(self) -> re.Pattern[str]:
@@ -167,7 +177,9 @@ def _pattern(pieces: Sequence[str]) -> str:
 def _hole(name: str) -> str:
     hole = _HOLES[name]
     body = f"{hole.chars}{{{hole.least},{hole.most}}}+"
-    return f"(?P<{hole.group or name}>{body})" if hole.captured else body
+    if not hole.captured:
+        return body
+    return f"(?P<{hole.group or name}>{body})"
 
 
 def _prefixes(text: str) -> list[str]:
@@ -178,22 +190,34 @@ def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
     """A pattern for input that ends in the middle of the shape."""
     rest = r"(?!)"
     if then:
-        heads = dict.fromkeys(p for t in then for p in ("", *_prefixes(t)))
+        heads = dict.fromkeys(chain.from_iterable(("", *_prefixes(text)) for text in then))
         rest = rf"[ \t\r\n]{{0,64}}+(?:{'|'.join(sorted(heads, key=len, reverse=True))})\Z"
     for i in range(len(pieces) - 1, -1, -1):
         piece = pieces[i]
         if i % 2:
-            hole = _HOLES[piece]
-            again = (
-                "" if "(?!" in hole.chars else "+"
-            )  # what looks ahead may take the beginning of what follows
-            rest = rf"(?:{hole.chars}{{0,{hole.most}}}+\Z|{hole.chars}{{{hole.least},{hole.most}}}{again}{rest})"
+            rest = _partial_hole(_HOLES[piece], rest)
         elif piece:
             rest = rf"(?:{re.escape(piece)}{rest}|(?:{'|'.join(_prefixes(piece))})\Z)"
     return rest
 
 
+def _partial_hole(hole: _Hole, rest: str) -> str:
+    """A pattern for input that ends in a hole, or in the `rest` after it."""
+    # What looks ahead may take the beginning of what follows.
+    again = "" if "(?!" in hole.chars else "+"
+    cut = rf"{hole.chars}{{0,{hole.most}}}+\Z"
+    whole = rf"{hole.chars}{{{hole.least},{hole.most}}}{again}{rest}"
+    return f"(?:{cut}|{whole})"
+
+
 T = TypeVar("T")
+
+
+def with_meaning(
+    meaning: T, texts: Iterable[str], then: Sequence[str] = ()
+) -> list[tuple[Shape, T]]:
+    """The shapes of `texts`, which all have one meaning, for `Markers`."""
+    return [(Shape(text, then), meaning) for text in texts]
 
 
 class MarkerMatch(NamedTuple, Generic[T]):
@@ -230,7 +254,7 @@ class Markers(Generic[T]):
         first = "".join(sorted({re.escape(h[0]) for h in heads}))
         self._first = re.compile(f"[{first}]" if first else r"(?!)")
         self._heads = re.compile("|".join(re.escape(h) for h in heads) or r"(?!)")
-        self._prefixes = frozenset(h[:n] for h in heads for n in range(1, len(h)))
+        self._prefixes = frozenset(chain.from_iterable(accumulate(h[:-1]) for h in heads))
         self._reach = max((len(h) for h in heads), default=1) - 1
         ending = r"[\r\n][ \t]*+\Z"
         self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
@@ -268,10 +292,10 @@ class Markers(Generic[T]):
         )
 
     def _cut(self, text: str, position: int, line_start: bool) -> MarkerCut[T] | None:
-        cuts = [
-            MarkerCut(meaning, *cut)
-            for shape, meaning in self._shapes
-            if (line_start or not shape.line_start)
-            and (cut := shape.cut(text, position)) is not None
-        ]
-        return max(cuts, key=lambda cut: (cut.marked, cut.more), default=None)
+        cuts: list[MarkerCut[T]] = []
+        for shape, meaning in self._shapes:
+            if line_start or not shape.line_start:
+                cut = shape.cut(text, position)
+                if cut is not None:
+                    cuts.append(MarkerCut(meaning, *cut))
+        return max(cuts, key=attrgetter("marked", "more"), default=None)

@@ -133,7 +133,8 @@ class TurnState:
 
     @property
     def flowing(self) -> bool:
-        """A block of the current kind is open, and nothing is held: prose goes into it as it comes."""
+        """A block of the current kind is open, and nothing is held: prose goes into it as it
+        comes."""
         return not self._held and self.blocks.kind == _KINDS[self.reasoning]
 
     @property
@@ -167,7 +168,8 @@ class TurnState:
         self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
-        """Treats everything parsed so far as part of the prompt: only an open call keeps its block."""
+        """Treats everything parsed so far as part of the prompt: only an open call keeps its
+        block."""
         self._resumed = self.blocks.discard()
         self._held.clear()
 
@@ -374,7 +376,9 @@ class TurnParser:
         """Whether the open block, or else the next one, is reasoning; also while its events are
         held back."""
         kind = self._blocks.kind
-        return self._turn.reasoning if kind is None else kind == "reasoning"
+        if kind is None:
+            return self._turn.reasoning
+        return kind == "reasoning"
 
     @property
     def after_thought(self) -> int | None:

@@ -233,8 +233,9 @@ def coerced(text: str, types: frozenset[str]) -> str:
 def _null(bare: str, types: frozenset[str]) -> str | None:
     if "null" not in types:
         return None
-    is_null = bare == "null" or (bare == "None" and "string" not in types)
-    return "null" if is_null else None
+    if bare == "null" or (bare == "None" and "string" not in types):
+        return "null"
+    return None
 
 
 def _number(bare: str, types: frozenset[str]) -> str | None:
@@ -246,13 +247,17 @@ def _number(bare: str, types: frozenset[str]) -> str | None:
 
 
 def _boolean(bare: str, types: frozenset[str]) -> str | None:
-    return _BOOLEANS.get(bare.lower()) if "boolean" in types else None
+    if "boolean" not in types:
+        return None
+    return _BOOLEANS.get(bare.lower())
 
 
 def _container(bare: str, types: frozenset[str]) -> str | None:
     is_object = bare[:1] == "{" and "object" in types
     is_array = bare[:1] == "[" and "array" in types
-    return literal(bare) if is_object or is_array else None
+    if not is_object and not is_array:
+        return None
+    return literal(bare)
 
 
 def json_or_string(text: str) -> str:
@@ -263,4 +268,6 @@ def json_or_string(text: str) -> str:
 def json_string_or_string(text: str) -> str:
     """Returns `text` as a JSON string, unless it is one already."""
     value = literal(text)
-    return value if value is not None and value[0] == '"' else quoted(text)
+    if value is not None and value[0] == '"':
+        return value
+    return quoted(text)

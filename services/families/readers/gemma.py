@@ -30,12 +30,12 @@ class GemmaValues(Values):
         self.torn = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
         self._opens = Shape(token)
         self._closer = Shape(closer)
-        call = Shape(opener, then=("{",))
+        calls = [(Shape(opener, then=("{",)), Tag.CALL)] if opener else []
         self._inside = Markers(
             [
                 (Shape(token, then=(",", "}", "]", END)), Tag.CLOSE),
                 (Shape(token), Tag.OPEN),
-                *([(call, Tag.CALL)] if opener else []),
+                *calls,
                 (Shape(closer, then=(END,)), Tag.LAST),
                 (self._closer, Tag.END),
             ]

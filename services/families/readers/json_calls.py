@@ -64,6 +64,16 @@ class JsonCalls:
         """`closes` as shapes."""
         return tuple(map(Shape, self.closes))
 
+    def closed(self, scanner: Scanner) -> Reader[bool]:
+        """Passes the closing marker, and stray brackets before it; False if there is none."""
+        if not self.closers:
+            return True
+        yield from scanner.blanks()
+        while (yield from scanner.peek()) in ("}", "]"):
+            scanner.position += 1
+            yield from scanner.blanks()
+        return (yield from scanner.match(*self.closers)) is not None
+
 
 def _short_string(scanner: Scanner) -> Reader[str | None]:
     """Passes a key, a name or an id; None if there is none here."""
@@ -182,22 +192,11 @@ class _Calls:
         """Reads one call with `reading`, and its closing marker."""
         if not (yield from reading):
             return False
-        closed = yield from self._closed()
+        closed = yield from self.grammar.closed(self.turn.scanner)
         scanner = self.turn.scanner
         complete = closed or scanner.stopped or not scanner.final
         self.turn.blocks.end_call(complete, self.grammar.values.torn, whole=closed)
         return True
-
-    def _closed(self) -> Reader[bool]:
-        """Passes the closing marker, and stray brackets before it; False if there is none."""
-        if not self.grammar.closers:
-            return True
-        scanner = self.turn.scanner
-        yield from scanner.blanks()
-        while (yield from scanner.peek()) in ("}", "]"):
-            scanner.position += 1
-            yield from scanner.blanks()
-        return (yield from scanner.match(*self.grammar.closers)) is not None
 
     def _list(self) -> Reader[bool]:
         scanner = self.turn.scanner

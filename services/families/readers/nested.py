@@ -15,7 +15,7 @@ from re import compile, escape
 from typing import Any, Final
 
 from services.families.grammar.scanner import Reader, Trigger, quoted
-from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
+from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
@@ -29,6 +29,7 @@ from services.families.readers.bare_text import (
 from services.families.tool_types import NULLABLE_STRING, STRING, member, resolved, types_of
 from services.families.writing import as_text
 
+_FIRST_KEY: Final = compile(r""">\s*([^\s<>"']+)>\Z""")
 _MAX_DEPTH: Final = 64
 _TEXTS: Final = (STRING, NULLABLE_STRING)
 """The types of values that stream as text."""
@@ -44,7 +45,7 @@ class Nested:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call. An opener that ends in `key>` includes the start of its first element."""
         name = turn.tools.named(opener.name or "")
-        elided = compile(r""">\s*([^\s<>"']+)>\Z""").search(opener.text)
+        elided = _FIRST_KEY.search(opener.text)
         turn.open_call(name)
         invocation = _Invocation(self, turn, name)
         complete = yield from invocation.read(opener, elided[1] if elided else None)
@@ -57,7 +58,7 @@ class Nested:
         return Markers(
             [
                 (Shape(self.token + "</invoke>"), Tag.END),
-                *((Shape(self.token + head), Tag.BEYOND) for head in self.beyond),
+                *with_meaning(Tag.BEYOND, (self.token + head for head in self.beyond)),
                 (Shape(self.token + "</{key}>"), Tag.CLOSE),
                 (Shape(self.token + "<{key}>"), Tag.OPEN),
             ]
@@ -72,8 +73,7 @@ class Nested:
         return Markers(
             [
                 (Shape(call, then=(self.token,)), Tag.CALL),
-                (Shape(end, then=(END,)), Tag.LAST),
-                (Shape(last, then=(END,)), Tag.LAST),
+                *with_meaning(Tag.LAST, (end, last), then=(END,)),
                 (Shape(end), Tag.END),
                 (Shape(self.token + "</{key}>", then=(self.token, END)), Tag.CLOSE),
                 (Shape(self.token + "<{key}>"), Tag.OPEN),
@@ -150,7 +150,8 @@ class _Invocation:
         return True
 
     def _string(self, key: str, sink: StringSink, trigger: Trigger | None) -> Reader[bool]:
-        """Reads a value that is text up to its own closer; returns False if the input ends in it."""
+        """Reads a value that is text up to its own closer; returns False if the input ends in
+        it."""
         scanner = self._turn.scanner
         shown = Shown()
 
@@ -203,8 +204,9 @@ class _Invocation:
     def _string_element(self, key: str, types: frozenset[str]) -> Reader[str | None]:
         written: list[str] = []
         sink = StringSink(written.append, nullable=types != STRING)
-        whole = yield from self._string(key, sink, None)
-        return "".join(written) if whole else None
+        if not (yield from self._string(key, sink, None)):
+            return None
+        return "".join(written)
 
     def _element_tag(self, texts: list[str], *, deepest: bool) -> Reader[MarkerMatch[Tag] | None]:
         """Adds text to `texts` up to the next tag, which is passed if it opens or closes an
@@ -246,11 +248,15 @@ class _Invocation:
         return _object(members)
 
     def _leaf(self, schema: Mapping[str, Any], types: frozenset[str], text: str) -> str:
+        if not types and _is_json(text):
+            return text
         if not types:
-            return text if _is_json(text) else quoted(text)
+            return quoted(text)
         if "string" not in types:
-            if not text.strip() and types & {"array", "object"}:
-                return "[]" if "array" in types else "{}"
+            if not text.strip() and "array" in types:
+                return "[]"
+            if not text.strip() and "object" in types:
+                return "{}"
             if types == {"array"} and text.lstrip()[:1] != "[":
                 items = types_of(schema.get("items"), self._root)
                 return _list([coerced(text, items)])

@@ -8,7 +8,7 @@ of its type. In a string that tag is text, and the call completes only if the pa
 Strings stream; the type of any other value is decided at its end.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from services.families.grammar.markup import Call
 from services.families.grammar.scanner import Reader, Trigger
-from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
+from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
@@ -110,11 +110,11 @@ class Parameters:
     def _tags(self, json: tuple[str, ...] = ()) -> Markers[Tag]:
         return Markers(
             [
-                *_tagged(Tag.OPEN, map(Shape, self.opens)),
-                *_tagged(Tag.END, map(Shape, self.ends)),
-                *_tagged(Tag.JSON, map(Shape, json)),
-                *_tagged(Tag.BEYOND, map(Shape, self.beyond)),
-                *_tagged(Tag.BROKEN, map(Shape, self._heads)),
+                *with_meaning(Tag.OPEN, self.opens),
+                *with_meaning(Tag.END, self.ends),
+                *with_meaning(Tag.JSON, json),
+                *with_meaning(Tag.BEYOND, self.beyond),
+                *with_meaning(Tag.BROKEN, self._heads),
             ]
         )
 
@@ -132,24 +132,16 @@ class Parameters:
         next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
         heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
         after_end = ("", *("{ws}" + head for head in after))
-
-        def closes_before(texts: Iterable[str], then: tuple[str, ...] = ()) -> Iterator[Shape]:
-            for close, text in product(self.closes, texts):
-                yield Shape(close + "{ws}" + text, then=then)
-
         return Markers(
             [
-                *_tagged(Tag.CLOSE, closes_before((*opens, *self.ends, *after))),
-                *_tagged(Tag.CLOSE, closes_before(next_calls, then=heads)),
-                *_tagged(Tag.CLOSE, (Shape(close, then=(END,)) for close in self.closes)),
-                *_tagged(Tag.CLOSED, map(Shape, self.closes)),
-                *_tagged(Tag.CALL, (Shape(opener, then=heads) for opener in self.openers)),
-                *_tagged(Tag.OPEN, map(Shape, self.opens)),
-                *_tagged(
-                    Tag.LAST,
-                    (Shape(end + then, then=(END,)) for end, then in product(self.ends, after_end)),
-                ),
-                *_tagged(Tag.END, map(Shape, self.ends)),
+                *with_meaning(Tag.CLOSE, _each_before(self.closes, (*opens, *self.ends, *after))),
+                *with_meaning(Tag.CLOSE, _each_before(self.closes, next_calls), then=heads),
+                *with_meaning(Tag.CLOSE, self.closes, then=(END,)),
+                *with_meaning(Tag.CLOSED, self.closes),
+                *with_meaning(Tag.CALL, self.openers, then=heads),
+                *with_meaning(Tag.OPEN, self.opens),
+                *with_meaning(Tag.LAST, map("".join, product(self.ends, after_end)), then=(END,)),
+                *with_meaning(Tag.END, self.ends),
             ]
         )
 
@@ -189,8 +181,9 @@ def _opens_any(openers: Iterable[str], head: str) -> bool:
     return any(opener.startswith(head) for opener in openers)
 
 
-def _tagged(tag: Tag, shapes: Iterable[Shape]) -> list[tuple[Shape, Tag]]:
-    return [(shape, tag) for shape in shapes]
+def _each_before(texts: Iterable[str], following: Iterable[str]) -> Iterable[str]:
+    """Each of `texts` with blanks and each of `following` after it."""
+    return map("{ws}".join, product(texts, following))
 
 
 class _Arguments:

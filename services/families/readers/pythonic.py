@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.shapes import Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.values import PYTHON, drop
@@ -31,7 +31,7 @@ class Pythonic:
     @cached_property
     def ends(self) -> Markers[None]:
         """The markers at which reading continues after a malformed call."""
-        return Markers([(Shape(close), None) for close in self.closes])
+        return Markers(with_meaning(None, self.closes))
 
 
 class _Calls:

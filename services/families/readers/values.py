@@ -21,7 +21,8 @@ _MAX_DIGITS: Final = 309
 languages."""
 _MAX_EXPONENT: Final = len("e+308")
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
-_CLOSERS: Final = {"{": ("}", "}"), "[": ("]", "]"), "(": (")", "]")}
+_CONTAINERS: Final = {"{": ("}", "{", "}"), "[": ("]", "[", "]"), "(": (")", "[", "]")}
+"""What closes a container, and what is written for opener and closer, by its opener."""
 CONSTANTS: Final = {
     "true": "true",
     "false": "false",
@@ -72,8 +73,9 @@ class _Copy:
 
     def enter(self, opener: str) -> None:
         """Opens a container."""
-        self.containers.append(_Container(*_CLOSERS[opener]))
-        self.write("{" if opener == "{" else "[")
+        closer, written_opener, written_closer = _CONTAINERS[opener]
+        self.containers.append(_Container(closer, written_closer))
+        self.write(written_opener)
         self.comma = ""
 
     def leave(self, space: str) -> None:
@@ -288,8 +290,9 @@ class PythonValues(Values):
         """Passes one quote, or three. Three before `,` or a bracket are a string that contains one
         quote."""
         ahead = yield from scanner.peek(4)
-        triple = ahead[:3] == ahead[0] * 3 and ahead[3:] not in (",", ")", "]", "}")
-        quote = ahead[: 3 if triple else 1]
+        quote = ahead[0]
+        if ahead[:3] == quote * 3 and ahead[3:] not in (",", ")", "]", "}"):
+            quote *= 3
         scanner.position += len(quote)
         return quote
 
@@ -317,18 +320,23 @@ class PythonValues(Values):
         if char in _WIDE:
             digits = _WIDE[char]
             code = (yield from scanner.peek(2 + digits))[2:]
-            point = int(code, 16) if len(code) == digits and _HEX.match(code) else None
-            if point is not None and point < _END_OF_UNICODE:
+            is_code = len(code) == digits and _HEX.match(code)
+            if is_code and int(code, 16) < _END_OF_UNICODE:
                 scanner.position += 2 + digits
-                is_surrogate = 0xD800 <= point < 0xE000
-                stays = char == "u" or is_surrogate
-                write(f"\\u{point:04x}" if stays else escaped(chr(point)))
+                write(_character(int(code, 16), escape=char == "u"))
                 return True
             if scanner.final and len(code) < digits:
                 return False
         scanner.position += 2
         write(escaped(_SIMPLE.get(char, pair)))
         return True
+
+
+def _character(point: int, *, escape: bool) -> str:
+    """A character inside of a JSON string. Half of a surrogate pair is an escape, too."""
+    if escape or 0xD800 <= point < 0xE000:
+        return f"\\u{point:04x}"
+    return escaped(chr(point))
 
 
 class LiteralValues(Values):
@@ -343,23 +351,24 @@ class LiteralValues(Values):
 def number_text(text: str, fraction: bool) -> str | None:
     """Returns `text` as a JSON number, unchanged if it is one; None if it is none. Without
     `fraction` it must be whole, and is written as an integer."""
+    sign = "-" if text[:1] == "-" else ""
     if _INTEGER.match(text):
-        sign = "-" if text[0] == "-" else ""
         return sign + (text.lstrip("+-").lstrip("0") or "0")
     loose = _LOOSE_NUMBER.match(text)
     if loose is None or not (loose[2] or loose[3]):
         return None
     if not fraction:
-        return _whole(text) if len(loose[4]) <= _MAX_EXPONENT else None
+        return _whole(text, exponent=loose[4])
     if _NUMBER.match(text):
         return text
-    sign = "-" if loose[1] == "-" else ""
     whole = loose[2].lstrip("0") or "0"
     return f"{sign}{whole}.{loose[3] or '0'}{loose[4]}"
 
 
-def _whole(text: str) -> str | None:
+def _whole(text: str, *, exponent: str) -> str | None:
     """A number as an integer; None if it has a fraction or too many digits."""
+    if len(exponent) > _MAX_EXPONENT:
+        return None
     number = Decimal(text)
     if number.adjusted() >= _MAX_DIGITS or number != number.to_integral_value():
         return None
@@ -382,5 +391,6 @@ def literal(text: str) -> str | None:
         try:
             next(reading)
         except StopIteration as end:
-            is_all = end.value and not scanner.rest().strip()
-            return "".join(written) if is_all else None
+            if not end.value or scanner.rest().strip():
+                return None
+            return "".join(written)
