@@ -291,6 +291,8 @@ class _MarkerSets:
         return self._sets[place]
 
     def _compiled(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
+        boundary: _Meanings
+        running: _Meanings
         if place.reasoning:
             inside = self._inside_reasoning(place)
             boundary = [*inside, *with_meaning(Mark.AGAIN, self._openers)]
