@@ -42,6 +42,13 @@ class HoldNotice(NamedTuple):
     held_s: float = 0.0
     held_for: str = ""
 
+    def held(self) -> dict[str, Any]:
+        """The fields of a turn that was held. Defaults are left out of the message only if they are
+        not set."""
+        if not self.held_for:
+            return {}
+        return {"held_s": self.held_s, "held_for": self.held_for}
+
 
 class Hold:
     """The hold of one turn, from its prompt until it has a worker or has failed."""

@@ -90,8 +90,7 @@ class WorkerSender:
             timeout_s=seconds_left(turn.deadline, asyncio.get_running_loop().time()),
             notice=notice.subject,
             notice_tokens=notice.tokens,
-            held_s=notice.held_s,
-            held_for=notice.held_for,
+            **notice.held(),
         )
         timeout_s = IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S
         return await self._process.bus.request(
