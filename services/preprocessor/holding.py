@@ -9,7 +9,7 @@ a lead has a limit of time; it also ends when its worker refuses the turn, or di
 import asyncio
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 

@@ -31,7 +31,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
 
 
-class TokenText(Struct):
+class Text(Struct):
     """Text to tokenize, or a request of Chat Completions or of the Messages API."""
 
     model: str = ""
@@ -64,7 +64,7 @@ class PlainPrompt(Struct):
 
 
 _text = msgspec.json.Decoder(
-    msgspec.defstruct("TokenText", [("messages", Raw, NULL)], bases=(TokenText,))
+    msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,))
 )
 """Decodes the body; conversations stay raw and are parsed by their dialect."""
 _ids = msgspec.json.Decoder(Ids)
@@ -113,7 +113,7 @@ class TokenRoutes:
 
     def _parse(
         self, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[TokenText, ChatRequest | MessagesRequest | None]:
+    ) -> tuple[Text, ChatRequest | MessagesRequest | None]:
         """Parses a request to tokenize: its own fields, and its conversation if it has no text.
         Raises Invalid."""
         fields: Any = decode_body(_text.decode, body, explain)
@@ -135,7 +135,7 @@ class TokenRoutes:
         return request.conversation
 
 
-def _text_of(fields: TokenText) -> str | None:
+def _text_of(fields: Text) -> str | None:
     return fields.text if fields.prompt is None else fields.prompt
 
 
@@ -203,7 +203,7 @@ def _operations(prefix: str) -> tuple[Operation, Operation]:
         Operation(
             f"{prefix}/tokenize",
             "Ids of a text or of a request's prompt",
-            body=TokenText,
+            body=Text,
             example={"model": "your-model", "prompt": "What is the weather in Paris?"},
             answer=TokenIds,
         ),
