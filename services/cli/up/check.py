@@ -334,7 +334,7 @@ _CONFIG_READERS: Mapping[str, Callable[[Any], object]] = {
     "device": _read_device,
     "dtype": _read_dtype,
 }
-"""The same, from the whole configuration."""
+"""Reads what a setting names from the whole configuration. Raises likewise."""
 
 
 def engine_problem(engine: str) -> str | None:

@@ -63,9 +63,7 @@ class PlainPrompt(Struct):
     prompt: str
 
 
-_text = msgspec.json.Decoder(
-    msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,))
-)
+_text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
 """Decodes the body; conversations stay raw and are parsed by their dialect."""
 _ids = msgspec.json.Decoder(Ids)
 
