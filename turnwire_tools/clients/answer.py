@@ -39,7 +39,9 @@ class Block(Struct):
     @property
     def arguments(self) -> str:
         """The arguments of a call as JSON text."""
-        return json.dumps({"input": self.text}) if self.custom else self.text or "{}"
+        if self.custom:
+            return json.dumps({"input": self.text})
+        return self.text or "{}"
 
     @property
     def full_name(self) -> str:
@@ -63,13 +65,8 @@ class Block(Struct):
             return Reasoning(self.text or None, self.seal)
         if self.kind == "text":
             return Text(self.text)
-        return Call(
-            self.call_id,
-            self.name,
-            self.arguments,
-            "custom" if self.custom else "function",
-            self.namespace,
-        )
+        kind: Literal["custom", "function"] = "custom" if self.custom else "function"
+        return Call(self.call_id, self.name, self.arguments, kind, self.namespace)
 
 
 class Answer(Struct):
@@ -108,7 +105,8 @@ class Answer(Struct):
 
     def fail(self, message: str) -> None:
         """Adds an error event."""
-        self.end, self.problem = "error", message
+        self.end = "error"
+        self.problem = message
         self.ends += 1
 
     def dispatch(self, call: Block) -> None:

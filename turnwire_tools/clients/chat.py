@@ -13,6 +13,7 @@ from schemas.conversation import (
     Reasoning,
     Result,
     Text,
+    ToolChoice,
     ToolReference,
     ToolSpec,
 )
@@ -37,32 +38,41 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     A message of this API is reasoning, text, calls; a turn in another order becomes several
     messages. The API has no deferred tools and no errors of tools.
     """
-    thinking, choice = conversation.thinking, conversation.tool_choice
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": text.text} for text in conversation.system
+    ]
+    for turn in conversation.messages:
+        messages += _messages(turn)
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
-        "messages": [
-            *({"role": "system", "content": text.text} for text in conversation.system),
-            *(message for turn in conversation.messages for message in _messages(turn)),
-        ],
+        "messages": messages,
         **sampling_fields(conversation.sampling, limit="max_completion_tokens"),
-        **present(
-            stream_options={"include_usage": True} if stream else None,
-            thinking=None if thinking.mode == "default" else {"type": thinking.mode},
-            thinking_budget=thinking.budget_tokens,
-            reasoning_effort=thinking.effort,
-        ),
     }
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+
+    thinking = conversation.thinking
+    if thinking.mode != "default":
+        body["thinking"] = {"type": thinking.mode}
+    body |= present(thinking_budget=thinking.budget_tokens, reasoning_effort=thinking.effort)
+
     if conversation.tools:
         body["tools"] = [_tool(tool) for tool in conversation.tools]
-        body["parallel_tool_calls"] = choice.parallel
-        if choice.mode != "auto":
-            function = {
-                "type": "function",
-                "function": {"name": tool_name(choice.name or "", choice.namespace)},
-            }
-            body["tool_choice"] = {"any": "required", "none": "none"}.get(choice.mode, function)
+        body["parallel_tool_calls"] = conversation.tool_choice.parallel
+        if conversation.tool_choice.mode != "auto":
+            body["tool_choice"] = _choice(conversation.tool_choice)
     return msgspec.json.encode(body)
+
+
+def _choice(choice: ToolChoice) -> str | dict[str, Any]:
+    match choice.mode:
+        case "any":
+            return "required"
+        case "none":
+            return "none"
+    name = tool_name(choice.name or "", choice.namespace)
+    return {"type": "function", "function": {"name": name}}
 
 
 def _messages(turn: Message) -> list[dict[str, Any]]:
@@ -87,7 +97,7 @@ def _in_order(parts: list[Part]) -> list[list[Part]]:
     runs: list[list[Part]] = []
     last = 3
     for part in parts:
-        rank = 0 if isinstance(part, Reasoning) else 2 if isinstance(part, Call) else 1
+        rank = _rank(part)
         if rank < last:
             runs.append([])
         runs[-1].append(part)
@@ -95,16 +105,26 @@ def _in_order(parts: list[Part]) -> list[list[Part]]:
     return runs
 
 
+def _rank(part: Part) -> int:
+    """The place of a part in a message of this API."""
+    match part:
+        case Reasoning():
+            return 0
+        case Call():
+            return 2
+    return 1
+
+
 def _assistant(parts: list[Part]) -> dict[str, Any]:
-    return {
-        "role": "assistant",
-        "content": [_content(part) for part in parts if isinstance(part, Text | Media)] or None,
-        **present(
-            thinking_blocks=[write_block(part) for part in parts if isinstance(part, Reasoning)]
-            or None,
-            tool_calls=[_call(part) for part in parts if isinstance(part, Call)] or None,
-        ),
-    }
+    content = [_content(part) for part in parts if isinstance(part, Text | Media)]
+    message: dict[str, Any] = {"role": "assistant", "content": content or None}
+    thoughts = [write_block(part) for part in parts if isinstance(part, Reasoning)]
+    if thoughts:
+        message["thinking_blocks"] = thoughts
+    calls = [_call(part) for part in parts if isinstance(part, Call)]
+    if calls:
+        message["tool_calls"] = calls
+    return message
 
 
 def _call(call: Call) -> dict[str, Any]:
@@ -176,8 +196,10 @@ class Reader(shared.Reader):
         require(answer.end != "error", "a chunk after the error")
         if name == "tool_call_dispatch":
             call = data["tool_call_dispatch"]["tool_call"]
-            block, whole = self._calls[call["index"]], _call_block(call)
-            told, streamed = whole.as_story(), block.as_story()
+            block = self._calls[call["index"]]
+            whole = _call_block(call)
+            told = whole.as_story()
+            streamed = block.as_story()
             require(told == streamed, f"dispatched {told}, streamed {streamed}")
             answer.dispatch(whole)
             block.complete = True
@@ -187,7 +209,8 @@ class Reader(shared.Reader):
             self._chunk(data)
 
     def _chunk(self, data: Any) -> None:
-        answer, first = self.answer, self._id is None
+        answer = self.answer
+        first = self._id is None
         require(first or data["id"] == self._id, "another id")
         self._id = data["id"]
         if not data["choices"]:
@@ -223,30 +246,41 @@ class Reader(shared.Reader):
         if delta.get("content"):
             self._text("text", delta["content"])
         for call in _calls(delta):
-            if call["index"] in self._calls:
-                require(
-                    self._calls[call["index"]] is self.answer.blocks[-1], "arguments out of place"
-                )
-                self.answer.blocks[-1].text += _call_text(call)
-            else:
-                require(call["index"] == len(self._calls), "indices of calls are not contiguous")
-                self._complete_all()
-                self._calls[call["index"]] = self.answer.add(_call_block(call))
+            self._call(call)
         for detail in delta.get("reasoning_details") or []:
-            unsealed = (
-                block
-                for block in self.answer.blocks
-                if block.kind == "reasoning" and block.seal is None
-            )
-            if (block := next(unsealed, None)) is not None:
-                block.seal = detail["data"]
+            self._seal(detail["data"])
+
+    def _call(self, call: Any) -> None:
+        """Takes the beginning of a call, or more of its arguments."""
+        index = call["index"]
+        if index in self._calls:
+            newest = self.answer.blocks[-1]
+            require(self._calls[index] is newest, "arguments out of place")
+            newest.text += _call_text(call)
+            return
+        require(index == len(self._calls), "indices of calls are not contiguous")
+        self._complete_all()
+        self._calls[index] = self.answer.add(_call_block(call))
+
+    def _seal(self, seal: Any) -> None:
+        """Takes the seal of the first thought that has none."""
+        for block in self.answer.blocks:
+            if block.kind == "reasoning" and block.seal is None:
+                block.seal = seal
+                return
 
     def _text(self, kind: BlockKind, text: str) -> None:
-        last = self.answer.blocks[-1] if self.answer.blocks else None
-        if last is None or last.kind != kind or (last.complete and kind == "reasoning"):
+        if not self._continues(kind):
             self._complete_all()
-            last = self.answer.add(Block(kind))
-        last.text += text
+            self.answer.add(Block(kind))
+        self.answer.blocks[-1].text += text
+
+    def _continues(self, kind: BlockKind) -> bool:
+        """Whether more of this kind belongs to the newest block."""
+        if not self.answer.blocks:
+            return False
+        newest = self.answer.blocks[-1]
+        return newest.kind == kind and not (newest.complete and kind == "reasoning")
 
     def _complete_all(self) -> None:
         for block in self.answer.blocks:
@@ -262,11 +296,11 @@ class Reader(shared.Reader):
 
 def _calls(message: Any) -> list[Any]:
     """The calls in a message or delta, among them the one of the older `function_call`."""
+    calls = list(message.get("tool_calls") or [])
     function = message.get("function_call")
-    return [
-        *(message.get("tool_calls") or []),
-        *([{"index": 0, "function": function}] if function else []),
-    ]
+    if function:
+        calls.append({"index": 0, "function": function})
+    return calls
 
 
 def _call_block(call: Any) -> Block:

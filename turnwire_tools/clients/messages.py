@@ -9,17 +9,20 @@ from schemas.conversation import (
     Call,
     Conversation,
     Media,
+    Message,
     Part,
     Reasoning,
     Result,
     Text,
+    Thinking,
+    ToolChoice,
     ToolReference,
     ToolSpec,
 )
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block, BlockKind, End
-from turnwire_tools.clients.shared import filler, present, require, sampling_fields
+from turnwire_tools.clients.shared import IllFormed, filler, present, require, sampling_fields
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -45,36 +48,47 @@ _DELTAS: dict[str, tuple[BlockKind, str]] = {
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation. Freeform tools become plain ones, a namespace a part of the
     name."""
-    thinking, choice = conversation.thinking, conversation.tool_choice
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
         "max_tokens": DEFAULT_LIMIT,
-        "messages": [
-            {
-                "role": _ROLES.get(turn.role, turn.role),
-                "content": [write_block(part) for part in turn.parts],
-            }
-            for turn in conversation.messages
-        ],
+        "messages": [_message(turn) for turn in conversation.messages],
         **sampling_fields(conversation.sampling, limit="max_tokens", stop="stop_sequences"),
-        **present(
-            system=[{"type": "text", "text": text.text} for text in conversation.system] or None,
-            tools=[_tool(tool) for tool in conversation.tools] or None,
-            output_config=None if thinking.effort is None else {"effort": thinking.effort},
-        ),
     }
+    if conversation.system:
+        body["system"] = [{"type": "text", "text": text.text} for text in conversation.system]
+    if conversation.tools:
+        body["tools"] = [_tool(tool) for tool in conversation.tools]
+    if conversation.thinking.effort is not None:
+        body["output_config"] = {"effort": conversation.thinking.effort}
+
+    choice = conversation.tool_choice
     if conversation.tools and (choice.mode != "auto" or not choice.parallel):
-        name = tool_name(choice.name or "", choice.namespace) if choice.mode == "tool" else None
-        single = True if not choice.parallel and choice.mode != "none" else None
-        body["tool_choice"] = {
-            "type": choice.mode,
-            **present(name=name, disable_parallel_tool_use=single),
-        }
-    if thinking.mode != "default":
-        budget = thinking.budget_tokens or 1024 if thinking.mode == "enabled" else None
-        body["thinking"] = {"type": thinking.mode, **present(budget_tokens=budget)}
+        body["tool_choice"] = _choice(choice)
+    if conversation.thinking.mode != "default":
+        body["thinking"] = _thinking(conversation.thinking)
     return msgspec.json.encode(body)
+
+
+def _message(turn: Message) -> dict[str, Any]:
+    role = _ROLES.get(turn.role, turn.role)
+    return {"role": role, "content": [write_block(part) for part in turn.parts]}
+
+
+def _choice(choice: ToolChoice) -> dict[str, Any]:
+    written: dict[str, Any] = {"type": choice.mode}
+    if choice.mode == "tool":
+        written["name"] = tool_name(choice.name or "", choice.namespace)
+    if choice.mode != "none" and not choice.parallel:
+        written["disable_parallel_tool_use"] = True
+    return written
+
+
+def _thinking(thinking: Thinking) -> dict[str, Any]:
+    written: dict[str, Any] = {"type": thinking.mode}
+    if thinking.mode == "enabled":
+        written["budget_tokens"] = thinking.budget_tokens or 1024
+    return written
 
 
 def write_block(part: Part | ToolReference) -> dict[str, Any]:
@@ -82,32 +96,51 @@ def write_block(part: Part | ToolReference) -> dict[str, Any]:
     match part:
         case Text(text):
             return {"type": "text", "text": text}
-        case Reasoning(text=None):
-            return {"type": "redacted_thinking", "data": part.seal or ""}
         case Reasoning():
-            return {"type": "thinking", "thinking": part.text, "signature": part.seal or ""}
+            return _thought(part)
         case Call():
-            name = tool_name(part.name, part.namespace)
-            return {
-                "type": "tool_use",
-                "id": part.call_id,
-                "name": name,
-                "input": _input(part.arguments),
-            }
+            return _call(part)
         case Result():
-            content = [write_block(inner) for inner in part.parts]
-            error = present(is_error=part.is_error)
-            return {"type": "tool_result", "tool_use_id": part.call_id, "content": content, **error}
+            return _result(part)
         case ToolReference(name):
             return {"type": "tool_reference", "tool_name": name}
         case Media():
-            kind = "image" if part.kind == "image" else "document"
-            source = {"type": "url", "url": part.url}
-            if part.url is None:
-                data = filler(part.size_bytes)
-                source = {"type": "base64", "media_type": part.media_type, "data": data}
-            return {"type": kind, "source": source, **present(title=part.title)}
+            return _media(part)
     raise AssertionError(part)
+
+
+def _thought(thought: Reasoning) -> dict[str, Any]:
+    seal = thought.seal or ""
+    if thought.text is None:
+        return {"type": "redacted_thinking", "data": seal}
+    return {"type": "thinking", "thinking": thought.text, "signature": seal}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {
+        "type": "tool_use",
+        "id": call.call_id,
+        "name": tool_name(call.name, call.namespace),
+        "input": _input(call.arguments),
+    }
+
+
+def _result(result: Result) -> dict[str, Any]:
+    return {
+        "type": "tool_result",
+        "tool_use_id": result.call_id,
+        "content": [write_block(part) for part in result.parts],
+        **present(is_error=result.is_error),
+    }
+
+
+def _media(media: Media) -> dict[str, Any]:
+    kind = "image" if media.kind == "image" else "document"
+    source = {"type": "url", "url": media.url}
+    if media.url is None:
+        data = filler(media.size_bytes)
+        source = {"type": "base64", "media_type": media.media_type, "data": data}
+    return {"type": kind, "source": source, **present(title=media.title)}
 
 
 def _input(arguments: str) -> Raw | dict[str, Any]:
@@ -128,9 +161,15 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
             "properties": {"input": {"type": "string"}},
             "required": ["input"],
         }
-    name = tool_name(tool.name, tool.namespace)
-    flags = present(strict=tool.strict, defer_loading=True if tool.deferred else None)
-    return {"name": name, "description": tool.description, "input_schema": schema, **flags}
+    written: dict[str, Any] = {
+        "name": tool_name(tool.name, tool.namespace),
+        "description": tool.description,
+        "input_schema": schema,
+        **present(strict=tool.strict),
+    }
+    if tool.deferred:
+        written["defer_loading"] = True
+    return written
 
 
 class Reader(shared.Reader):
@@ -156,41 +195,49 @@ class Reader(shared.Reader):
             return
         require(answer.end is None or kind == "message_stop", f"{kind} after the end")
         require(self._started == (kind != "message_start"), f"{kind}: order")
-        closed = not answer.blocks or answer.blocks[-1].complete
+        if kind.startswith("content_block_"):
+            self._block_event(kind, data)
+            return
         match kind:
             case "message_start":
                 self._started = True
-            case "content_block_start":
-                require(closed, "a block starts inside another")
-                require(data["index"] == len(answer.blocks), "indices are not contiguous")
-                block = answer.add(_read_block(data["content_block"]))
-                block.text = ""  # the `input` of a call that begins is an empty object
-            case "content_block_delta":
-                require(
-                    not closed and data["index"] == len(answer.blocks) - 1,
-                    "a delta outside of its block",
-                )
-                _extend(answer.blocks[-1], data["delta"])
-            case "content_block_stop":
-                require(
-                    not closed and data["index"] == len(answer.blocks) - 1,
-                    "a stop outside of its block",
-                )
-                answer.blocks[-1].complete = True
             case "message_delta":
-                require(closed, "message_delta: order")
+                require(not self._is_open, "message_delta: order")
                 self._end(data["delta"]["stop_reason"], data["usage"])
             case _:
                 require(kind == "message_stop" and answer.end is not None, f"{kind}: order")
                 answer.ends += 1
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether the newest block goes on."""
+        blocks = self.answer.blocks
+        return bool(blocks) and not blocks[-1].complete
+
+    def _block_event(self, kind: str, data: Any) -> None:
+        blocks = self.answer.blocks
+        is_in_block = self._is_open and data["index"] == len(blocks) - 1
+        match kind:
+            case "content_block_start":
+                require(not self._is_open, "a block starts inside another")
+                require(data["index"] == len(blocks), "indices are not contiguous")
+                block = self.answer.add(_read_block(data["content_block"]))
+                block.text = ""  # the `input` of a call that begins is an empty object
+            case "content_block_delta":
+                require(is_in_block, "a delta outside of its block")
+                _extend(blocks[-1], data["delta"])
+            case "content_block_stop":
+                require(is_in_block, "a stop outside of its block")
+                blocks[-1].complete = True
+            case _:
+                raise IllFormed(f"{kind}: order")
+
     def finish(self) -> None:
         """A reasoning block has a signature."""
+        if self.answer.end == "error":
+            return
         thoughts = [block for block in self.answer.blocks if block.kind == "reasoning"]
-        require(
-            self.answer.end == "error" or all(block.seal for block in thoughts),
-            "reasoning without a signature",
-        )
+        require(all(block.seal for block in thoughts), "reasoning without a signature")
 
     def _document(self, data: Any) -> None:
         for content in data["content"]:
@@ -205,10 +252,8 @@ class Reader(shared.Reader):
 
 def _extend(block: Block, delta: Any) -> None:
     if delta["type"] == "signature_delta":
-        require(
-            delta["signature"] and block.kind == "reasoning" and not block.seal,
-            "a signature out of place",
-        )
+        is_unsealed = block.kind == "reasoning" and not block.seal
+        require(delta["signature"] and is_unsealed, "a signature out of place")
         block.seal = delta["signature"]
         return
     kind, member = _DELTAS[delta["type"]]
@@ -224,9 +269,5 @@ def _read_block(content: Any) -> Block:
             return Block("reasoning", content["thinking"], seal=content.get("signature") or None)
         case "redacted_thinking":
             return Block("reasoning", seal=content["data"])
-    return Block(
-        "call",
-        msgspec.json.encode(content["input"]).decode(),
-        content["name"],
-        content.get("id", ""),
-    )
+    arguments = msgspec.json.encode(content["input"]).decode()
+    return Block("call", arguments, content["name"], content.get("id", ""))

@@ -1,6 +1,6 @@
 """A client of the Responses API: writes requests, reads answers."""
 
-from collections.abc import Mapping
+from collections.abc import Set
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from schemas.conversation import (
     Reasoning,
     Result,
     Text,
+    ToolChoice,
     ToolReference,
     ToolSpec,
 )
@@ -26,44 +27,69 @@ COUNT_PATH = "/v1/responses/input_tokens"
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation. The API has no errors of tools."""
-    thinking, choice = conversation.thinking, conversation.tool_choice
-    turns, system = conversation.messages, conversation.system
+    turns = conversation.messages
+    system = conversation.system
     if len(system) > 1:  # `instructions` is one text
         turns = [*(Message("system", [text]) for text in system), *turns]
-    kinds = {
-        part.call_id: part.kind for turn in turns for part in turn.parts if isinstance(part, Call)
-    }
-    effort = "none" if thinking.mode == "disabled" else thinking.effort
+    custom_calls = _custom_calls(turns)
+    items: list[dict[str, Any]] = []
+    for turn in turns:
+        items += _items(turn, custom_calls)
+
+    choice = conversation.tool_choice
     body: dict[str, Any] = {
         "model": conversation.model,
         "stream": stream,
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        "input": [item for turn in turns for item in _items(turn, kinds)],
+        "input": items,
         "parallel_tool_calls": choice.parallel,
         **sampling_fields(conversation.sampling, limit="max_output_tokens"),
-        **present(
-            instructions=system[0].text if len(system) == 1 else None,
-            tools=_tools(conversation.tools) or None,
-            reasoning=None if effort is None else {"effort": effort},
-        ),
     }
+    if len(system) == 1:
+        body["instructions"] = system[0].text
+    if conversation.tools:
+        body["tools"] = _tools(conversation.tools)
+    thinking = conversation.thinking
+    effort = "none" if thinking.mode == "disabled" else thinking.effort
+    if effort is not None:
+        body["reasoning"] = {"effort": effort}
     if conversation.tools and choice.mode != "auto":
-        custom = any(
-            tool.name == choice.name and tool.kind == "custom" for tool in conversation.tools
-        )
-        chosen = {"type": "custom" if custom else "function", "name": choice.name}
-        chosen |= present(namespace=choice.namespace or None)
-        body["tool_choice"] = {"any": "required", "none": "none"}.get(choice.mode) or chosen
+        body["tool_choice"] = _choice(choice, conversation.tools)
     return msgspec.json.encode(body)
 
 
-def _items(turn: Message, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+def _custom_calls(turns: list[Message]) -> set[str]:
+    """The ids of freeform calls."""
+    ids: set[str] = set()
+    for turn in turns:
+        calls = [part for part in turn.parts if isinstance(part, Call)]
+        ids |= {call.call_id for call in calls if call.kind == "custom"}
+    return ids
+
+
+def _choice(choice: ToolChoice, tools: list[ToolSpec]) -> str | dict[str, Any]:
+    match choice.mode:
+        case "any":
+            return "required"
+        case "none":
+            return "none"
+    is_custom = any(tool.name == choice.name and tool.kind == "custom" for tool in tools)
+    chosen: dict[str, Any] = {
+        "type": "custom" if is_custom else "function",
+        "name": choice.name,
+    }
+    if choice.namespace:
+        chosen["namespace"] = choice.namespace
+    return chosen
+
+
+def _items(turn: Message, custom_calls: Set[str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     ids = iter(turn.ids)
     for part in turn.parts:
         if not isinstance(part, Text | Media):
-            items.append(_item(part, kinds))
+            items.append(_item(part, custom_calls))
             continue
         if not items or items[-1]["type"] != "message":
             items.append(
@@ -74,43 +100,40 @@ def _items(turn: Message, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     return items or [{"type": "message", "role": turn.role, "content": []}]
 
 
-def _item(part: Reasoning | Call | Result, kinds: Mapping[str, str]) -> dict[str, Any]:
+def _item(part: Reasoning | Call | Result, custom_calls: Set[str]) -> dict[str, Any]:
     match part:
         case Reasoning():
-            return {
-                "type": "reasoning",
-                "summary": [{"type": "summary_text", "text": text} for text in part.summary],
-                **present(
-                    content=None
-                    if part.text is None
-                    else [{"type": "reasoning_text", "text": part.text}],
-                    encrypted_content=part.seal,
-                    id=part.id,
-                ),
-            }
-        case Call(kind="custom"):
-            item = {
-                "type": "custom_tool_call",
-                "input": msgspec.json.decode(part.arguments)["input"],
-            }
+            return _thought(part)
         case Call():
-            item = {"type": "function_call", "arguments": part.arguments}
+            return _call(part)
         case Result():
-            kind = (
-                "custom_tool_call_output"
-                if kinds.get(part.call_id) == "custom"
-                else "function_call_output"
-            )
+            is_custom = part.call_id in custom_calls
             return {
-                "type": kind,
+                "type": "custom_tool_call_output" if is_custom else "function_call_output",
                 "call_id": part.call_id,
                 "output": [_content(inner) for inner in part.parts],
             }
+
+
+def _thought(thought: Reasoning) -> dict[str, Any]:
+    summary = [{"type": "summary_text", "text": text} for text in thought.summary]
+    item: dict[str, Any] = {"type": "reasoning", "summary": summary}
+    if thought.text is not None:
+        item["content"] = [{"type": "reasoning_text", "text": thought.text}]
+    return item | present(encrypted_content=thought.seal, id=thought.id)
+
+
+def _call(call: Call) -> dict[str, Any]:
+    if call.kind == "custom":
+        text = msgspec.json.decode(call.arguments)["input"]
+        item = {"type": "custom_tool_call", "input": text}
+    else:
+        item = {"type": "function_call", "arguments": call.arguments}
     return {
         **item,
-        "call_id": part.call_id,
-        "name": part.name,
-        **present(namespace=part.namespace, id=part.item_id),
+        "call_id": call.call_id,
+        "name": call.name,
+        **present(namespace=call.namespace, id=call.item_id),
     }
 
 
@@ -132,12 +155,13 @@ def _tools(tools: list[ToolSpec]) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     namespaces: dict[str, list[dict[str, Any]]] = {}
     for tool in tools:
-        if tool.namespace is not None and tool.namespace not in namespaces:
-            namespaces[tool.namespace] = []
-            entries.append(
-                {"type": "namespace", "name": tool.namespace, "tools": namespaces[tool.namespace]}
-            )
-        (entries if tool.namespace is None else namespaces[tool.namespace]).append(_tool(tool))
+        if tool.namespace is None:
+            entries.append(_tool(tool))
+            continue
+        if tool.namespace not in namespaces:
+            members = namespaces[tool.namespace] = []
+            entries.append({"type": "namespace", "name": tool.namespace, "tools": members})
+        namespaces[tool.namespace].append(_tool(tool))
     return entries
 
 
@@ -148,7 +172,9 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     elif tool.grammar is not None:
         grammar = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
         spec["format"] = {"type": "grammar", **grammar}
-    return {**spec, "defer_loading": True} if tool.deferred else spec
+    if tool.deferred:
+        spec["defer_loading"] = True
+    return spec
 
 
 class Reader(shared.Reader):
@@ -177,50 +203,59 @@ class Reader(shared.Reader):
         require(name == kind, f"event {name} has data of {kind}")
         if kind == "keepalive":
             return
-        require(
-            data["sequence_number"] == self._next,
-            f"number {data['sequence_number']}, not {self._next}",
-        )
-        self._next += 1
-        require((kind == "response.created") == (self._next == 1), "response.created: order")
-        require(not answer.ends or kind in ("error", "response.failed"), f"{kind} after the end")
-        last = len(answer.blocks) - 1
-        is_open = bool(answer.blocks) and not answer.blocks[-1].complete
+        self._check_order(kind, data["sequence_number"])
         match kind:
-            case "response.output_item.added":
-                require(
-                    not is_open and data["output_index"] == last + 1, "items are not contiguous"
-                )
-                answer.add(_block(data["item"]))
-            case "response.output_item.done":
-                require(is_open and data["output_index"] == last, "an item ends out of place")
-                self._complete(answer.blocks[-1], data["item"])
+            case "response.output_item.added" | "response.output_item.done":
+                self._item_event(kind, data)
             case "response.completed" | "response.incomplete":
-                require(
-                    data["response"]["output"] == self._items,
-                    "the response is not what its items were",
-                )
+                same = data["response"]["output"] == self._items
+                require(same, "the response is not what its items were")
                 answer.ends += 1
                 self._end(data["response"])
             case "response.failed":
-                answer.ends += (
-                    answer.end != "error"
-                )  # an `error` comes before: together they are one end
+                # An `error` comes before: together they are one end.
+                answer.ends += answer.end != "error"
                 self._end(data["response"])
             case "error":
                 answer.fail(data["message"])
-            case _ if kind.endswith(".delta"):
-                require(is_open and data["output_index"] == last, "a delta out of place")
-                answer.blocks[-1].text += data["delta"]
-            case _ if kind.endswith("text.done"):
-                require(
-                    data["text"] == answer.blocks[-1].text, "the text is not what its deltas were"
-                )
-            case "response.function_call_arguments.done":
-                require(
-                    data["arguments"] == answer.blocks[-1].text,
-                    "the arguments are not what their deltas were",
-                )
+            case _:
+                self._content_event(kind, data)
+
+    def _check_order(self, kind: str, number: int) -> None:
+        require(number == self._next, f"number {number}, not {self._next}")
+        self._next += 1
+        require((kind == "response.created") == (self._next == 1), "response.created: order")
+        is_failure = kind in ("error", "response.failed")
+        require(not self.answer.ends or is_failure, f"{kind} after the end")
+
+    def _is_in_item(self, data: Any) -> bool:
+        """Whether an event belongs to the newest item, which goes on."""
+        blocks = self.answer.blocks
+        if not blocks or blocks[-1].complete:
+            return False
+        return bool(data["output_index"] == len(blocks) - 1)
+
+    def _item_event(self, kind: str, data: Any) -> None:
+        blocks = self.answer.blocks
+        if kind == "response.output_item.done":
+            require(self._is_in_item(data), "an item ends out of place")
+            self._complete(blocks[-1], data["item"])
+            return
+        is_open = bool(blocks) and not blocks[-1].complete
+        is_next = data["output_index"] == len(blocks)
+        require(is_next and not is_open, "items are not contiguous")
+        self.answer.add(_block(data["item"]))
+
+    def _content_event(self, kind: str, data: Any) -> None:
+        blocks = self.answer.blocks
+        if kind.endswith(".delta"):
+            require(self._is_in_item(data), "a delta out of place")
+            blocks[-1].text += data["delta"]
+        elif kind.endswith("text.done"):
+            require(data["text"] == blocks[-1].text, "the text is not what its deltas were")
+        elif kind == "response.function_call_arguments.done":
+            same = data["arguments"] == blocks[-1].text
+            require(same, "the arguments are not what their deltas were")
 
     def finish(self) -> None:
         """`[DONE]` is optional."""
@@ -232,22 +267,25 @@ class Reader(shared.Reader):
 
     def _complete(self, block: Block, item: Any) -> None:
         whole = _block(item)
-        require(
-            whole.text == block.text, f"the item is {whole.text!r}, streamed were {block.text!r}"
-        )
+        same_text = whole.text == block.text
+        require(same_text, f"the item is {whole.text!r}, streamed were {block.text!r}")
         same = (whole.kind, whole.name, whole.call_id) == (block.kind, block.name, block.call_id)
         require(same, "the item is another than the one that began")
-        block.seal, block.complete = whole.seal, True
+        block.seal = whole.seal
+        block.complete = True
         self._items.append(item)
 
     def _end(self, response: Any) -> None:
         answer = self.answer
-        if response["status"] == "failed":
-            answer.end, answer.problem = "error", response["error"]["message"]
-        elif response["status"] == "incomplete":
-            answer.end = "length"
-        else:
-            answer.end = "calls" if any(block.kind == "call" for block in answer.blocks) else "stop"
+        match response["status"]:
+            case "failed":
+                answer.end = "error"
+                answer.problem = response["error"]["message"]
+            case "incomplete":
+                answer.end = "length"
+            case _:
+                has_call = any(block.kind == "call" for block in answer.blocks)
+                answer.end = "calls" if has_call else "stop"
         usage = response.get("usage")
         if usage is not None:
             answer.usage = (usage["input_tokens"], usage["output_tokens"])

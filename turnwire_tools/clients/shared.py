@@ -97,7 +97,8 @@ class SseParser:
         *frames, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
         events = []
         for frame in frames:
-            name, data = "", []
+            name = ""
+            data = []
             for line in frame.decode().split("\n"):
                 key, _, value = line.partition(":")
                 if key == "event":
@@ -105,6 +106,9 @@ class SseParser:
                 elif key == "data":
                     data.append(value.removeprefix(" "))
             if data:
-                text = "\n".join(data)
-                events.append((name, None if text == "[DONE]" else json.loads(text)))
+                events.append((name, _decoded("\n".join(data))))
         return events
+
+
+def _decoded(data: str) -> Any:
+    return None if data == "[DONE]" else json.loads(data)

@@ -131,23 +131,10 @@ class ScriptEngine:
         if path is None:
             raise FileNotFoundError(f"{config.model} has no tokenizer.json")
         tokenizer = Tokenizer.from_file(str(path))
-        request_mode = config.script_mode == "request"
-        scripts: dict[str, Script] = {}
-        for path in sorted(Path(config.script_dir).iterdir()) if config.script_dir else []:
-            if path.is_file():
-                scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
-        # A model's first detection starts a process that imports transformers, which takes seconds:
-        # here, or else on the thread of the first turn that needs it, while others wait for the
-        # result.
-        detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
-        if not scripts and not request_mode:
-            detected()
-        self._source = OutputSource(
-            tokenizer, facts.eos_ids, scripts, detected, request_mode=request_mode
-        )
-        self._vocabulary_size = max(
-            facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True)
-        )
+        self._source = self._output_source(tokenizer, facts.eos_ids)
+
+        written_ids = tokenizer.get_vocab_size(with_added_tokens=True)
+        self._vocabulary_size = max(facts.vocab_size or 0, written_ids)
         return EngineInfo(
             name="script",
             version="1",
@@ -161,6 +148,18 @@ class ScriptEngine:
             lacking=LACKING,
         )
 
+    def _output_source(self, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> OutputSource:
+        config = self._config
+        request_mode = config.script_mode == "request"
+        scripts = _read_scripts(config.script_dir)
+        # A model's first detection starts a process that imports transformers, which takes seconds:
+        # here, or else on the thread of the first turn that needs it, while others wait for the
+        # result.
+        detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
+        if not scripts and not request_mode:
+            detected()
+        return OutputSource(tokenizer, eos_ids, scripts, detected, request_mode=request_mode)
+
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
         """Every feature, and why grammars and KV events are not among them."""
@@ -168,7 +167,8 @@ class ScriptEngine:
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """Opens a turn, which plays from the next tick on."""
-        keys, ids = request.block_keys, request.token_ids
+        keys = request.block_keys
+        ids = request.token_ids
         if request.images:
             ids = unpack_array(with_images(pack_ids(ids), request.images))
         if keys is None:
@@ -208,26 +208,26 @@ class ScriptEngine:
     def _enqueue(
         self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback
     ) -> None:
-        delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
-        stream.playback, stream.ids, stream.delay_us = (
-            playback,
-            playback.ids,
-            round(delay_ms * 1000),
-        )
-        stream.burst, stream.mark = max(1, directive.burst), directive.id
+        delay_ms = directive.delay_ms
+        if delay_ms is None:
+            delay_ms = self._config.token_delay_ms
+        stream.playback = playback
+        stream.ids = playback.ids
+        stream.delay_us = round(delay_ms * 1000)
+        stream.burst = max(1, directive.burst)
+        stream.mark = directive.id
         insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
 
     def load(self) -> Load:
         """Turns that play, and the simulated cache."""
+        tokens = sum(stream.prompt_tokens + stream.pos for stream in self._running)
         return Load(
             running=len(self._running),
             waiting=len(self._waiting),
             slots=self._config.slots,
             queue_limit=self._config.queue_limit,
-            kv_used=min(
-                1.0, sum(one.prompt_tokens + one.pos for one in self._running) / self._capacity
-            ),
+            kv_used=min(1.0, tokens / self._capacity),
         )
 
     def healthy(self) -> bool:
@@ -281,45 +281,68 @@ class ScriptEngine:
 
     def _full_step(self, stream: _Stream, now: int) -> int | None:
         """A step that may hold more than tokens."""
-        playback = stream.playback
-        first = stream.pos == 0 and stream.action == 0
-        ahead = len(playback.ids)
-        while stream.action < len(playback.actions):
-            at, action = playback.actions[stream.action]
-            if at > stream.pos:
-                ahead = at
-                break
-            stream.action += 1
-            if action.kind in {"pause", "fail", "die", "silence"}:
-                if first:
-                    self._cache.use(stream.keys)
-                return self._interrupt(stream, action, now)
-            self._pace(stream, action)
-        end = min(stream.pos + stream.burst, ahead)
-        ids = playback.ids[stream.pos : end]
-        stream.pos = end
-        stream.plain_until = ahead if stream.logprobs is None else 0
-        delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
-        stream.cached = stream.waited_s = None
-        if stream.logprobs is not None:
-            delta.logprobs = [
-                self._logprobs(stream, token, end - len(ids) + n) for n, token in enumerate(ids)
-            ]
-        if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
-            delta.finish, delta.stop_id = playback.finish, playback.stop_id
-            if stream.logprobs is not None and delta.stop_id is not None:
-                delta.stop_logprobs = self._logprobs(stream, delta.stop_id, end)
-        if first:
+        is_first = stream.pos == 0 and stream.action == 0
+        interruption = self._take_actions(stream)
+        if interruption is not None:
+            if is_first:
+                self._cache.use(stream.keys)
+            return self._interrupt(stream, interruption, now)
+
+        delta = self._next_delta(stream)
+        if is_first:
             after_sending(self._cache.use, stream.keys)
         stream.turn.put(delta)
         if stream not in self._running:
             return None
         return aligned(now, stream.delay_us) if stream.delay_us else NOW
 
+    def _take_actions(self, stream: _Stream) -> Action | None:
+        """Takes the actions that are due; returns the one after which no token follows in this
+        step."""
+        actions = stream.playback.actions
+        while stream.action < len(actions):
+            at, action = actions[stream.action]
+            if at > stream.pos:
+                return None
+            stream.action += 1
+            if action.kind in {"pause", "fail", "die", "silence"}:
+                return action
+            self._pace(stream, action)
+        return None
+
+    def _next_delta(self, stream: _Stream) -> Delta:
+        """The tokens up to the next action, and the end if they are the last ones."""
+        playback = stream.playback
+        ahead = len(playback.ids)
+        if stream.action < len(playback.actions):
+            ahead, _ = playback.actions[stream.action]
+        end = min(stream.pos + stream.burst, ahead)
+        ids = playback.ids[stream.pos : end]
+        stream.pos = end
+        stream.plain_until = ahead if stream.logprobs is None else 0
+
+        delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
+        stream.cached = None
+        stream.waited_s = None
+        is_whole = end == len(playback.ids)
+        if is_whole and (playback.finish is FinishReason.LENGTH or not ids):
+            delta.finish = playback.finish
+            delta.stop_id = playback.stop_id
+        if stream.logprobs is not None:
+            self._add_logprobs(stream, delta)
+        return delta
+
+    def _add_logprobs(self, stream: _Stream, delta: Delta) -> None:
+        start = stream.pos - len(delta.ids)
+        delta.logprobs = [
+            self._logprobs(stream, token, at) for at, token in enumerate(delta.ids, start)
+        ]
+        if delta.stop_id is not None:
+            delta.stop_logprobs = self._logprobs(stream, delta.stop_id, stream.pos)
+
     def _logprobs(self, stream: _Stream, token: int, at: int) -> list[tuple[int, float]]:
-        return synthetic_logprobs(
-            token, stream.resumed + at, stream.logprobs or 0, self._vocabulary_size
-        )
+        top = stream.logprobs or 0
+        return synthetic_logprobs(token, stream.resumed + at, top, self._vocabulary_size)
 
     def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
         """An action that no token follows in this step."""
@@ -364,10 +387,23 @@ def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[t
     """
     chance = 0.75 + 0.24 * ((token * 2654435761 + at * 40503) % 1000) / 1000
     rest = log((1.0 - chance) * (1.0 - exp(-_FALL)))
-    others = [
-        (token + 1 + n * 7) % vocabulary for n in range(min(top, max(vocabulary // 7 - 1, 0)))
-    ]
-    return [(token, log(chance)), *((other, rest - _FALL * n) for n, other in enumerate(others))]
+    logprobs = [(token, log(chance))]
+    most_others = max(vocabulary // 7 - 1, 0)
+    for n in range(min(top, most_others)):
+        other = (token + 1 + n * 7) % vocabulary
+        logprobs.append((other, rest - _FALL * n))
+    return logprobs
+
+
+def _read_scripts(folder: str | None) -> dict[str, Script]:
+    """The scripts in the files of a folder, by name."""
+    if not folder:
+        return {}
+    scripts: dict[str, Script] = {}
+    for path in sorted(Path(folder).iterdir()):
+        if path.is_file():
+            scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
+    return scripts
 
 
 def _family(config: WorkerConfig) -> Family:
@@ -380,5 +416,5 @@ def _family(config: WorkerConfig) -> Family:
         return family(template_name(description or ""))
     template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
     config_json = read_json(config.model, "config.json") or {}
-    found = detect_family(template, probe(template), config_json, (), description)
-    return found.family if found is not None else family("hermes")
+    detected = detect_family(template, probe(template), config_json, (), description)
+    return family("hermes") if detected is None else detected.family

@@ -65,9 +65,11 @@ class OutputSource:
         if not self._scripts:
             return None
         end = len(request.token_ids) - request.resumed
-        tails = (request.token_ids[max(0, end - tokens) : end] for tokens in _TAILS)
-        directive = next(filter(None, map(self._directive, tails)), None)
-        return None if directive is None else self._played(directive, request)
+        for tokens in _TAILS:
+            directive = self._directive(request.token_ids[max(0, end - tokens) : end])
+            if directive is not None:
+                return self._played(directive, request)
+        return None
 
     def output(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
         """Returns the script that the user's request names anywhere, the output that the prompt
@@ -81,21 +83,30 @@ class OutputSource:
         for image in reversed(request.images):
             del ids[image.at : image.at + image.tokens]
         prompt = self._decode(ids)
-        if self._scripts and "[[play " in prompt:
-            # Clients put other messages after the user's, so that the directive is not in the
-            # prompt's tail.
-            view = read_prompt(prompt)
-            directive = None if view.answers else player.find_directive(view.request)
-            if directive is not None:
-                return self._played(directive, request)
-        script: player.Script
-        if self._request_mode and (text := self._output_in_request(prompt)) is not None:
-            # Equal requests may have different outputs.
-            script = player.parse_inline(text.replace("[[turn]]", request.id.partition(".")[0]))
-        else:
-            script = [act(prompt, self._family(), request.guided, seen)]
+
+        directive = self._directive_in_request(prompt)
+        if directive is not None:
+            return self._played(directive, request)
+        script = self._script_for(prompt, request, seen)
         compiled = player.compile_script(script, self._encode, self._prose)
         return player.PlayDirective("-"), self._perform(compiled, request)
+
+    def _directive_in_request(self, prompt: str) -> player.PlayDirective | None:
+        """The directive in the user's request. Clients put other messages after it, so that it is
+        not in the prompt's tail."""
+        if not self._scripts or "[[play " not in prompt:
+            return None
+        view = read_prompt(prompt)
+        return None if view.answers else player.find_directive(view.request)
+
+    def _script_for(self, prompt: str, request: EngineRequest, seen: str) -> player.Script:
+        """The output in the request, or else the agent's reply. `seen`: what its images show."""
+        text = self._output_in_request(prompt) if self._request_mode else None
+        if text is None:
+            return [act(prompt, self._family(), request.guided, seen)]
+        # Equal requests may have different outputs.
+        turn = request.id.partition(".")[0]
+        return player.parse_inline(text.replace("[[turn]]", turn))
 
     def _see(self, ids: Sequence[int], images: Sequence[EngineImage]) -> str:
         """Decodes all images; returns a line for each that came after the last answer."""
@@ -120,16 +131,21 @@ class OutputSource:
         return directive, self._perform(self._compiled(directive.name, directive.n), request)
 
     def _perform(self, script: player.Playback, request: EngineRequest) -> player.Playback:
-        sampling, stops = request.sampling, request.stop_ids
+        stops = request.stop_ids
         output = request.token_ids[len(request.token_ids) - request.resumed :]
         resumed = player.place_after(output, script.ids, stops)
-        return player.perform(script, sampling, stops, self._eos_ids, self._prose, resumed=resumed)
+        return player.perform(
+            script, request.sampling, stops, self._eos_ids, self._prose, resumed=resumed
+        )
 
     def _directive(self, tail: Sequence[int]) -> player.PlayDirective | None:
         text = "".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail)
         directive = player.find_directive(text)
+        if directive is None:
+            return None
         # One that has been played already must not be played again when its calls' results come.
-        return None if directive is None or answered(text.rpartition("[[play ")[2]) else directive
+        what_follows = text.rpartition("[[play ")[2]
+        return None if answered(what_follows) else directive
 
     def _output_in_request(self, prompt: str) -> str | None:
         """The n-th `[[say]]` of the last request, where n counts the assistant's turns since it."""
@@ -137,11 +153,9 @@ class OutputSource:
         turns = _SAY.findall(view.request)
         if not turns:
             return None
-        return (
-            str(turns[view.answers])
-            if view.answers < len(turns)
-            else compose(_OVER, view, self._family())
-        )
+        if view.answers < len(turns):
+            return str(turns[view.answers])
+        return compose(_OVER, view, self._family())
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -15,7 +15,7 @@ A request in test mode writes the same with directives: `[[fill 64]]`, `[[pause 
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain, cycle, repeat, takewhile
+from itertools import chain, cycle, islice
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -30,12 +30,10 @@ Encode: TypeAlias = Callable[[str], list[int]]
 
 PROSE = (
     "Every engine waits for something. This one waits for nobody: it has its text before it "
-    "starts, and all that is "
-    "left to it is to say the words one after the other, at an even pace, until there are enough "
-    "of them. Nothing in "
-    "these sentences means anything to the reader, and nothing in them looks like the opening of "
-    "a tool call. They "
-    "are here to be counted, and when they come to their end they begin again. "
+    "starts, and all that is left to it is to say the words one after the other, at an even pace, "
+    "until there are enough of them. Nothing in these sentences means anything to the reader, and "
+    "nothing in them looks like the opening of a tool call. They are here to be counted, and when "
+    "they come to their end they begin again. "
 )
 """The text of which `fill` takes tokens."""
 _TEXT_ACTIONS: frozenset[ActionKind] = frozenset(("mark", "fail", "die", "silence"))
@@ -125,7 +123,8 @@ def parse_inline(text: str) -> Script:
     parts: Script = []
     end = 0
     for found in _INLINE.finditer(text):
-        kind, value = found[1], (found[2] or "").strip()
+        kind = found[1]
+        value = (found[2] or "").strip()
         try:
             parts += [text[end : found.start()], _action(kind, value)]
         except ValueError:
@@ -145,7 +144,7 @@ def compile_script(script: Script, encode: Encode, prose: Sequence[int], n: int 
             actions.append((len(ids), part))
         else:
             count = n if part.tokens is None else part.tokens
-            ids += [prose[i % len(prose)] for i in range(count)]
+            ids += islice(cycle(prose), max(0, count))
     return Playback(ids, actions)
 
 
@@ -165,13 +164,14 @@ def perform(
     `min_tokens` yet, prose follows. `max_tokens` and `min_tokens` count from `resumed`.
     """
     stops = frozenset(stop_ids)
-    filler = [token for token in prose if token not in stops]
-    end = next((token for token in eos_ids if token in stops), None)
     limit = sampling.max_tokens or 0
     least = sampling.min_tokens or 0
+    end = [token for token in eos_ids if token in stops][:1]
+    filler = [token for token in prose if token not in stops]
+    more = cycle(filler or prose[:1])
+
     ids: list[int] = []
-    more = iter(cycle(filler)) if filler else repeat(prose[0])
-    for token in chain(script.ids[resumed:], [end] if end is not None else [], more):
+    for token in chain(script.ids[resumed:], end, more):
         if len(ids) == limit:
             break
         if token not in stops:
@@ -179,10 +179,10 @@ def perform(
         elif len(ids) < least:
             ids.append(next(more))
         else:
-            return Playback(
-                ids, _remaining_actions(script, resumed, len(ids)), FinishReason.STOP, token
-            )
-    return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.LENGTH)
+            actions = _remaining_actions(script, resumed, len(ids))
+            return Playback(ids, actions, FinishReason.STOP, token)
+    actions = _remaining_actions(script, resumed, len(ids))
+    return Playback(ids, actions, FinishReason.LENGTH)
 
 
 def place_after(output: Sequence[int], script: Sequence[int], stops: Collection[int]) -> int:
@@ -191,23 +191,29 @@ def place_after(output: Sequence[int], script: Sequence[int], stops: Collection[
     does."""
     at = done = 0
     while done < len(output) and at < len(script):
-        if (
-            output[done] == script[at] or script[at] in stops
-        ):  # a stop id that `min_tokens` replaced by prose
-            at, done = at + 1, done + 1
+        # Prose replaces a stop id until there are `min_tokens`.
+        if output[done] == script[at] or script[at] in stops:
+            at += 1
+            done += 1
             continue
+        rest = output[done:]
         places = [place for place in range(at, len(script)) if script[place] == output[done]]
-        length, place = max(
-            ((_equal(output[done:], script[place:]), -place) for place in places), default=(0, -at)
-        )
-        at = length - place
-        done += max(length, 1)
+        if not places:
+            done += 1
+            continue
+        place = max(places, key=lambda place: (_equal(rest, script[place:]), -place))
+        length = _equal(rest, script[place:])
+        at = place + length
+        done += length
     return at + len(output) - done
 
 
 def _equal(one: Sequence[int], other: Sequence[int]) -> int:
     """The number of equal items at the beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return at
+    return min(len(one), len(other))
 
 
 def _remaining_actions(script: Playback, resumed: int, length: int) -> list[tuple[int, Action]]:
@@ -232,7 +238,9 @@ def _part(item: Any) -> Part:
     ((key, value),) = item.items()
     if key not in _JSON_KINDS:
         raise ValueError(f"unknown part {key!r}")
-    return Fill() if item == {"fill": "n"} else _action(_JSON_KINDS[key], value)
+    if item == {"fill": "n"}:
+        return Fill()
+    return _action(_JSON_KINDS[key], value)
 
 
 def _action(kind: str, value: Any) -> Fill | Action:

@@ -46,24 +46,29 @@ class Ticker(Generic[T]):
         self._due.clear()
 
     def _bucket(self, at_us: int) -> list[T]:
+        """The items that are due at a moment; a timer is set with the first one."""
         bucket = self._due.get(at_us)
-        if bucket is None:
-            bucket = self._due[at_us] = []
-            loop = asyncio.get_running_loop()
-            if at_us == NOW:
-                loop.call_soon(self._tick, at_us)
-            else:
-                loop.call_later(max(0, at_us - now_us() + _LATE_US) / 1e6, self._tick, at_us)
+        if bucket is not None:
+            return bucket
+        bucket = self._due[at_us] = []
+        loop = asyncio.get_running_loop()
+        if at_us == NOW:
+            loop.call_soon(self._tick, at_us)
+        else:
+            wait_us = max(0, at_us - now_us() + _LATE_US)
+            loop.call_later(wait_us / 1e6, self._tick, at_us)
         return bucket
 
     def _tick(self, at_us: int) -> None:
         now = max(at_us, now_us())
-        step, latest = self._step, -1
+        step = self._step
+        latest = -1
         bucket: list[T] = []
         for item in self._due.pop(at_us, ()):
             again = step(item, now)
             if again is None:
                 continue
             if again != latest:  # nearly always they are due together again
-                latest, bucket = again, self._bucket(again)
+                latest = again
+                bucket = self._bucket(again)
             bucket.append(item)
