@@ -74,10 +74,15 @@ def behaviour(
     """
     lines = [line.strip() for line in read_text(tasks).splitlines()]
     listed = [line for line in lines if line and not line.startswith("#")]
-    if not listed or not agent:
-        raise UsageError("there is no task" if agent else "name the agent's command after --")
+    if not agent:
+        raise UsageError("name the agent's command after --")
+    if not listed:
+        raise UsageError("there is no task")
+
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
-    buses = {url: one.nats_url for one in running_instances(sources.env) for url in one.urls}
+    buses: dict[str, str] = {}
+    for instance in running_instances(sources.env):
+        buses |= dict.fromkeys(instance.urls, instance.nats_url)
     counts = run(_run_all(listed, agent, flags, config, buses))
     Console().print(comparison(counts, flags.repeats))
     return 0
@@ -92,13 +97,23 @@ def comparison(counts: Mapping[str, Sequence[Counter[str]]], repeats: int) -> Ta
     for column in ("mean of a run", "a", "b", "tasks with more, fewer, as many at b", "p"):
         table.add_column(column)
     for measure in MEASURES:
-        a, b = ([task[measure] for task in counts[side]] for side in "ab")
+        a = [task[measure] for task in counts["a"]]
+        b = [task[measure] for task in counts["b"]]
         differences = [after - before for before, after in zip(a, b, strict=True)]
-        signs = Counter((difference > 0) - (difference < 0) for difference in differences)
-        means = (f"{sum(side) / len(side) / repeats:.2f}" for side in (a, b))
-        tasks = ", ".join(str(signs[sign]) for sign in (1, -1, 0))
-        table.add_row(measure, *means, tasks, f"{sign_flip_p(differences):.4f}")
+        table.add_row(
+            measure,
+            f"{sum(a) / len(a) / repeats:.2f}",
+            f"{sum(b) / len(b) / repeats:.2f}",
+            _more_fewer_equal(differences),
+            f"{sign_flip_p(differences):.4f}",
+        )
     return table
+
+
+def _more_fewer_equal(differences: Sequence[int]) -> str:
+    more = sum(difference > 0 for difference in differences)
+    fewer = sum(difference < 0 for difference in differences)
+    return f"{more}, {fewer}, {len(differences) - more - fewer}"
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
@@ -107,8 +122,9 @@ def sign_flip_p(differences: Sequence[int]) -> float:
     sign is as likely as the other."""
     ways = Counter({0: 1})
     for difference in differences:
-        more = Counter({total + difference: n for total, n in ways.items()})
-        ways = more + Counter({total - difference: n for total, n in ways.items()})
+        more = Counter({total + difference: count for total, count in ways.items()})
+        less = Counter({total - difference: count for total, count in ways.items()})
+        ways = more + less
     observed = abs(sum(differences))
     extreme = sum(n for total, n in ways.items() if abs(total) >= observed)
     return extreme / float(2 ** len(differences))
@@ -118,7 +134,9 @@ class Side:
     """One server, and the turns on its bus."""
 
     def __init__(self, name: str, url: str, bus: Bus) -> None:
-        self.name, self.url, self.bus = name, url, bus
+        self.name = name
+        self.url = url
+        self.bus = bus
         self._follower = TurnFollower()
         self._ended: list[FollowedTurn] = []
 
@@ -138,25 +156,33 @@ class Side:
         with tempfile.TemporaryDirectory(prefix="turnwire-") as folder, suppress(TimeoutError):
             if flags.directory is not None:
                 shutil.copytree(flags.directory, folder, dirs_exist_ok=True)
-            null = asyncio.subprocess.DEVNULL
-            process = await asyncio.create_subprocess_exec(
-                *words, cwd=folder, stdin=null, stdout=null, start_new_session=True
-            )
-            try:
-                await asyncio.wait_for(process.wait(), flags.timeout_s)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(
-                        process.pid, signal.SIGKILL
-                    )  # also what the agent has started and left
-                await process.wait()
+            await _run_agent(words, folder, flags.timeout_s)
+
         await self.bus.flush()  # so that the last messages are here
         for _ in range(SETTLE_POLLS):
             if self._follower.unfinished:
                 await asyncio.sleep(POLL_S)
         turns = [turn for turn in self._ended if turn.reason is not None]
-        calls = [part for turn in turns for part in turn.written if isinstance(part, Call)]
-        return Counter(turns=len(turns), calls=len(calls))
+        calls = sum(map(_calls_in, turns))
+        return Counter(turns=len(turns), calls=calls)
+
+
+def _calls_in(turn: FollowedTurn) -> int:
+    return sum(isinstance(part, Call) for part in turn.written)
+
+
+async def _run_agent(words: Sequence[str], folder: str, timeout_s: float) -> None:
+    """Runs a command, and ends it and what it has started and left. Raises TimeoutError."""
+    null = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *words, cwd=folder, stdin=null, stdout=null, start_new_session=True
+    )
+    try:
+        await asyncio.wait_for(process.wait(), timeout_s)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 async def _run_all(
@@ -172,17 +198,21 @@ async def _run_all(
     async with AsyncExitStack() as opened:
         sides = []
         for name, server in (("a", flags.a), ("b", flags.b)):
-            url, _, nats_url = (part.rstrip("/") for part in server.partition(","))
-            own = replace(config, nats_url=nats_url or buses.get(url, config.nats_url))
-            bus = await opened.enter_async_context(observing(own, "behaviour"))
-            sides.append(side := Side(name, url, bus))
+            url, _, nats_url = server.partition(",")
+            url = url.rstrip("/")
+            known_bus = buses.get(url, config.nats_url)
+            bus_config = replace(config, nats_url=nats_url.rstrip("/") or known_bus)
+            bus = await opened.enter_async_context(observing(bus_config, "behaviour"))
+            side = Side(name, url, bus)
             await bus.subscribe(subjects.ALL, side.take)
             await bus.flush()
+            sides.append(side)
+
         for number in range(flags.repeats * len(tasks)):
             repeat, at = divmod(number, len(tasks))
-            for side in (
-                sides if (repeat + at) % 2 == 0 else reversed(sides)
-            ):  # neither side is always the second
+            # Neither side is always the second.
+            a_is_first = (repeat + at) % 2 == 0
+            for side in sides if a_is_first else reversed(sides):
                 counted = await side.run(tasks[at], agent, flags)
                 counts[side.name][at] += counted
                 print(f"task {at + 1} at {side.name}: {dict(counted)}", file=sys.stderr)

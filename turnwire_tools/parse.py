@@ -85,4 +85,7 @@ def _tool(entry: dict[str, Any]) -> ToolSpec:
 
 def _print(events: Iterable[LoggedEvent], as_json: bool) -> None:
     for event in events:
-        print(msgspec.json.encode(event).decode() if as_json else bus_view.describe(event))
+        if as_json:
+            print(msgspec.json.encode(event).decode())
+        else:
+            print(bus_view.describe(event))

@@ -26,7 +26,7 @@ from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.clients.answer import Answer, Api
 from turnwire_tools.replay import replay_file
 from turnwire_tools.replay.gateway import ReplayGateway, serving
-from turnwire_tools.replay.player import OnEvent, Session, UserText
+from turnwire_tools.replay.player import OnEvent, Session
 from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, Replay, Turn
 
 GATE_MS = 200
@@ -86,30 +86,38 @@ COMMAND = Command(replay)
 
 async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
     console = Console(highlight=False, soft_wrap=True)
-
-    def show_event(name: str, data: Any) -> None:
-        text = "[DONE]" if data is None else msgspec.json.encode(data).decode()
-        console.print(Text(f"    {name} {text}", style="dim"))
-
-    on_event = show_event if flags.events else lambda _name, _data: None
     failed = False
     for replay in replays:
         for api in replay.apis if flags.api == "all" else [flags.api]:
             title = f"{replay.name}  {api}"
-            if why := _left_out(replay, api, flags):
+            why = _left_out(replay, api, flags)
+            if why:
                 console.print(Text(f"{title}  left out: {why}", style="dim"))
-                continue
-            async with _session(replay, api, flags, on_event) as session:
-                if not flags.quiet:
-                    console.print(Text(title, style="bold"))
-                for turn in replay.turns:
-                    played = await session.turn(turn)
-                    failed |= bool(played.problems)
-                    if not flags.quiet:
-                        _show(played.answer, console)
-                    for problem in played.problems:
-                        console.print(Text(f"{title}  line {played.line}: {problem}", style="red"))
+            else:
+                failed |= not await _play(replay, api, flags, title, console)
     return int(failed)
+
+
+async def _play(replay: Replay, api: Api, flags: Flags, title: str, console: Console) -> bool:
+    """Plays a file over one API; returns whether all answers were as the file has them."""
+
+    def show_event(name: str, data: Any) -> None:
+        if flags.events:
+            text = "[DONE]" if data is None else msgspec.json.encode(data).decode()
+            console.print(Text(f"    {name} {text}", style="dim"))
+
+    is_right = True
+    async with _session(replay, api, flags, show_event) as session:
+        if not flags.quiet:
+            console.print(Text(title, style="bold"))
+        for turn in replay.turns:
+            played = await session.turn(turn)
+            if not flags.quiet:
+                _show(played.answer, console)
+            for problem in played.problems:
+                is_right = False
+                console.print(Text(f"{title}  line {played.line}: {problem}", style="red"))
+    return is_right
 
 
 def _left_out(replay: Replay, api: Api, flags: Flags) -> str | None:
@@ -121,11 +129,13 @@ def _left_out(replay: Replay, api: Api, flags: Flags) -> str | None:
 def _show(answer: Answer, console: Console) -> None:
     for kind, text in answer.story:
         console.print(Text(f"  {kind:<9} ", style="cyan").append(text, style="default"))
-    usage = (
-        f", {answer.usage[0]} prompt and {answer.usage[1]} output tokens" if answer.usage else ""
-    )
-    problem = f": {answer.problem}" if answer.problem else ""
-    console.print(Text(f"  {answer.end}{problem}{usage}", style="dim"))
+    end = f"  {answer.end}"
+    if answer.problem:
+        end += f": {answer.problem}"
+    if answer.usage:
+        prompt, output = answer.usage
+        end += f", {prompt} prompt and {output} output tokens"
+    console.print(Text(end, style="dim"))
 
 
 @contextlib.asynccontextmanager
@@ -145,16 +155,20 @@ async def _session(
         if flags.url:
             served = await asyncio.to_thread(read_models, flags.url, flags.key)
             headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
-            ask: UserText = lambda turn, text: text + directives(replay, turn)  # noqa: E731
-            yield open_session(
-                served.url, model=served.choose(flags.model).id, ask=ask, headers=headers
-            )
+            model = served.choose(flags.model).id
+
+            def ask(turn: Turn, text: str) -> str:
+                return text + directives(replay, turn)
+
+            yield open_session(served.url, model=model, ask=ask, headers=headers)
             return
+
         vocabulary = None
         if flags.model_dir:
-            vocabulary = Vocabulary(
-                await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False)
+            backend = await asyncio.to_thread(
+                load_backend, flags.model_dir, trust_remote_code=False
             )
+            vocabulary = Vocabulary(backend)
         gateway = ReplayGateway(replay, vocabulary=vocabulary, speed=flags.speed)
         async with serving(gateway) as url:
             yield open_session(url, gateway=gateway)
@@ -168,7 +182,8 @@ def directives(replay: Replay, turn: Turn) -> str:
     for number, played in enumerate(replay.turns[first:]):
         if number and played.results is None:
             break
-        texts.append("\n[[say]]" + "".join(map(_directive, played.steps)) + "[[/say]]")
+        said = "".join(map(_directive, played.steps))
+        texts.append(f"\n[[say]]{said}[[/say]]")
     return "".join(texts)
 
 
@@ -190,10 +205,7 @@ def not_for_a_server(replay: Replay) -> str | None:
     for turn in replay.turns:
         if turn.finish != "stop" or turn.refuse is not None:
             return "a server decides itself when it stops and what it refuses"
-        if (
-            turn.user is None
-            and turn.results is None
-            and any(isinstance(step, Output) for step in turn.steps)
-        ):
+        is_complete = turn.user is None and turn.results is None
+        if is_complete and any(isinstance(step, Output) for step in turn.steps):
             return "its requests are complete and cannot carry the output"
     return None

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
@@ -31,7 +31,7 @@ from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from services.templates.tools import rendered_tool
 from services.tokenization.detokenizer import Vocabulary
-from turnwire_tools.clients.answer import Answer
+from turnwire_tools.clients.answer import Answer, Block
 from turnwire_tools.replay.replay_file import (
     Fail,
     Gate,
@@ -81,14 +81,14 @@ class ClientProgress:
 
     def _is_open(self, gate: Gate) -> bool:
         needed = 1 + sum(passed.gate == gate.gate for passed in self._passed)
-        # The end of a message in Responses depends on what follows: for text, its presence is
-        # enough.
-        received = [
-            block
-            for block in self._answer.blocks
-            if block.complete or (block.kind == "text" and block.text)
-        ]
+        received = [block for block in self._answer.blocks if _is_received(block)]
         return sum(gate.matches(block.kind, block.full_name) for block in received) >= needed
+
+
+def _is_received(block: Block) -> bool:
+    """Whether a gate may count a block. The end of a message in Responses depends on what follows:
+    for text, its presence is enough."""
+    return block.complete or (block.kind == "text" and block.text != "")
 
 
 class ReplayTurn(msgspec.Struct):
@@ -122,17 +122,15 @@ class ReplayGateway:
         self._replay = replay
         self._speed = speed
         self._model_vocabulary = vocabulary
-        steps = [step for turn in replay.turns for step in turn.steps if isinstance(step, Output)]
-        self._vocabulary, self._ids = vocabulary_of(
-            sorted({piece for step in steps for piece in step.pieces})
-        )
+        self._vocabulary, self._ids = vocabulary_of(sorted(_pieces_of(replay)))
         self._card = ModelCard(MODEL, max_model_len=_WINDOW, reasoning=True, tools=True, created=1)
         self._turn = replay.turns[0]
         self._progress: ClientProgress | None = None
 
     def select(self, turn: Turn, progress: ClientProgress | None) -> None:
         """Chooses the turn for the next request; without `progress`, all gates are open."""
-        self._turn, self._progress = turn, progress
+        self._turn = turn
+        self._progress = progress
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
         """Plays the chosen turn."""
@@ -140,12 +138,13 @@ class ReplayGateway:
         self.conversations.append(conversation)
         if self._turn.refuse is not None:
             raise raised(self._turn.refuse)
+
         usage = self._turn.usage
-        left = _WINDOW - usage.prompt
-        limit = conversation.sampling.max_tokens
-        prepared = Prepared(
-            usage.prompt, left if limit is None else min(limit, left), _SENDER, _SENDER
-        )
+        limit = _WINDOW - usage.prompt
+        if conversation.sampling.max_tokens is not None:
+            limit = min(limit, conversation.sampling.max_tokens)
+        prepared = Prepared(usage.prompt, limit, _SENDER, _SENDER)
+
         opened = ReplayTurn(turn_id, self._card, prepared)
         parse = self._parse(self._turn, conversation, opened)
         opened.task = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
@@ -155,7 +154,8 @@ class ReplayGateway:
         self, turn: Turn, progress: ClientProgress | None, parse: TurnParse | None, sink: TurnSink
     ) -> None:
         try:
-            started, log = asyncio.get_running_loop().time(), TurnLog()
+            started = asyncio.get_running_loop().time()
+            log = TurnLog()
             for step in turn.steps:
                 await self._wait(step, started, progress)
                 events = self._events_of(step, parse, log)
@@ -172,9 +172,8 @@ class ReplayGateway:
     async def _wait(self, step: Step, started: float, progress: ClientProgress | None) -> None:
         match step:
             case RecordedEvents(at=at) | RecordedTokens(at=at) if self._speed is not None:
-                await asyncio.sleep(
-                    max(0.0, started + at / self._speed - asyncio.get_running_loop().time())
-                )
+                due = started + at / self._speed
+                await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
             case Pause(ms) if self._speed is not None:
                 await asyncio.sleep(ms / 1000 / self._speed)
             case Gate() if progress is not None:
@@ -186,19 +185,22 @@ class ReplayGateway:
                 return [Failed(EngineFailed(message).info)]
             case RecordedEvents(events) if parse is None:
                 return list(with_dispatches(events, log))
+        return [] if parse is None else self._parsed(step, parse)
+
+    def _parsed(self, step: Step, parse: TurnParse) -> list[TurnEvent]:
+        """What the parser makes of a step."""
+        match step:
+            case Output(pieces):
+                return _fed(parse, [self._ids[piece] for piece in pieces if piece])
+            case RecordedTokens(ids) if self._model_vocabulary is not None:
+                return _fed(parse, ids)
+            # The tokens are parsed again; the reason of their end is in the events.
             case RecordedEvents([*_, Failed() as failed]):
                 return [failed]
-            case RecordedEvents([*_, Finish(reason=reason)]) if (
-                parse is not None and reason != "stop_string"
-            ):
-                # The tokens are parsed again; the reason of their end is in the events.
-                return _finished(
-                    parse, FinishReason.LENGTH if reason is FinishReason.CONTEXT else reason
-                )
-            case Output(pieces) if parse is not None:
-                return _fed(parse, [self._ids[piece] for piece in pieces if piece])
-            case RecordedTokens(ids) if parse is not None and self._model_vocabulary is not None:
-                return _fed(parse, ids)
+            case RecordedEvents([*_, Finish(reason=FinishReason.CONTEXT)]):
+                return _finished(parse, FinishReason.LENGTH)
+            case RecordedEvents([*_, Finish(reason=reason)]) if reason != "stop_string":
+                return _finished(parse, reason)
         return []
 
     def _parse(
@@ -255,7 +257,8 @@ def _fed(parse: TurnParse, ids: Sequence[int]) -> list[TurnEvent]:
 
 
 def _finished(parse: TurnParse, reason: FinishReason) -> list[TurnEvent]:
-    parse.finish(TokenFinish(reason, stop_id=0 if reason is FinishReason.STOP else None))
+    stop_id = 0 if reason is FinishReason.STOP else None
+    parse.finish(TokenFinish(reason, stop_id=stop_id))
     return list(parse.read(sys.maxsize)[0])
 
 
@@ -271,9 +274,25 @@ def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared
         tools=[rendered_tool(tool) for tool in conversation.tools],
         in_reasoning=replay.header.in_reasoning,
         stop=conversation.sampling.stop,
-        calls="none" if choice.mode == "none" else "parallel" if choice.parallel else "single",
+        calls=_allowed_calls(choice),
         allowed=choice.allowed,
     )
+
+
+def _allowed_calls(choice: ToolChoice) -> Literal["none", "single", "parallel"]:
+    if choice.mode == "none":
+        return "none"
+    return "parallel" if choice.parallel else "single"
+
+
+def _pieces_of(replay: Replay) -> set[str]:
+    """All pieces of output in a file."""
+    pieces: set[str] = set()
+    for turn in replay.turns:
+        for step in turn.steps:
+            if isinstance(step, Output):
+                pieces.update(step.pieces)
+    return pieces
 
 
 def vocabulary_of(pieces: Sequence[str]) -> tuple[Vocabulary, dict[str, int]]:

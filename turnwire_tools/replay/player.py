@@ -81,26 +81,28 @@ class Session:
             [],
             system=[Text(header.system)] if header.system else [],
             tools=self.replay.tools,
-            # Output that begins outside of reasoning needs a prompt that does not open it.
-            thinking=Thinking("disabled")
-            if self.gateway is None and not header.in_reasoning
-            else Thinking(),
+            thinking=self._thinking(),
         )
+
+    def _thinking(self) -> Thinking:
+        """Output that begins outside of reasoning needs a prompt that does not open it."""
+        if self.gateway is None and not self.replay.header.in_reasoning:
+            return Thinking("disabled")
+        return Thinking()
 
     async def turn(self, turn: Turn) -> Played:
         """Plays the next turn. Raises aiohttp.ClientError where the server does not answer."""
         body = self._request(turn)
-        # Without a stream the client receives nothing before the end, and gates would never open.
-        progress = (
-            ClientProgress(self.gate_timeout_s)
-            if self.stream and self.gateway is not None
-            else None
-        )
+        progress = ClientProgress(self.gate_timeout_s)
         if self.gateway is not None:
-            self.gateway.select(turn, progress)
+            # Without a stream the client receives nothing before the end, and gates would never
+            # open.
+            self.gateway.select(turn, progress if self.stream else None)
+
         client = CLIENTS[self.api]
         reader = client.reader()
-        answer, found = reader.answer, list[str]()
+        answer = reader.answer
+        found: list[str] = []
         async with self._post(client.path, body) as response:
             if response.status != 200:
                 answer.end = "refused"
@@ -111,14 +113,15 @@ class Session:
                 except IllFormed as error:
                     found.append(f"ill-formed: {error}")
         self._append(Message("assistant", answer.parts))
-        found += progress.problems if progress is not None else []
+
+        found += progress.problems
         found += problems(turn, answer, streamed=self.stream)
         if self.count and client.count_path is not None and answer.usage is not None:
             found += await self._count(client.count_path, body, answer.usage[0])
         return Played(turn.line, answer, found)
 
     async def _read(
-        self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress | None
+        self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress
     ) -> None:
         """Reads an answer. Raises IllFormed."""
         if response.content_type != "text/event-stream":
@@ -129,43 +132,39 @@ class Session:
             for name, data in parser.feed(chunk):
                 self.on_event(name, data)
                 reader.event(name, data)
-            if progress is not None:
-                progress.update(reader.answer)
+            progress.update(reader.answer)
         reader.finish()
 
     def _post(self, path: str, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        headers, timeout = {**HEADERS, **self.headers}, aiohttp.ClientTimeout(TIMEOUT_S)
+        headers = {**HEADERS, **self.headers}
+        timeout = aiohttp.ClientTimeout(TIMEOUT_S)
         return self.http.post(self.url + path, data=body, headers=headers, timeout=timeout)
 
     async def _count(self, path: str, body: bytes, prompt: int) -> list[str]:
         """The differences between the counting endpoint and the answer's usage."""
-        counted_body = {
-            name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED
-        }
+        fields = json.loads(body)
+        counted_body = {name: fields[name] for name in fields if name not in NOT_COUNTED}
         async with self._post(path, msgspec.json.encode(counted_body)) as response:
             if response.status != 200:
                 return [f"counting: {response.status}: {_error_message(await response.read())}"]
             counted = (await response.json())["input_tokens"]
-        return (
-            []
-            if counted == prompt
-            else [f"{counted} tokens are counted, the answer's usage has {prompt}"]
-        )
+        if counted == prompt:
+            return []
+        return [f"{counted} tokens are counted, the answer's usage has {prompt}"]
 
     def _request(self, turn: Turn) -> bytes:
         model = self.conversation.model
         if turn.request is not None:
             return msgspec.json.encode({"model": model, **turn.request, "stream": self.stream})
         if turn.conversation is not None:
-            conversation = self.conversation = msgspec.structs.replace(
-                turn.conversation, model=model
-            )
+            self.conversation = msgspec.structs.replace(turn.conversation, model=model)
+            return CLIENTS[self.api].request(self.conversation, stream=self.stream)
+
+        if turn.user is not None:
+            self._append(Message("user", [Text(self.ask(turn, turn.user))]))
         else:
-            if turn.user is not None:
-                self._append(Message("user", [Text(self.ask(turn, turn.user))]))
-            else:
-                self._append(Message("tool", self._results(turn.results or [])))
-            conversation = msgspec.structs.replace(self.conversation, sampling=turn.sampling)
+            self._append(Message("tool", self._results(turn.results or [])))
+        conversation = msgspec.structs.replace(self.conversation, sampling=turn.sampling)
         return CLIENTS[self.api].request(conversation, stream=self.stream)
 
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
@@ -185,37 +184,60 @@ class Session:
 
 def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
     """The errors of an answer, compared with the file and in itself."""
-    found = differences(turn.expect, answer.story) if turn.expect is not None else []
+    found: list[str] = []
+    if turn.expect is not None:
+        found += differences(turn.expect, answer.story)
+    found += _end_problems(turn, answer)
+    if streamed and answer.end in ("stop", "calls", "length"):
+        found += _stream_problems(answer)
+    return found
+
+
+def _end_problems(turn: Turn, answer: Answer) -> list[str]:
+    """The errors in how an answer ends."""
+    if turn.end is None and answer.end in ("error", "refused"):
+        return [f"{answer.end}: {answer.problem}"]
+
+    found = []
     # An error before the first block is a status.
-    early = turn.end == "error" and answer.end == "refused" and not turn.expect
-    if turn.end is not None and answer.end != turn.end and not early:
-        why = f" ({answer.problem})" if answer.problem else ""
-        found.append(f"want the end {turn.end}, got {answer.end}{why}")
-    elif turn.end is None and answer.end in ("error", "refused"):
-        found.append(f"{answer.end}: {answer.problem}")
+    is_early_error = turn.end == "error" and answer.end == "refused" and not turn.expect
+    if turn.end is not None and answer.end != turn.end and not is_early_error:
+        problem = f"want the end {turn.end}, got {answer.end}"
+        if answer.problem:
+            problem += f" ({answer.problem})"
+        found.append(problem)
     if answer.end is None:
         found.append("the answer has no end")
-    if streamed and answer.end in ("stop", "calls", "length"):
-        if answer.usage is None:
-            found.append("the answer has no usage")
-        if answer.dispatched and answer.dispatched != answer.calls[: len(answer.dispatched)]:
-            found.append(f"dispatched are {answer.dispatched}, the calls are {answer.calls}")
-        if answer.end == "calls" and not all(block.complete for block in answer.blocks):
-            found.append("a block has no end")
+    return found
+
+
+def _stream_problems(answer: Answer) -> list[str]:
+    """The errors of a stream that has ended well."""
+    found = []
+    if answer.usage is None:
+        found.append("the answer has no usage")
+    dispatched = answer.dispatched
+    if dispatched != answer.calls[: len(dispatched)]:
+        found.append(f"dispatched are {dispatched}, the calls are {answer.calls}")
+    if answer.end == "calls" and not all(block.complete for block in answer.blocks):
+        found.append("a block has no end")
     return found
 
 
 def differences(expected: Story, received: Story) -> list[str]:
     """The differences between two stories, block by block."""
-
-    def text(block: tuple[str, str] | None) -> str:
-        return "none" if block is None else f"{block[0]} {block[1]!r}"
-
     return [
-        f"block {number}: want {text(left)}, got {text(right)}"
-        for number, (left, right) in enumerate(zip_longest(expected, received))
-        if left != right
+        f"block {number}: want {_told(want)}, got {_told(got)}"
+        for number, (want, got) in enumerate(zip_longest(expected, received))
+        if want != got
     ]
+
+
+def _told(block: tuple[str, str] | None) -> str:
+    if block is None:
+        return "none"
+    kind, text = block
+    return f"{kind} {text!r}"
 
 
 def _error_message(body: bytes) -> str:

@@ -148,13 +148,8 @@ class TurnStart(TurnProperties, omit_defaults=True, forbid_unknown_fields=True, 
     recorded: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if (
-            sum(
-                request is not None
-                for request in (self.user, self.results, self.conversation, self.request)
-            )
-            != 1
-        ):
+        requests = (self.user, self.results, self.conversation, self.request)
+        if sum(request is not None for request in requests) != 1:
             raise ValueError("a turn has one of user, results, conversation and request")
         if (self.request is None) != (self.api is None):
             raise ValueError("request and api go together")
@@ -178,18 +173,20 @@ class Replay(Struct):
     @property
     def tools(self) -> list[ToolSpec]:
         """The tools of every turn."""
-        return [
-            ToolSpec(tool, f"The tool {tool}.", {"type": "object", "properties": {}})
-            if isinstance(tool, str)
-            else tool
-            for tool in self.header.tools
-        ]
+        return [_tool_spec(tool) for tool in self.header.tools]
 
     @property
     def apis(self) -> list[Api]:
         """The APIs over which the file can be played."""
         only = {turn.api for turn in self.turns if turn.api is not None}
         return [api for api in APIS if not only or only == {api}]
+
+
+def _tool_spec(tool: str | ToolSpec) -> ToolSpec:
+    """A tool of the header; a name alone stands for a tool without arguments."""
+    if isinstance(tool, ToolSpec):
+        return tool
+    return ToolSpec(tool, f"The tool {tool}.", {"type": "object", "properties": {}})
 
 
 class BadReplay(UsageError):
@@ -213,20 +210,31 @@ def read(name: str, text: str) -> Replay:
 
 
 def _add_line(replay: Replay, number: int, value: Any) -> None:
-    keys = value.keys() if isinstance(value, dict) else set()
+    keys = set(value) if isinstance(value, dict) else set()
     if "replay" in keys:
         replay.header = msgspec.convert(value, Header)
     elif keys & {"user", "results", "conversation", "request"}:
         start = msgspec.convert(value, TurnStart)
         replay.turns.append(Turn(line=number, **msgspec.structs.asdict(start)))
-    elif not replay.turns:
-        raise ValueError("a turn begins with user, results, conversation or request")
-    elif isinstance(value, str | list):
-        pieces = msgspec.convert([value] if isinstance(value, str) else value, list[str])
-        replay.turns[-1].steps.append(Output(pieces))
-    elif kinds := [kind for key, kind in _STEPS.items() if key in keys]:
-        replay.turns[-1].steps.append(msgspec.convert(value, kinds[0]))
+    elif replay.turns:
+        _add_to_turn(replay.turns[-1], keys, value)
     else:
-        properties = msgspec.convert(value, TurnProperties)
-        for name in keys:
-            setattr(replay.turns[-1], name, getattr(properties, name))
+        raise ValueError("a turn begins with user, results, conversation or request")
+
+
+def _add_to_turn(turn: Turn, keys: set[str], value: Any) -> None:
+    """Adds a step or properties. `keys`: of the line, if it is an object."""
+    if isinstance(value, str):
+        turn.steps.append(Output([value]))
+        return
+    if isinstance(value, list):
+        turn.steps.append(Output(msgspec.convert(value, list[str])))
+        return
+    for key, kind in _STEPS.items():
+        if key in keys:
+            turn.steps.append(msgspec.convert(value, kind))
+            return
+
+    properties = msgspec.convert(value, TurnProperties)
+    for name in keys:
+        setattr(turn, name, getattr(properties, name))

@@ -49,8 +49,11 @@ def blocks_of(
     # that it made of it.
     parse.feed(ids, [[(token, float(at))] for at, token in enumerate(ids)])
     if not parse.ended:
-        reason = FinishReason.LENGTH if finish.reason is FinishReason.CONTEXT else finish.reason
+        reason = finish.reason
+        if reason is FinishReason.CONTEXT:
+            reason = FinishReason.LENGTH
         parse.finish(TokenFinish(reason, finish.stop_id))
+
     blocks: list[Block] = []
     for event in parse.read(sys.maxsize)[0]:
         if isinstance(event, BlockStart):

@@ -50,14 +50,14 @@ def trajectories(
     Args:
         file: Messages that `turnwire tap --json` wrote; several files are read as one.
     """
-    vocabulary = (
-        None
-        if flags.model is None
-        else Vocabulary(load_backend(flags.model, trust_remote_code=False))
-    )
+    vocabulary = None
+    if flags.model is not None:
+        vocabulary = Vocabulary(load_backend(flags.model, trust_remote_code=False))
     writer = Writer(vocabulary, flags.idle_s)
     if not file:
-        return run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
+        config = sources.load(BusConfig, bus_defaults(sources.env)).config
+        return run(_follow(config, writer))
+
     for path in file:
         with path.open("rb") as lines:
             for now, _, message in messages.read_lines(str(path), lines):
@@ -98,14 +98,14 @@ class Writer:
         if self._vocabulary is None or turn.context is None or turn.reason is None:
             return None
         ids = turn.output if turn.stop_id is None else turn.output[:-1]
-        return blocks_of(
-            turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary
-        )
+        finish = TokenFinish(turn.reason, turn.stop_id)
+        return blocks_of(turn.id, turn.context, ids, finish, self._vocabulary)
 
     def end(self) -> None:
         """Writes all sessions."""
         self._write(float("inf"))
-        dropped, unfinished = self._dropped + self._turns.cancelled, self._turns.unfinished
+        dropped = self._dropped + self._turns.cancelled
+        unfinished = self._turns.unfinished
         if dropped or unfinished:
             text = (
                 f"{dropped} turns failed or were cancelled, {unfinished} have not ended: left out"

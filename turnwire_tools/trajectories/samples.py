@@ -8,7 +8,7 @@ each decoded token is in one loss mask, once. Pure.
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -108,16 +108,21 @@ class _OpenSample:
 
     def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
         """Appends a turn with a prompt that begins with all ids so far."""
-        start, self.last = len(turn.prompt), now
+        start = len(turn.prompt)
+        self.last = now
         self.ids = turn.prompt + turn.output
-        self.logprobs |= {
-            start + at: value for at, value in enumerate(turn.logprobs) if value is not None
-        }
-        placed = blocks and [
-            replace(block, start=block.start + start, end=block.end + start) for block in blocks
-        ]
+        for at, logprob in enumerate(turn.logprobs, start):
+            if logprob is not None:
+                self.logprobs[at] = logprob
+
         span = TurnSpan(
-            turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed
+            turn.id,
+            turn.time,
+            start,
+            len(self.ids),
+            str(turn.reason),
+            turn.stop_id,
+            None if blocks is None else [_moved(block, start) for block in blocks],
         )
         self.turns.append(_SampleTurn(span, _head(turn), turn.written))
 
@@ -141,7 +146,9 @@ class _OpenSample:
         spans = [turn.span for turn in self.turns]
         for span in spans:
             mask[span.start : span.end] = [1] * (span.end - span.start)
-        logprobs = [self.logprobs.get(at) for at in range(len(self.ids))] if self.logprobs else None
+        logprobs = None
+        if self.logprobs:
+            logprobs = [self.logprobs.get(at) for at in range(len(self.ids))]
         return Sample(
             self.id,
             self.model,
@@ -152,6 +159,19 @@ class _OpenSample:
             spans,
             self.departs,
         )
+
+
+def _moved(block: Block, by: int) -> Block:
+    return replace(block, start=block.start + by, end=block.end + by)
+
+
+class _NearSample(Struct, frozen=True):
+    """A sample that begins as a prompt does."""
+
+    sample: _OpenSample
+    is_same_session: bool
+    at: int
+    """How many ids are equal."""
 
 
 class Sampler:
@@ -178,29 +198,37 @@ class Sampler:
 
     def _break(self, turn: FollowedTurn) -> Break | None:
         """Why this turn continues no sample."""
-        conversation, prompt = turn.conversation, turn.prompt
-        near: list[tuple[bool, int, _OpenSample]] = []
-        for sample in self._open:
-            at, same_session = len(common_prefix(sample.ids, prompt)), sample.is_of(conversation)
-            # Sessions with other ids may begin alike. Only one that has the whole first turn was
-            # made of this one.
-            first = sample.turns[0]
-            if sample.has_owner(conversation) and at >= (
-                first.head if same_session else first.span.end
-            ):
-                near.append((same_session, at, sample))
+        conversation = turn.conversation
+        near = [*self._near(turn)]
         if not any(message.role == "assistant" for message in conversation.messages):
-            retried = (
-                sample for same_session, at, sample in near if same_session and at == len(prompt)
-            )
-            return next((_departure(sample, turn, len(prompt)) for sample in retried), None)
+            for other in near:
+                if other.is_same_session and other.at == len(turn.prompt):
+                    return _departure(other.sample, turn, other.at)
+            return None
         if near:
-            _, at, sample = max(near, key=lambda entry: entry[:2])
-            return _departure(sample, turn, at)
+            nearest = max(near, key=lambda other: (other.is_same_session, other.at))
+            return _departure(nearest.sample, turn, nearest.at)
+
         for sample in reversed(self._open):
             if sample.is_of(conversation) and _returned(sample.turns[-1].written, conversation):
-                return Break("head", sample.id, len(common_prefix(sample.ids, prompt)))
+                return Break("head", sample.id, len(common_prefix(sample.ids, turn.prompt)))
         return Break("unseen")
+
+    def _near(self, turn: FollowedTurn) -> Iterator[_NearSample]:
+        """The samples that a turn may depart from.
+
+        Sessions with other ids may begin alike. Only one that has the whole first turn was made of
+        this one.
+        """
+        for sample in self._open:
+            if not sample.has_owner(turn.conversation):
+                continue
+            at = len(common_prefix(sample.ids, turn.prompt))
+            is_same_session = sample.is_of(turn.conversation)
+            first = sample.turns[0]
+            needed = first.head if is_same_session else first.span.end
+            if at >= needed:
+                yield _NearSample(sample, is_same_session, at)
 
 
 def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
@@ -223,8 +251,10 @@ def _head(turn: FollowedTurn) -> int:
     """About how many ids of a turn's prompt come before its opening, the marks of its reasoning,
     which the template may write differently once the turn is history. Each mark, and the white
     space after it, is taken for one token."""
-    ledger = None if turn.context is None else turn.context.ledger
-    return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
+    head = len(turn.prompt)
+    if turn.context is not None and turn.context.ledger is not None:
+        head -= len(_MARKS.findall(turn.context.ledger.opening))
+    return head
 
 
 def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
