@@ -20,7 +20,8 @@ from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest
 from tests.conftest import eventually
 from tests.worker.listening import listen
-from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine, synthetic_logprobs
+from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine
+from turnwire_tools.script.stream import synthetic_logprobs
 
 WAIT_S = 60.0
 REPOSITORY = Path(__file__).parents[2]

@@ -1,1 +1,1 @@
-"""The HTTP APIs as a client sees them: the request of a turn, and a reader of the answer."""
+"""Clients of the HTTP APIs: they write the request of a turn, and read its answer."""

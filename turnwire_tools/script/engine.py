@@ -11,12 +11,8 @@ agent's, while scripts play as written.
 """
 
 import asyncio
-import os
-import time
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from math import exp, log
 from operator import itemgetter
 from pathlib import Path
 from threading import Condition
@@ -26,7 +22,6 @@ from tokenizers import Tokenizer
 
 from schemas.control import Load
 from schemas.errors import EngineFailed, TurnwireError
-from schemas.events import FinishReason
 from schemas.frames import pack_ids, unpack_array
 from services.families import Family, family
 from services.families.response_template import template_name
@@ -44,9 +39,10 @@ from services.tokenization.model_files import (
 )
 from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
-from services.worker.kv.held_blocks import HeldBlocks, extended
+from services.worker.kv.held_blocks import HeldBlocks
 from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
+from turnwire_tools.script.stream import MarkFile, ScriptedStream
 from turnwire_tools.script.ticker import NOW, Ticker, aligned, now_us
 
 LACKING = {
@@ -59,41 +55,6 @@ BLOCK_TOKENS = 16
 DEFAULT_WINDOW = 131_072
 DEFAULT_KV_TOKENS = 4_194_304
 """Capacity of the prefix cache where none is set: 100 bytes a block, so some 26 MB."""
-_FALL = 0.7
-"""Each alternative's log probability is lower than the one before it by this."""
-
-_NOTHING = Playback([], [])
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Stream:
-    """One turn."""
-
-    prompt_tokens: int
-    keys: Sequence[int]
-    tail: Sequence[int]
-    """The ids at the prompt's end that fill no block, as in keys."""
-    salt: str | None
-    resumed: int
-    logprobs: int | None
-    turn: OpenTurn
-    put_running: Callable[[Delta], None]
-    """The sink's own `put`, for steps that end nothing and come only while the turn runs."""
-    delay_us: int = 0
-    burst: int = 1
-    mark: str = "-"
-    playback: Playback = _NOTHING
-    ids: list[int] = field(default_factory=list)
-    pos: int = 0
-    action: int = 0
-    """Index of the next action."""
-    plain_until: int = 0
-    """Steps that end before this token hold tokens and nothing else."""
-    cached: int | None = None
-    """Reported with the first delta, then None."""
-    opened_us: int = 0
-    waited_s: float | None = None
-    """Reported with `cached`: how long it had no slot."""
 
 
 class ScriptEngine:
@@ -102,14 +63,14 @@ class ScriptEngine:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
-        self._ticker: Ticker[_Stream] = Ticker(self._step)
+        self._ticker: Ticker[ScriptedStream] = Ticker(self._step)
         self._turns = OpenTurns("script", self._ticker.stop)
         self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
-        self._waiting: list[tuple[float, _Stream]] = []
+        self._waiting: list[tuple[float, ScriptedStream]] = []
         """(-priority, turn), the next one first."""
-        self._running: set[_Stream] = set()
+        self._running: set[ScriptedStream] = set()
         self._prefill_free_us = 0
-        self._marks = -1
+        self._marks = MarkFile()
         self._source: OutputSource
         self._loop: asyncio.AbstractEventLoop
         self._vocabulary_size = 0
@@ -121,7 +82,7 @@ class ScriptEngine:
         info = await asyncio.to_thread(self._load)
         marks = (self._config.engine_args or {}).get("marks")
         if marks:
-            self._marks = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._marks.open(marks)
         return info
 
     def _load(self) -> EngineInfo:
@@ -175,7 +136,7 @@ class ScriptEngine:
             keys = block_keys(pack_ids(ids), BLOCK_TOKENS, salt=request.cache_salt)
         named = None if request.images else self._source.find_script(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
-        stream = _Stream(
+        stream = ScriptedStream(
             prompt_tokens=len(request.token_ids),
             keys=keys,
             tail=ids[len(keys) * BLOCK_TOKENS :],
@@ -192,7 +153,7 @@ class ScriptEngine:
             turn.run(self._write(stream, request))
         return turn
 
-    async def _write(self, stream: _Stream, request: EngineRequest) -> None:
+    async def _write(self, stream: ScriptedStream, request: EngineRequest) -> None:
         """On a thread: the agent reads the whole prompt, and its images."""
         try:
             written = await self._loop.run_in_executor(None, self._source.output, request)
@@ -206,16 +167,9 @@ class ScriptEngine:
             self._enqueue(stream, request.priority, *written)
 
     def _enqueue(
-        self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback
+        self, stream: ScriptedStream, priority: float, directive: PlayDirective, playback: Playback
     ) -> None:
-        delay_ms = directive.delay_ms
-        if delay_ms is None:
-            delay_ms = self._config.token_delay_ms
-        stream.playback = playback
-        stream.ids = playback.ids
-        stream.delay_us = round(delay_ms * 1000)
-        stream.burst = max(1, directive.burst)
-        stream.mark = directive.id
+        stream.play(directive, playback, self._config.token_delay_ms)
         insort(self._waiting, (-priority, stream), key=itemgetter(0))
         self._admit()
 
@@ -238,9 +192,7 @@ class ScriptEngine:
         """Ends all turns."""
         self._ticker.stop()
         self._turns.stop()
-        if self._marks >= 0:
-            os.close(self._marks)
-            self._marks = -1
+        self._marks.close()
 
     def _admit(self) -> None:
         """Gives free slots to waiting turns: prefill now, the first token when it is done."""
@@ -262,7 +214,7 @@ class ScriptEngine:
         self._prefill_free_us = start + round(tokens * 1e6 / self._config.prefill_tokens_per_s)
         return self._prefill_free_us
 
-    def _step(self, stream: _Stream, now: int) -> int | None:
+    def _step(self, stream: ScriptedStream, now: int) -> int | None:
         """One engine step of one turn; returns when the next one is due."""
         try:
             end = stream.pos + stream.burst
@@ -279,16 +231,16 @@ class ScriptEngine:
             self._turns.die(f"{type(error).__name__}: {error}")
             return None
 
-    def _full_step(self, stream: _Stream, now: int) -> int | None:
+    def _full_step(self, stream: ScriptedStream, now: int) -> int | None:
         """A step that may hold more than tokens."""
         is_first = stream.pos == 0 and stream.action == 0
-        interruption = self._take_actions(stream)
+        interruption = stream.take_actions(self._marks)
         if interruption is not None:
             if is_first:
                 self._cache.use(stream.keys)
             return self._interrupt(stream, interruption, now)
 
-        delta = self._next_delta(stream)
+        delta = stream.next_delta(self._vocabulary_size)
         if is_first:
             after_sending(self._cache.use, stream.keys)
         stream.turn.put(delta)
@@ -296,55 +248,7 @@ class ScriptEngine:
             return None
         return aligned(now, stream.delay_us) if stream.delay_us else NOW
 
-    def _take_actions(self, stream: _Stream) -> Action | None:
-        """Takes the actions that are due; returns the one after which no token follows in this
-        step."""
-        actions = stream.playback.actions
-        while stream.action < len(actions):
-            at, action = actions[stream.action]
-            if at > stream.pos:
-                return None
-            stream.action += 1
-            if action.kind in {"pause", "fail", "die", "silence"}:
-                return action
-            self._pace(stream, action)
-        return None
-
-    def _next_delta(self, stream: _Stream) -> Delta:
-        """The tokens up to the next action, and the end if they are the last ones."""
-        playback = stream.playback
-        ahead = len(playback.ids)
-        if stream.action < len(playback.actions):
-            ahead, _ = playback.actions[stream.action]
-        end = min(stream.pos + stream.burst, ahead)
-        ids = playback.ids[stream.pos : end]
-        stream.pos = end
-        stream.plain_until = ahead if stream.logprobs is None else 0
-
-        delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
-        stream.cached = None
-        stream.waited_s = None
-        is_whole = end == len(playback.ids)
-        if is_whole and (playback.finish is FinishReason.LENGTH or not ids):
-            delta.finish = playback.finish
-            delta.stop_id = playback.stop_id
-        if stream.logprobs is not None:
-            self._add_logprobs(stream, delta)
-        return delta
-
-    def _add_logprobs(self, stream: _Stream, delta: Delta) -> None:
-        start = stream.pos - len(delta.ids)
-        delta.logprobs = [
-            self._logprobs(stream, token, at) for at, token in enumerate(delta.ids, start)
-        ]
-        if delta.stop_id is not None:
-            delta.stop_logprobs = self._logprobs(stream, delta.stop_id, stream.pos)
-
-    def _logprobs(self, stream: _Stream, token: int, at: int) -> list[tuple[int, float]]:
-        top = stream.logprobs or 0
-        return synthetic_logprobs(token, stream.resumed + at, top, self._vocabulary_size)
-
-    def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
+    def _interrupt(self, stream: ScriptedStream, action: Action, now: int) -> int | None:
         """An action that no token follows in this step."""
         if action.kind == "pause":
             return aligned(now + round(action.amount * 1000), stream.delay_us)
@@ -354,16 +258,7 @@ class ScriptEngine:
             stream.turn.fail(EngineFailed(action.text or "the script fails here"))
         return None  # `silence`: the turn keeps its slot until it is cancelled
 
-    def _pace(self, stream: _Stream, action: Action) -> None:
-        if action.kind == "delay":
-            stream.delay_us = round(action.amount * 1000)
-        elif action.kind == "burst":
-            stream.burst = max(1, int(action.amount))
-        elif self._marks >= 0:
-            # One write each, so that a reader of the file gets whole lines.
-            os.write(self._marks, f"{stream.mark} {action.text} {time.monotonic_ns()}\n".encode())
-
-    def _release(self, stream: _Stream) -> None:
+    def _release(self, stream: ScriptedStream) -> None:
         """The turn has ended: its slot is free, its tokens stay in the cache."""
         if stream not in self._running:
             self._waiting = [entry for entry in self._waiting if entry[1] is not stream]
@@ -374,25 +269,8 @@ class ScriptEngine:
             after_sending(self._keep, stream)
         self._admit()
 
-    def _keep(self, stream: _Stream) -> None:
-        rest = pack_ids([*stream.tail, *stream.ids[: stream.pos]])
-        self._cache.use(extended(stream.keys, rest, BLOCK_TOKENS, stream.salt))
-
-
-def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[tuple[int, float]]:
-    """(id, log probability) of the token at output index `at` and of `top` others, likeliest first.
-
-    The same for the same arguments in every process. The probabilities of one place add up to less
-    than 1, and the written token is the likeliest.
-    """
-    chance = 0.75 + 0.24 * ((token * 2654435761 + at * 40503) % 1000) / 1000
-    rest = log((1.0 - chance) * (1.0 - exp(-_FALL)))
-    logprobs = [(token, log(chance))]
-    most_others = max(vocabulary // 7 - 1, 0)
-    for n in range(min(top, most_others)):
-        other = (token + 1 + n * 7) % vocabulary
-        logprobs.append((other, rest - _FALL * n))
-    return logprobs
+    def _keep(self, stream: ScriptedStream) -> None:
+        self._cache.use(stream.all_keys(BLOCK_TOKENS))
 
 
 def _read_scripts(folder: str | None) -> dict[str, Script]:

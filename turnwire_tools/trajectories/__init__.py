@@ -1,1 +1,1 @@
-"""turnwire trajectories: sessions as training samples of token ids (docs/trajectories.md)."""
+"""turnwire trajectories: sessions as training samples (docs/trajectories.md)."""
