@@ -194,7 +194,7 @@ async def _run_all(
 ) -> Mapping[str, Sequence[Counter[str]]]:
     """Runs all tasks. `buses`: the URLs of the NATS servers of known servers. Raises CommandError,
     OSError."""
-    counts = {name: [Counter[str]() for _ in tasks] for name in "ab"}
+    counts: dict[str, list[Counter[str]]] = {}
     async with AsyncExitStack() as opened:
         sides = []
         for name, server in (("a", flags.a), ("b", flags.b)):
@@ -207,6 +207,7 @@ async def _run_all(
             await bus.subscribe(subjects.ALL, side.take)
             await bus.flush()
             sides.append(side)
+            counts[name] = [Counter() for _ in tasks]
 
         for number in range(flags.repeats * len(tasks)):
             repeat, at = divmod(number, len(tasks))

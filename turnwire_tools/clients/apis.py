@@ -13,8 +13,8 @@ class ClientApi(Struct, frozen=True):
     """One API as a client sees it."""
 
     path: str
-    count_path: str | None
-    """The counting endpoint; None if the API has none."""
+    count_path: str
+    """The counting endpoint; empty if the API has none."""
     request: Callable[..., bytes]
     """Returns the body for a `Conversation`. `stream`: whether the answer is a stream."""
     reader: Callable[[], Reader]
@@ -26,5 +26,5 @@ CLIENTS: Mapping[Api, ClientApi] = {
     "responses": ClientApi(
         responses.PATH, responses.COUNT_PATH, responses.request, responses.Reader
     ),
-    "chat": ClientApi(chat.PATH, None, chat.request, chat.Reader),
+    "chat": ClientApi(chat.PATH, "", chat.request, chat.Reader),
 }

@@ -81,15 +81,15 @@ def _messages(turn: Message) -> list[dict[str, Any]]:
     if turn.role != "tool":
         content = [_content(part) for part in turn.parts]
         return [{"role": turn.role, "content": content, **present(name=turn.name or None)}]
-    return [
-        {
-            "role": "tool",
-            "tool_call_id": part.call_id,
-            "content": [_content(inner) for inner in part.parts],
-        }
-        for part in turn.parts
-        if isinstance(part, Result)
-    ]
+    return [_result(part) for part in turn.parts if isinstance(part, Result)]
+
+
+def _result(result: Result) -> dict[str, Any]:
+    return {
+        "role": "tool",
+        "tool_call_id": result.call_id,
+        "content": [_content(part) for part in result.parts],
+    }
 
 
 def _in_order(parts: list[Part]) -> list[list[Part]]:

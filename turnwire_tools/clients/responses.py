@@ -298,8 +298,11 @@ def _block(item: Any) -> Block:
             return Block("reasoning", text, seal=item.get("encrypted_content"))
         case "message":
             return Block("text", "".join(part["text"] for part in item["content"]))
-    custom = item["type"] == "custom_tool_call"
-    text = item["input"] if custom else item["arguments"]
-    return Block(
-        "call", text, item["name"], item["call_id"], custom=custom, namespace=item.get("namespace")
-    )
+    call = Block("call", name=item["name"], call_id=item["call_id"])
+    call.namespace = item.get("namespace")
+    call.custom = item["type"] == "custom_tool_call"
+    if call.custom:
+        call.text = item["input"]
+    else:
+        call.text = item["arguments"]
+    return call

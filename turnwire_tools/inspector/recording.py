@@ -64,7 +64,8 @@ def _turn(turn: replay_file.Turn, name: str, conversation: Conversation) -> Iter
     log = TurnLog()
     for step in turn.steps:
         if isinstance(step, replay_file.RecordedTokens):
-            yield step.at, "", TokenFrame("", 0, [TokenEntry(name, attempt, tokens, step.tokens)])
+            entry = TokenEntry(name, attempt, tokens, step.tokens)
+            yield step.at, "", TokenFrame("", 0, [entry])
             tokens += len(step.tokens)
         elif isinstance(step, replay_file.RecordedEvents):
             events: list[TurnEvent] = list(with_dispatches(step.events, log))
@@ -91,6 +92,8 @@ def _placed(
 
 
 def _opened(turn: replay_file.Turn, prompt: replay_file.RecordedPrompt) -> Prepared:
-    limit = 0 if turn.context is None else turn.context.max_tokens
+    limit = 0
+    if turn.context is not None:
+        limit = turn.context.max_tokens
     usage = turn.usage
     return Prepared(usage.prompt, limit, prompt.worker, prompt.parser, cached=usage.cached)

@@ -13,6 +13,9 @@ from turnwire_tools.tap.turns import concerns
 
 MAX_SEGMENTS = 600
 
+_SOURCES = {True: "ledger", False: "encoded", None: ""}
+"""`Segment.source`, by whether the ids of its prompt come from the ledger."""
+
 _View = TypeVar("_View", bound=Row)
 
 
@@ -70,14 +73,15 @@ def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
 
 def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
     """All of a turn."""
-    previous = fold.turns.get(turn.previous)
-    previous_row = None if previous is None else _view(Row, previous)
+    previous = None
+    if turn.previous in fold.turns:
+        previous = _view(Row, fold.turns[turn.previous])
     return _view(
         TurnView,
         turn,
         segments=segments_of(turn, fold.ancestors(turn)),
-        previous=previous_row,
-        cost=_cost(fold, turn, previous),
+        previous=previous,
+        cost=_cost(fold, turn),
         tokens=bool(turn.ids),
     )
 
@@ -87,8 +91,8 @@ def session_view(fold: Fold, name: str) -> SessionView | None:
     session = name
     if name in fold.turns:
         session = fold.turns[name].session
-    names = fold.sessions.get(session)
-    if names is None:
+    names = fold.sessions.get(session, [])
+    if not names:
         return None
 
     reasons: dict[str, str] = {}
@@ -127,19 +131,17 @@ def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list
             Segment(
                 start,
                 end,
-                cached=None if turn.cached is None else start < turn.cached,
-                source=_source(turn, start),
+                cached=_is_before(turn.cached, start),
+                source=_SOURCES[_is_before(turn.reused, start)],
                 answer=newest.number if is_answer else None,
             )
         )
     return segments
 
 
-def _source(turn: InspectedTurn, at: int) -> str:
-    """Where the ids of the prompt at a place are from."""
-    if turn.reused is None:
-        return ""
-    return "ledger" if at < turn.reused else "encoded"
+def _is_before(boundary: int | None, at: int) -> bool | None:
+    """Whether a place is before a boundary; None: the boundary is unknown."""
+    return None if boundary is None else at < boundary
 
 
 def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
@@ -173,7 +175,7 @@ def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> li
     return answers
 
 
-def _cost(fold: Fold, turn: InspectedTurn, previous: InspectedTurn | None) -> Cost | None:
+def _cost(fold: Fold, turn: InspectedTurn) -> Cost | None:
     if turn.difference is None:
         return None
 
@@ -181,7 +183,8 @@ def _cost(fold: Fold, turn: InspectedTurn, previous: InspectedTurn | None) -> Co
     reason = ""
     if lost:
         reason = f"{turn.worker} did not hold them any more, or never"
-        if previous is not None and turn.worker != previous.worker:
+        previous = fold.turns.get(turn.previous, turn)
+        if turn.worker != previous.worker:
             reason = f"the turn went to {turn.worker}, the previous one to {previous.worker}"
 
     rate = fold.rates[turn.model]

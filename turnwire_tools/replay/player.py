@@ -116,7 +116,7 @@ class Session:
 
         found += progress.problems
         found += problems(turn, answer, streamed=self.stream)
-        if self.count and client.count_path is not None and answer.usage is not None:
+        if self.count and client.count_path and answer.usage is not None:
             found += await self._count(client.count_path, body, answer.usage[0])
         return Played(turn.line, answer, found)
 
@@ -195,13 +195,13 @@ def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
 
 def _end_problems(turn: Turn, answer: Answer) -> list[str]:
     """The errors in how an answer ends."""
-    if turn.end is None and answer.end in ("error", "refused"):
-        return [f"{answer.end}: {answer.problem}"]
-
     found = []
     # An error before the first block is a status.
     is_early_error = turn.end == "error" and answer.end == "refused" and not turn.expect
-    if turn.end is not None and answer.end != turn.end and not is_early_error:
+    if turn.end is None:
+        if answer.end in ("error", "refused"):
+            found.append(f"{answer.end}: {answer.problem}")
+    elif answer.end != turn.end and not is_early_error:
         problem = f"want the end {turn.end}, got {answer.end}"
         if answer.problem:
             problem += f" ({answer.problem})"
@@ -226,16 +226,15 @@ def _stream_problems(answer: Answer) -> list[str]:
 
 def differences(expected: Story, received: Story) -> list[str]:
     """The differences between two stories, block by block."""
+    pairs = zip_longest(map(_told, expected), map(_told, received), fillvalue="none")
     return [
-        f"block {number}: want {_told(want)}, got {_told(got)}"
-        for number, (want, got) in enumerate(zip_longest(expected, received))
+        f"block {number}: want {want}, got {got}"
+        for number, (want, got) in enumerate(pairs)
         if want != got
     ]
 
 
-def _told(block: tuple[str, str] | None) -> str:
-    if block is None:
-        return "none"
+def _told(block: tuple[str, str]) -> str:
     kind, text = block
     return f"{kind} {text!r}"
 

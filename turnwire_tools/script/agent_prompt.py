@@ -43,8 +43,8 @@ class Prompt(Struct, frozen=True):
     """What tools returned since then, in order."""
     answers: int
     """How many messages the assistant has written since then."""
-    directory: str | None
-    """The harness's working directory, if the prompt names it."""
+    directory: str
+    """The harness's working directory; empty if the prompt names none."""
     chat: bool = True
     """Written by a chat template; else it is one text to be continued."""
 
@@ -122,7 +122,7 @@ def read_prompt(text: str) -> Prompt:
         request=request,
         results=results,
         answers=sum(message.role == "assistant" for message in since),
-        directory=None if directory is None else directory[1],
+        directory="" if directory is None else directory[1],
         chat=_MARKED.search(text) is not None,
     )
 

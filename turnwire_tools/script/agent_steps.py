@@ -101,11 +101,11 @@ def find_steps(request: str, answer: tuple[int, int] | None = None) -> list[Step
             if taken.take(hit.span()):
                 placed.append((hit.start(), _file_step(kind, hit)))
 
-    is_asked = _ASKED_TO_RUN.search(request) is not None
+    is_asked = bool(_ASKED_TO_RUN.search(request))
     for pattern in (_FENCE, _SPAN):
         for hit in pattern.finditer(request):
             command = hit["command"].strip()
-            is_command = is_asked or _COMMAND.match(command) is not None
+            is_command = is_asked or bool(_COMMAND.match(command))
             if command and is_command and taken.take(hit.span()):
                 placed.append((hit.start(), Step("shell", command=command)))
 
@@ -135,11 +135,13 @@ def _file_step(kind: Kind, hit: re.Match[str]) -> Step:
 
 def together(request: str) -> bool:
     """Whether several steps go into one turn: yes, unless the request puts them in an order."""
-    return _TOGETHER.search(request) is not None or _IN_TURN.search(request) is None
+    if _TOGETHER.search(request):
+        return True
+    return not _IN_TURN.search(request)
 
 
 def make_calls(
-    step: Step, tools: list[Tool], directory: str | None, results: Sequence[str] = ()
+    step: Step, tools: list[Tool], directory: str, results: Sequence[str] = ()
 ) -> list[ToolCall]:
     """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of
     the first calls."""
@@ -156,7 +158,7 @@ def make_calls(
     return _file_calls(step, tool, tools, directory)
 
 
-def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str | None) -> list[ToolCall]:
+def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str) -> list[ToolCall]:
     """Calls of the harness's own tools for files."""
     path = step.path
     if directory:
@@ -175,14 +177,14 @@ def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str | None
     return [*calls, make_call(tool, values)]
 
 
-def _adding_call(step: Step, patcher: Tool, directory: str | None) -> ToolCall:
+def _adding_call(step: Step, patcher: Tool, directory: str) -> ToolCall:
     """Codex's apply_patch with a new file."""
     lines = [f"+{line}" for line in step.text.splitlines()]
     return _patch_call(patcher, f"*** Add File: {_relative(step.path, directory)}", lines)
 
 
 def _editing_calls(
-    step: Step, patcher: Tool, shell: Tool, directory: str | None, results: Sequence[str]
+    step: Step, patcher: Tool, shell: Tool, directory: str, results: Sequence[str]
 ) -> list[ToolCall]:
     """Codex's apply_patch with a change. A patch holds whole lines, so that what is changed must be
     read first."""
@@ -195,8 +197,8 @@ def _editing_calls(
     ]
 
 
-def _relative(path: str, directory: str | None) -> str:
-    if directory is None or not PurePosixPath(path).is_relative_to(directory):
+def _relative(path: str, directory: str) -> str:
+    if not directory or not PurePosixPath(path).is_relative_to(directory):
         return path
     return str(PurePosixPath(path).relative_to(directory))
 

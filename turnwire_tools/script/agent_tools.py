@@ -151,7 +151,9 @@ def _value_of(name: str, node: dict[str, Any], values: Mapping[Role, str]) -> An
         nested = _fill(items, values)
         return _complete(nested, items) if nested else None
     role = _role(name)
-    return None if role is None else values.get(role)
+    if role is None:
+        return None
+    return values.get(role)
 
 
 def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

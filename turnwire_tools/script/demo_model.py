@@ -88,7 +88,8 @@ def _write(build: Path) -> None:
     tokenizer.save(str(build / "tokenizer.json"))
     for file in _FILES:
         shutil.copy(file, build)
-    end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    end = tokenizer.token_to_id("<|im_end|>")
+    pad = tokenizer.token_to_id("<|endoftext|>")
     config = json.loads((build / "config.json").read_bytes())
     config |= {"vocab_size": tokenizer.get_vocab_size(), "eos_token_id": end, "pad_token_id": pad}
     generation = {"eos_token_id": [end, pad], "pad_token_id": pad}

@@ -139,7 +139,10 @@ class OutputSource:
         )
 
     def _directive(self, tail: Sequence[int]) -> player.PlayDirective | None:
-        text = "".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail)
+        if self._by_pieces:
+            text = "".join(map(self._piece, tail))
+        else:
+            text = self._decode(tail)
         directive = player.find_directive(text)
         if directive is None:
             return None

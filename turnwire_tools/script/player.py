@@ -110,9 +110,9 @@ def parse_file(name: str, text: str) -> dict[str, Script]:
     try:
         document = json.loads(text)
         if isinstance(document, list):
-            return {stem: [_part(item) for item in document]}
+            return {stem: _script(document)}
         named = {key: value for key, value in document.items() if not key.startswith("_")}
-        return {key: [_part(item) for item in value] for key, value in named.items()}
+        return {key: _script(value) for key, value in named.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None
 
@@ -228,6 +228,10 @@ def _remaining_actions(script: Playback, resumed: int, length: int) -> list[tupl
         elif place <= length:
             kept.append((place, action))
     return kept
+
+
+def _script(items: Any) -> Script:
+    return [_part(item) for item in items]
 
 
 def _part(item: Any) -> Part:

@@ -29,7 +29,8 @@ class Line(Struct, frozen=True):
 
 def lines(subject: str, message: Any) -> list[Line]:
     """Describes a decoded message, in one line for each turn and event in it."""
-    kind, target = kind_of(subject), target_of(subject)
+    kind = kind_of(subject)
+    target = target_of(subject)
     match message:
         case frames.TokenFrame():
             return [

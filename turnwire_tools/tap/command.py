@@ -2,7 +2,6 @@
 to its last event."""
 
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,13 +62,18 @@ def tap(
         subject: Subjects to show, with wildcards; default: all of Turnwire's.
     """
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
+    shown = subject or [subjects.ALL]
+    upkeep = flags.all or bool(subject)
+    if flags.record is None:
+        return run(follow(config, "tap", shown, Tap(flags, upkeep, None).take))
+
     # Only its owner can read a recording, since it contains users' texts.
-    with nullcontext() if flags.record is None else append_to_file(Path(flags.record)) as record:
-        if record is not None and record.tell() == 0:
+    with append_to_file(Path(flags.record)) as record:
+        if record.tell() == 0:
             record.write(Recorder.head())
-        viewer = Tap(flags, flags.all or bool(subject), record)
-        status = run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
-    if record is not None and viewer.recorder.unfinished:
+        viewer = Tap(flags, upkeep, record)
+        status = run(follow(config, "tap", shown, viewer.take))
+    if viewer.recorder.unfinished:
         print(
             f"{viewer.recorder.unfinished} turns were not recorded: they have not ended",
             file=sys.stderr,

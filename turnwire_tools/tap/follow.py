@@ -36,7 +36,8 @@ async def follow(
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             end(0)
 
-    if wrong := [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]:
+    wrong = [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]
+    if wrong:
         raise UsageError(f"not a subject of NATS: {mask_servers(wrong[0])!r}")
     async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
         for subject in patterns:

@@ -18,7 +18,7 @@ from services.runtime.streams.turn_log import LoggedEvent
 from turnwire_tools.clients.answer import End, Story, story_of
 from turnwire_tools.replay import replay_file
 from turnwire_tools.tap.redaction import redact
-from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
+from turnwire_tools.tap.turns import NOT_PLACED, FollowedTurn, TurnFollower
 
 
 class Recorder:
@@ -60,7 +60,7 @@ def _lines(
     if turn.context is not None:
         context = replace(turn.context, frontend="", ledger=None, tenant=None, prompt_ids=b"")
         yield replay_file.TurnProperties(context=context)
-    if turn.placed is not None:
+    if turn.placed is not NOT_PLACED:
         yield replay_file.TurnProperties(prompt=turn.placed)
 
     usage = turn.last.usage if isinstance(turn.last, Finish) else Usage()

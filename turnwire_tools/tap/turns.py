@@ -25,6 +25,8 @@ MAX_OPEN = 16_384
 CONTINUED = ("superseded", "stop_string", "calls")
 """Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
 
+NOT_PLACED = RecordedPrompt(0.0, attempt=0)
+
 _decode_context = msgspec.json.Decoder(frames.ParseContext).decode
 
 
@@ -36,7 +38,7 @@ class FollowedTurn(Struct, dict=True):
     """Unix time of the request."""
     conversation: Conversation
     attempt: int = 1
-    placed: RecordedPrompt | None = None
+    placed: RecordedPrompt = NOT_PLACED
     """The prompt of the newest attempt, as its worker received it."""
     context: frames.ParseContext | None = None
     """How the tokens are parsed."""
@@ -60,7 +62,9 @@ class FollowedTurn(Struct, dict=True):
         if not isinstance(self.last, Finish):
             return None
         reason = self.last.reason
-        return None if reason in (FinishReason.CANCELLED, FinishReason.ERROR) else reason
+        if reason in (FinishReason.CANCELLED, FinishReason.ERROR):
+            return None
+        return reason
 
     @property
     def count(self) -> int:
@@ -72,7 +76,7 @@ class FollowedTurn(Struct, dict=True):
         """Whether the last event has come, and as many tokens as it counts."""
         if self.last is None:
             return False
-        end_tokens = 0 if self.stop is None else 1
+        end_tokens = int(self.stop is not None)
         return self.reason is None or self.tokens + end_tokens >= self.count
 
     @property
@@ -85,7 +89,7 @@ class FollowedTurn(Struct, dict=True):
     @cached_property
     def prompt(self) -> "array[int]":
         """The ids of the prompt."""
-        return frames.unpack_array(b"" if self.placed is None else self.placed.ids)
+        return frames.unpack_array(self.placed.ids)
 
     @cached_property
     def output(self) -> "array[int]":
@@ -101,16 +105,20 @@ class FollowedTurn(Struct, dict=True):
     @property
     def stop_id(self) -> int | None:
         """The end token, which is then the last of `output`."""
-        if self.stop is None or self.tokens != self.count - 1:
-            return None
-        return self.stop.stop_id
+        return None if self._end is None else self._end.stop_id
+
+    @property
+    def _end(self) -> frames.TokenFinish | None:
+        """The end token with its log probability, if the last event counts it."""
+        return self.stop if self.tokens == self.count - 1 else None
 
     @property
     def logprobs(self) -> list[float | None]:
         """One for each output token; empty where the client did not ask for them."""
         logprob_at = dict(self.logprob_at)
-        if self.stop is not None and self.stop_id is not None and self.stop.logprobs:
-            logprob_at[self.count - 1] = self.stop.logprobs[0][1]
+        end = self._end
+        if end is not None and end.logprobs:
+            logprob_at[self.count - 1] = end.logprobs[0][1]
         if not logprob_at:
             return []
         return [logprob_at.get(at) for at in range(self.count)]
@@ -132,7 +140,7 @@ class FollowedTurn(Struct, dict=True):
         """Takes the request to a worker."""
         if request.attempt < self.attempt:
             return
-        if self.placed is not None:
+        if self.placed is not NOT_PLACED:
             self._place_again(self.placed, request)
         self.attempt = request.attempt
         if self.context is None:
@@ -160,7 +168,7 @@ class FollowedTurn(Struct, dict=True):
 
     def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
         """Adds the tokens that are new."""
-        if self.placed is not None and entry.attempt < self.placed.attempt:
+        if entry.attempt < self.placed.attempt:
             return
         new = entry.ids[max(0, self.tokens - entry.at) :]
         if entry.at <= self.tokens and new:
@@ -225,32 +233,33 @@ class TurnFollower:
             case frames.GenerateRequest(turn=name) if message.parser and name in self._open:
                 self._open[name].place(message, receiver, now)
             case frames.TokenFrame() | frames.EventFrame():
-                added = [self._add(entry, now) for entry in message.entries]
-                return [turn for turn in added if turn is not None]
-            case Cancel(turn=name, reason=reason) if reason not in CONTINUED:
-                self.cancelled += self._open.pop(name, None) is not None
+                ended = []
+                for entry in message.entries:
+                    if entry.turn in self._open and self._add(entry, now):
+                        ended.append(self._open.pop(entry.turn))
+                return ended
+            case Cancel(turn=name, reason=reason) if reason not in CONTINUED and name in self._open:
+                del self._open[name]
+                self.cancelled += 1
         return []
 
     def _begin(self, request: frames.TurnRequest, now: float) -> None:
-        turn = self._open.get(request.turn)
-        if turn is not None:
+        if request.turn in self._open:
+            turn = self._open[request.turn]
             turn.attempt = max(turn.attempt, request.attempt)
         elif request.attempt == 1:  # the beginning of any other is missing
             self._open[request.turn] = FollowedTurn(request.turn, now, request.conversation)
 
-    def _add(self, entry: frames.TokenEntry | frames.EventEntry, now: float) -> FollowedTurn | None:
-        """Adds an entry; returns its turn if that has ended."""
-        turn = self._open.get(entry.turn)
-        if turn is None:
-            return None
+    def _add(self, entry: frames.TokenEntry | frames.EventEntry, now: float) -> bool:
+        """Adds an entry of an open turn; returns whether that has ended."""
+        turn = self._open[entry.turn]
         if isinstance(entry, frames.TokenEntry):
             turn.add_tokens(entry, now)
         else:
             turn.add_events(entry, now)
-        if turn.last is None or (self._whole and not turn.is_whole):
-            return None
-        del self._open[entry.turn]
-        return turn
+        if self._whole:
+            return turn.is_whole
+        return turn.last is not None
 
 
 def concerns(turn: str, query: str) -> bool:

@@ -97,7 +97,9 @@ class Writer:
     def _blocks(self, turn: FollowedTurn) -> list[Block] | None:
         if self._vocabulary is None or turn.context is None or turn.reason is None:
             return None
-        ids = turn.output if turn.stop_id is None else turn.output[:-1]
+        ids = turn.output
+        if turn.stop_id is not None:
+            ids = ids[:-1]
         finish = TokenFinish(turn.reason, turn.stop_id)
         return blocks_of(turn.id, turn.context, ids, finish, self._vocabulary)
 
