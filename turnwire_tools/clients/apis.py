@@ -17,8 +17,8 @@ class ClientApi(Struct, frozen=True):
     """The counting endpoint; empty if the API has none."""
     request: Callable[..., bytes]
     """Returns the body for a `Conversation`. `stream`: whether the answer is a stream."""
-    reader: Callable[[], Reader]
-    """Makes the reader of one answer."""
+    reader: type[Reader]
+    """Reads one answer."""
 
 
 CLIENTS: Mapping[Api, ClientApi] = {

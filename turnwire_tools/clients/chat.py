@@ -21,7 +21,7 @@ from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block, BlockKind, End
 from turnwire_tools.clients.messages import write_block
-from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
+from turnwire_tools.clients.shared import JsonObject, media_url, present, require, sampling_fields
 
 PATH = "/v1/chat/completions"
 _ENDS: dict[str, End] = {
@@ -38,12 +38,12 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     A message of this API is reasoning, text, calls; a turn in another order becomes several
     messages. The API has no deferred tools and no errors of tools.
     """
-    messages: list[dict[str, Any]] = [
+    messages: list[JsonObject] = [
         {"role": "system", "content": text.text} for text in conversation.system
     ]
     for turn in conversation.messages:
         messages += _messages(turn)
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "model": conversation.model,
         "stream": stream,
         "messages": messages,
@@ -65,7 +65,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _choice(choice: ToolChoice) -> str | dict[str, Any]:
+def _choice(choice: ToolChoice) -> str | JsonObject:
     match choice.mode:
         case "any":
             return "required"
@@ -75,7 +75,7 @@ def _choice(choice: ToolChoice) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _messages(turn: Message) -> list[dict[str, Any]]:
+def _messages(turn: Message) -> list[JsonObject]:
     if turn.role == "assistant":
         return [_assistant(parts) for parts in _in_order(turn.parts)]
     if turn.role != "tool":
@@ -84,7 +84,7 @@ def _messages(turn: Message) -> list[dict[str, Any]]:
     return [_result(part) for part in turn.parts if isinstance(part, Result)]
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: Result) -> JsonObject:
     return {
         "role": "tool",
         "tool_call_id": result.call_id,
@@ -115,9 +115,9 @@ def _rank(part: Part) -> int:
     return 1
 
 
-def _assistant(parts: list[Part]) -> dict[str, Any]:
+def _assistant(parts: list[Part]) -> JsonObject:
     content = [_content(part) for part in parts if isinstance(part, Text | Media)]
-    message: dict[str, Any] = {"role": "assistant", "content": content or None}
+    message: JsonObject = {"role": "assistant", "content": content or None}
     thoughts = [write_block(part) for part in parts if isinstance(part, Reasoning)]
     if thoughts:
         message["thinking_blocks"] = thoughts
@@ -127,7 +127,7 @@ def _assistant(parts: list[Part]) -> dict[str, Any]:
     return message
 
 
-def _call(call: Call) -> dict[str, Any]:
+def _call(call: Call) -> JsonObject:
     name = tool_name(call.name, call.namespace)
     if call.kind == "custom":
         text = msgspec.json.decode(call.arguments)["input"]
@@ -139,7 +139,7 @@ def _call(call: Call) -> dict[str, Any]:
     }
 
 
-def _content(part: Part | ToolReference) -> dict[str, Any]:
+def _content(part: Part | ToolReference) -> JsonObject:
     match part:
         case Text(text):
             return {"type": "text", "text": text}
@@ -155,8 +155,8 @@ def _content(part: Part | ToolReference) -> dict[str, Any]:
     raise AssertionError(part)
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    fields: dict[str, Any] = {
+def _tool(tool: ToolSpec) -> JsonObject:
+    fields: JsonObject = {
         "name": tool_name(tool.name, tool.namespace),
         "description": tool.description,
     }

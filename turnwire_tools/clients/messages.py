@@ -22,7 +22,14 @@ from schemas.conversation import (
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block, BlockKind, End
-from turnwire_tools.clients.shared import IllFormed, filler, present, require, sampling_fields
+from turnwire_tools.clients.shared import (
+    IllFormed,
+    JsonObject,
+    filler,
+    present,
+    require,
+    sampling_fields,
+)
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -48,7 +55,7 @@ _DELTAS: dict[str, tuple[BlockKind, str]] = {
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation. Freeform tools become plain ones, a namespace a part of the
     name."""
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "model": conversation.model,
         "stream": stream,
         "max_tokens": DEFAULT_LIMIT,
@@ -70,13 +77,13 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _message(turn: Message) -> dict[str, Any]:
+def _message(turn: Message) -> JsonObject:
     role = _ROLES.get(turn.role, turn.role)
     return {"role": role, "content": [write_block(part) for part in turn.parts]}
 
 
-def _choice(choice: ToolChoice) -> dict[str, Any]:
-    written: dict[str, Any] = {"type": choice.mode}
+def _choice(choice: ToolChoice) -> JsonObject:
+    written: JsonObject = {"type": choice.mode}
     if choice.mode == "tool":
         written["name"] = tool_name(choice.name or "", choice.namespace)
     if choice.mode != "none" and not choice.parallel:
@@ -84,14 +91,14 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
     return written
 
 
-def _thinking(thinking: Thinking) -> dict[str, Any]:
-    written: dict[str, Any] = {"type": thinking.mode}
+def _thinking(thinking: Thinking) -> JsonObject:
+    written: JsonObject = {"type": thinking.mode}
     if thinking.mode == "enabled":
         written["budget_tokens"] = thinking.budget_tokens or 1024
     return written
 
 
-def write_block(part: Part | ToolReference) -> dict[str, Any]:
+def write_block(part: Part | ToolReference) -> JsonObject:
     """A part of a message as a content block."""
     match part:
         case Text(text):
@@ -109,14 +116,14 @@ def write_block(part: Part | ToolReference) -> dict[str, Any]:
     raise AssertionError(part)
 
 
-def _thought(thought: Reasoning) -> dict[str, Any]:
+def _thought(thought: Reasoning) -> JsonObject:
     seal = thought.seal or ""
     if thought.text is None:
         return {"type": "redacted_thinking", "data": seal}
     return {"type": "thinking", "thinking": thought.text, "signature": seal}
 
 
-def _call(call: Call) -> dict[str, Any]:
+def _call(call: Call) -> JsonObject:
     return {
         "type": "tool_use",
         "id": call.call_id,
@@ -125,7 +132,7 @@ def _call(call: Call) -> dict[str, Any]:
     }
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: Result) -> JsonObject:
     return {
         "type": "tool_result",
         "tool_use_id": result.call_id,
@@ -134,7 +141,7 @@ def _result(result: Result) -> dict[str, Any]:
     }
 
 
-def _media(media: Media) -> dict[str, Any]:
+def _media(media: Media) -> JsonObject:
     kind = "image" if media.kind == "image" else "document"
     source = {"type": "url", "url": media.url}
     if media.url is None:
@@ -143,7 +150,7 @@ def _media(media: Media) -> dict[str, Any]:
     return {"type": kind, "source": source, **present(title=media.title)}
 
 
-def _input(arguments: str) -> Raw | dict[str, Any]:
+def _input(arguments: str) -> Raw | JsonObject:
     """The arguments in their own spelling; arguments that are not an object, in the form that
     Claude Code uses."""
     try:
@@ -153,7 +160,7 @@ def _input(arguments: str) -> Raw | dict[str, Any]:
     return Raw((arguments or "{}").encode())
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
+def _tool(tool: ToolSpec) -> JsonObject:
     schema = tool.schema
     if tool.kind == "custom":
         schema = {
@@ -161,7 +168,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
             "properties": {"input": {"type": "string"}},
             "required": ["input"],
         }
-    written: dict[str, Any] = {
+    written: JsonObject = {
         "name": tool_name(tool.name, tool.namespace),
         "description": tool.description,
         "input_schema": schema,

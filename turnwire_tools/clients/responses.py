@@ -19,7 +19,7 @@ from schemas.conversation import (
 )
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block
-from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
+from turnwire_tools.clients.shared import JsonObject, media_url, present, require, sampling_fields
 
 PATH = "/v1/responses"
 COUNT_PATH = "/v1/responses/input_tokens"
@@ -32,12 +32,12 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     if len(system) > 1:  # `instructions` is one text
         turns = [*(Message("system", [text]) for text in system), *turns]
     custom_calls = _custom_calls(turns)
-    items: list[dict[str, Any]] = []
+    items: list[JsonObject] = []
     for turn in turns:
         items += _items(turn, custom_calls)
 
     choice = conversation.tool_choice
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "model": conversation.model,
         "stream": stream,
         "store": False,
@@ -68,14 +68,14 @@ def _custom_calls(turns: list[Message]) -> set[str]:
     return ids
 
 
-def _choice(choice: ToolChoice, tools: list[ToolSpec]) -> str | dict[str, Any]:
+def _choice(choice: ToolChoice, tools: list[ToolSpec]) -> str | JsonObject:
     match choice.mode:
         case "any":
             return "required"
         case "none":
             return "none"
     is_custom = any(tool.name == choice.name and tool.kind == "custom" for tool in tools)
-    chosen: dict[str, Any] = {
+    chosen: JsonObject = {
         "type": "custom" if is_custom else "function",
         "name": choice.name,
     }
@@ -84,8 +84,8 @@ def _choice(choice: ToolChoice, tools: list[ToolSpec]) -> str | dict[str, Any]:
     return chosen
 
 
-def _items(turn: Message, custom_calls: Set[str]) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = []
+def _items(turn: Message, custom_calls: Set[str]) -> list[JsonObject]:
+    items: list[JsonObject] = []
     ids = iter(turn.ids)
     for part in turn.parts:
         if not isinstance(part, Text | Media):
@@ -100,7 +100,7 @@ def _items(turn: Message, custom_calls: Set[str]) -> list[dict[str, Any]]:
     return items or [{"type": "message", "role": turn.role, "content": []}]
 
 
-def _item(part: Reasoning | Call | Result, custom_calls: Set[str]) -> dict[str, Any]:
+def _item(part: Reasoning | Call | Result, custom_calls: Set[str]) -> JsonObject:
     match part:
         case Reasoning():
             return _thought(part)
@@ -115,15 +115,15 @@ def _item(part: Reasoning | Call | Result, custom_calls: Set[str]) -> dict[str, 
             }
 
 
-def _thought(thought: Reasoning) -> dict[str, Any]:
+def _thought(thought: Reasoning) -> JsonObject:
     summary = [{"type": "summary_text", "text": text} for text in thought.summary]
-    item: dict[str, Any] = {"type": "reasoning", "summary": summary}
+    item: JsonObject = {"type": "reasoning", "summary": summary}
     if thought.text is not None:
         item["content"] = [{"type": "reasoning_text", "text": thought.text}]
     return item | present(encrypted_content=thought.seal, id=thought.id)
 
 
-def _call(call: Call) -> dict[str, Any]:
+def _call(call: Call) -> JsonObject:
     if call.kind == "custom":
         text = msgspec.json.decode(call.arguments)["input"]
         item = {"type": "custom_tool_call", "input": text}
@@ -137,7 +137,7 @@ def _call(call: Call) -> dict[str, Any]:
     }
 
 
-def _content(part: Text | Media | ToolReference, text_type: str = "input_text") -> dict[str, Any]:
+def _content(part: Text | Media | ToolReference, text_type: str = "input_text") -> JsonObject:
     match part:
         case Text(text):
             return {"type": text_type, "text": text}
@@ -151,9 +151,9 @@ def _content(part: Text | Media | ToolReference, text_type: str = "input_text") 
     return {"type": "input_file", **present(filename=part.title), source: media_url(part)}
 
 
-def _tools(tools: list[ToolSpec]) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
-    namespaces: dict[str, list[dict[str, Any]]] = {}
+def _tools(tools: list[ToolSpec]) -> list[JsonObject]:
+    entries: list[JsonObject] = []
+    namespaces: dict[str, list[JsonObject]] = {}
     for tool in tools:
         if tool.namespace is None:
             entries.append(_tool(tool))
@@ -165,8 +165,8 @@ def _tools(tools: list[ToolSpec]) -> list[dict[str, Any]]:
     return entries
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    spec: dict[str, Any] = {"type": tool.kind, "name": tool.name, "description": tool.description}
+def _tool(tool: ToolSpec) -> JsonObject:
+    spec: JsonObject = {"type": tool.kind, "name": tool.name, "description": tool.description}
     if tool.kind == "function":
         spec |= {"parameters": tool.schema, **present(strict=tool.strict)}
     elif tool.grammar is not None:

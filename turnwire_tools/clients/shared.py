@@ -5,10 +5,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from schemas.conversation import Media, Sampling
 from turnwire_tools.clients.answer import Answer
+
+JsonObject: TypeAlias = dict[str, Any]
+"""An object in a request's body."""
 
 
 class IllFormed(Exception):
@@ -61,12 +64,12 @@ def _well_formed() -> Iterator[None]:
         raise IllFormed(f"{type(error).__name__}: {error}") from error
 
 
-def present(**fields: Any) -> dict[str, Any]:
+def present(**fields: Any) -> JsonObject:
     """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def sampling_fields(sampling: Sampling, *, limit: str, stop: str = "stop") -> dict[str, Any]:
+def sampling_fields(sampling: Sampling, *, limit: str, stop: str = "stop") -> JsonObject:
     """The sampling of a request. `limit`, `stop`: what an API calls these two."""
     names = {limit: sampling.max_tokens, stop: sampling.stop or None}
     return present(

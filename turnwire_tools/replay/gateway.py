@@ -139,16 +139,17 @@ class ReplayGateway:
         if self._turn.refuse is not None:
             raise raised(self._turn.refuse)
 
-        usage = self._turn.usage
-        limit = _WINDOW - usage.prompt
-        if conversation.sampling.max_tokens is not None:
-            limit = min(limit, conversation.sampling.max_tokens)
-        prepared = Prepared(usage.prompt, limit, _SENDER, _SENDER)
-
-        opened = ReplayTurn(turn_id, self._card, prepared)
+        opened = ReplayTurn(turn_id, self._card, self._prepared(conversation))
         parse = self._parse(self._turn, conversation, opened)
         opened.task = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
         return opened
+
+    def _prepared(self, conversation: Conversation) -> Prepared:
+        prompt = self._turn.usage.prompt
+        limit = _WINDOW - prompt
+        if conversation.sampling.max_tokens is not None:
+            limit = min(limit, conversation.sampling.max_tokens)
+        return Prepared(prompt, limit, _SENDER, _SENDER)
 
     async def _play(
         self, turn: Turn, progress: ClientProgress | None, parse: TurnParse | None, sink: TurnSink

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from schemas.conversation import OutputFormat
 from services.families import Family
 from turnwire_tools.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
-from turnwire_tools.script.agent_schema import instance
+from turnwire_tools.script.agent_schema import Schema, instance
 from turnwire_tools.script.agent_steps import (
     Step,
     edits_as_text,
@@ -260,6 +260,6 @@ def _title(view: Prompt) -> str:
     return " ".join(words).rstrip(".,-")[:50] or "Demo"
 
 
-def _least(schema: dict[str, Any]) -> dict[str, Any]:
+def _least(schema: Schema) -> dict[str, Any]:
     value = instance({**schema, "type": "object"}, "")
     return value if isinstance(value, dict) else {}

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from turnwire_tools.script.agent_schema import Schema
+
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
@@ -26,7 +28,7 @@ class Tool(Struct, frozen=True):
     """A tool that the prompt offers: its name and the JSON schema of its arguments."""
 
     name: str
-    schema: dict[str, Any]
+    schema: Schema
 
 
 class Prompt(Struct, frozen=True):
@@ -254,8 +256,8 @@ def _xml_required(body: str) -> list[Any]:
     return lists[-1] if lists else []
 
 
-def _xml_schema(text: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {}
+def _xml_schema(text: str) -> Schema:
+    schema: Schema = {}
     kinds = _inside("type", text)
     if kinds:
         schema["type"] = kinds[0]

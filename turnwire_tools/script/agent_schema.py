@@ -1,17 +1,19 @@
 """Makes the smallest JSON value that fits a schema: the scripted agent's structured output.
 Pure."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from services.families.tool_types import resolved
 
+Schema: TypeAlias = dict[str, Any]
+"""A JSON schema."""
 _DEPTH = 12
 """Schemas may refer to themselves; real answers are not nested deeper."""
 
 
-def instance(schema: dict[str, Any], text: str) -> Any:
+def instance(schema: Schema, text: str) -> Any:
     """A value that fits `schema`, with `text` wherever any string fits.
 
     Covers types, required properties, constants, enums, bounds, lengths, alternatives and local
@@ -23,7 +25,7 @@ def instance(schema: dict[str, Any], text: str) -> Any:
 class _Instance(Struct, frozen=True):
     """A value in the making."""
 
-    schema: dict[str, Any]
+    schema: Schema
     """The whole schema, for references."""
     text: str
 
@@ -39,7 +41,7 @@ class _Instance(Struct, frozen=True):
             return node["enum"][0]
         return self._composed(node, depth)
 
-    def _composed(self, node: dict[str, Any], depth: int) -> Any:
+    def _composed(self, node: Schema, depth: int) -> Any:
         """The value of alternatives or parts, else of the node's own type."""
         alternatives = node.get("anyOf") or node.get("oneOf")
         if alternatives:
@@ -48,7 +50,7 @@ class _Instance(Struct, frozen=True):
             return self.value_of(_merged(node), depth - 1)
         return self._of_type(node, depth)
 
-    def _of_type(self, node: dict[str, Any], depth: int) -> Any:
+    def _of_type(self, node: Schema, depth: int) -> Any:
         match _type_of(node):
             case "object":
                 properties = node.get("properties") or {}
@@ -68,16 +70,16 @@ class _Instance(Struct, frozen=True):
         return self.text[: node.get("maxLength")].ljust(node.get("minLength", 0), ".")
 
 
-def _merged(node: dict[str, Any]) -> dict[str, Any]:
+def _merged(node: Schema) -> Schema:
     """A schema with its `allOf` as one; its own members come first."""
-    merged: dict[str, Any] = {}
+    merged: Schema = {}
     for part in node["allOf"]:
         if isinstance(part, dict):
             merged |= part
     return merged | {key: value for key, value in node.items() if key != "allOf"}
 
 
-def _type_of(node: dict[str, Any]) -> Any:
+def _type_of(node: Schema) -> Any:
     """The type of a schema, of several the first that is not null."""
     default = "object" if "properties" in node else "string"
     kind = node.get("type", default)
@@ -86,7 +88,7 @@ def _type_of(node: dict[str, Any]) -> Any:
     return kind
 
 
-def _number(schema: dict[str, Any]) -> float:
+def _number(schema: Schema) -> float:
     low = schema.get("minimum", _beyond(schema, "exclusiveMinimum", 1))
     high = schema.get("maximum", _beyond(schema, "exclusiveMaximum", -1))
     value: float = 0
@@ -97,6 +99,6 @@ def _number(schema: dict[str, Any]) -> float:
     return value
 
 
-def _beyond(schema: dict[str, Any], bound: str, step: int) -> Any:
+def _beyond(schema: Schema, bound: str, step: int) -> Any:
     """The number that is a step beyond an exclusive bound; None where there is none."""
     return schema[bound] + step if bound in schema else None

@@ -147,15 +147,15 @@ def make_calls(
     the first calls."""
     tool = find_tool(step.kind, tools)
     shell = find_tool("shell", tools)
-    if tool is None:
-        patcher = find_tool("patch", tools)
-        if patcher is not None and step.kind == "write":
-            return [_adding_call(step, patcher, directory)]
-        if patcher is not None and step.kind == "edit" and shell is not None:
-            return _editing_calls(step, patcher, shell, directory, results)
-    if tool is None or step.kind == "shell":
-        return [] if shell is None else [_shell_call(shell, _as_command(step))]
-    return _file_calls(step, tool, tools, directory)
+    if tool is not None and step.kind != "shell":
+        return _file_calls(step, tool, tools, directory)
+
+    patcher = find_tool("patch", tools)
+    if patcher is not None and step.kind == "write":
+        return [_adding_call(step, patcher, directory)]
+    if patcher is not None and step.kind == "edit" and shell is not None:
+        return _editing_calls(step, patcher, shell, directory, results)
+    return [] if shell is None else [_shell_call(shell, _as_command(step))]
 
 
 def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str) -> list[ToolCall]:

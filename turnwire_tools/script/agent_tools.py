@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from turnwire_tools.script.agent_prompt import Tool
-from turnwire_tools.script.agent_schema import instance
+from turnwire_tools.script.agent_schema import Schema, instance
 
 Role: TypeAlias = Literal["command", "path", "text", "old", "new", "patch", "answer", "description"]
 ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch", "finish"]
@@ -121,7 +121,7 @@ def _roles(schema: Any, *, required: bool = False) -> set[Role]:
     return found
 
 
-def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
+def _fill(schema: Schema, values: Mapping[Role, str]) -> dict[str, Any]:
     """The arguments that have a role and a value."""
     filled: dict[str, Any] = {}
     for name, raw in _properties(schema).items():
@@ -138,13 +138,13 @@ def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
     return filled
 
 
-def _is_argv(name: str, node: dict[str, Any]) -> bool:
+def _is_argv(name: str, node: Schema) -> bool:
     """Whether a list holds the words of one command, not several commands."""
     has_objects = bool(_properties(_items(node)))
     return _role(name) == "command" and not has_objects and not name.endswith("s")
 
 
-def _value_of(name: str, node: dict[str, Any], values: Mapping[Role, str]) -> Any:
+def _value_of(name: str, node: Schema, values: Mapping[Role, str]) -> Any:
     """The value of one argument, or of an item where it is a list; None: it has none."""
     items = _items(node)
     if _properties(items):
@@ -156,7 +156,7 @@ def _value_of(name: str, node: dict[str, Any], values: Mapping[Role, str]) -> An
     return values.get(role)
 
 
-def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def _complete(arguments: dict[str, Any], schema: Schema) -> dict[str, Any]:
     """With the least value for every other required argument."""
     properties = _properties(schema)
     complete = dict(arguments)
@@ -166,7 +166,7 @@ def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, An
     return complete
 
 
-def _required(schema: dict[str, Any]) -> list[str]:
+def _required(schema: Schema) -> list[str]:
     """The names of required arguments; a client may send anything as a schema."""
     names = schema.get("required")
     if not isinstance(names, list):
@@ -179,19 +179,19 @@ def _role(name: str) -> Role | None:
     return _ROLES.get(word) or _ROLES.get(word.removesuffix("s"))
 
 
-def _properties(schema: Any) -> dict[str, Any]:
+def _properties(schema: Any) -> Schema:
     if not isinstance(schema, dict):
         return {}
     properties = schema.get("properties")
     return properties if isinstance(properties, dict) else {}
 
 
-def _items(node: dict[str, Any]) -> dict[str, Any]:
+def _items(node: Schema) -> Schema:
     """The schema of a list's items, or the node itself."""
     return _concrete(node.get("items")) if node.get("type") == "array" else node
 
 
-def _concrete(node: Any) -> dict[str, Any]:
+def _concrete(node: Any) -> Schema:
     """A schema without its alternatives: the first that is not null."""
     if not isinstance(node, dict):
         return {}
