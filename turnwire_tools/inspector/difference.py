@@ -143,7 +143,7 @@ def computed_again(turn: InspectedTurn) -> tuple[int, int]:
     lost = max(0, min(departure.at, turn.prompt) - turn.cached)
     changed = min(departure.again, computed - lost)
     if lost < MIN_LOST:
-        lost = 0
+        return changed, 0
     return changed, lost
 
 

@@ -157,6 +157,10 @@ class InspectedTurn(TurnDetails):
     """The output, without the end token."""
     cursor: Cursor = field(default_factory=Cursor)
 
+    def __repr__(self) -> str:
+        place = f"attempt {self.attempt}, worker {self.worker or '-'}"
+        return f"turn {self.id} {self.state}, {place}, {len(self.ids)} tokens"
+
     @property
     def has_ended(self) -> bool:
         """Whether nothing more will come."""

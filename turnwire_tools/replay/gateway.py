@@ -186,7 +186,9 @@ class ReplayGateway:
                 return [Failed(EngineFailed(message).info)]
             case RecordedEvents(events) if parse is None:
                 return list(with_dispatches(events, log))
-        return [] if parse is None else self._parsed(step, parse)
+        if parse is None:
+            return []
+        return self._parsed(step, parse)
 
     def _parsed(self, step: Step, parse: TurnParse) -> list[TurnEvent]:
         """What the parser makes of a step."""

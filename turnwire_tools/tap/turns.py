@@ -56,6 +56,10 @@ class FollowedTurn(Struct, dict=True):
     cursor: Cursor = field(default_factory=Cursor)
     log: TurnLog = field(default_factory=TurnLog)
 
+    def __repr__(self) -> str:
+        end = self.reason or "no end"
+        return f"turn {self.id}, attempt {self.attempt}, {self.tokens} tokens, {end}"
+
     @property
     def reason(self) -> FinishReason | None:
         """Why decoding ended; None: the turn failed, was cancelled, or has not ended."""
