@@ -72,8 +72,8 @@ class Hold:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is
         worth waiting for.
 
-        The caller sends the turn in the same step of the event loop, so that the others find it as
-        their lead. Raises as `Placement.workers`, and TimedOut.
+        The caller sends the turn to the first of them in the same step of the event loop, so that
+        the others find it as their lead. Raises as `Placement.workers`, and TimedOut.
         """
         prompt = self._prompt
         while True:

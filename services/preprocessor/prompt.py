@@ -40,9 +40,10 @@ _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is neste
 
 LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
 """Looks up the turns of a stripped conversation, with its tools as the model sees them:
-`Ledger.look_up`."""
+`LedgerReader.look_up`, or `look_up_fetched`, which raises `UnfetchedTurns`."""
 OnStep: TypeAlias = Callable[[str], None]
-"""Called at the start of each step with its name: `strip`, `ledger`, `render`, `encode`."""
+"""Called at the start of `strip`, `ledger` (the step restore, if there is a ledger), `render` and
+`encode`, with this name. The step limit is not reported; a raw prompt only has `encode`."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):

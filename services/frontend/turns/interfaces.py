@@ -86,9 +86,10 @@ class TurnSink(Protocol):
         """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open`
         has returned.
 
-        They are BlockStart, Delta, BlockStop, Finish and Failed, and HostedResults between two
-        turns of an answer with hosted tools. Exactly one Finish or Failed ends them. `tokens`:
-        output tokens of the turn so far; 0: unknown.
+        They are BlockStart, Delta, Dispatch, BlockStop, Finish and Failed; OutputTokens, if the
+        request asks for token ids; and HostedResults between two turns of an answer with hosted
+        tools. Exactly one Finish or Failed ends them. `tokens`: output tokens of the turn so far;
+        0: unknown.
         """
         ...
 
