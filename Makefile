@@ -7,7 +7,7 @@
 # make clients  only the sessions of real clients from npm and PyPI
 # make simulate  all services in virtual time under random faults   make simulate TURNS=1000000
 # make compare BASE=COMMIT  ten thousand answers of this tree beside those of a commit
-# make lint   style, wording, types, import contracts
+# make lint   style, wording, density, types, import contracts
 # make chaos  faults in running processes, every byte judged        make chaos ARGS="--trials 200 --parallel 4"
 # make soak   half an hour of random faults; memory stays flat
 # make docs   the documentation site, built strictly into site/
@@ -110,6 +110,7 @@ lint: $(TEST_ENV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python .ci/words.py
+	@$(BIN)/python .ci/density.py
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

@@ -1,20 +1,20 @@
 """Builds every subject on the bus.
 
-tw.v2.turn.<model>.<preprocessor>        frontend → one preprocessor          request and reply
-tw.v2.count.<model>.<preprocessor>       frontend → one preprocessor          request and reply
-tw.v2.tokenize.<model>.<preprocessor>    frontend → one preprocessor          request and reply
-tw.v2.detokenize.<model>.<preprocessor>  frontend → one preprocessor          request and reply
-tw.v2.gen.<model>.<worker>               preprocessor → one worker            request and reply
-tw.v2.kvall.<model>.<worker>             preprocessor → one worker            all its KV blocks
-tw.v2.tok.<parser>                       worker → one parser shard            frames of tokens
-tw.v2.evt.<frontend>                     preprocessor, parser → one frontend  frames of events
-tw.v2.replay.<stage>.<id>                receiver → one sender
-tw.v2.credit.<stage>.<id>                receiver → one sender
-tw.v2.beat.<stage>.<id>                  every process → all, also those of other protocols
-tw.v2.cancel.<model>                     any → preprocessors, workers, parsers of the model
-tw.v2.kv.<model>.<worker>                worker → preprocessors               changes of its KV blocks
-tw.v2.ledger.<model>                     parser → preprocessors               entries of finished turns
-tw.v2.resp                               frontend → frontends                 notices
+tw.v2.turn.<model>.<preprocessor>       frontend → one preprocessor           request and reply
+tw.v2.count.<model>.<preprocessor>      frontend → one preprocessor           request and reply
+tw.v2.tokenize.<model>.<preprocessor>   frontend → one preprocessor           request and reply
+tw.v2.detokenize.<model>.<preprocessor> frontend → one preprocessor           request and reply
+tw.v2.gen.<model>.<worker>              preprocessor → one worker             request and reply
+tw.v2.kvall.<model>.<worker>            preprocessor → one worker             all its KV blocks
+tw.v2.tok.<parser>                      worker → one parser shard             frames of tokens
+tw.v2.evt.<frontend>                    preprocessor, parser → one frontend   frames of events
+tw.v2.replay.<stage>.<id>               receiver → one sender
+tw.v2.credit.<stage>.<id>               receiver → one sender
+tw.v2.beat.<stage>.<id>                 every process → all, also those of other protocols
+tw.v2.cancel.<model>                    any → preprocessors, workers, parsers of the model
+tw.v2.kv.<model>.<worker>               worker → preprocessors                changed KV blocks
+tw.v2.ledger.<model>                    parser → preprocessors                finished turns
+tw.v2.resp                              frontend → frontends                  notices
 
 $KV.<bucket>.<key>                         stored values (JetStream's key-value form, NATS ADR-8)
 $KV.<bucket>.<key>.<member>                the values of a key that has several

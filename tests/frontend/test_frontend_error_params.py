@@ -14,7 +14,7 @@ from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.chat import wire as chat_wire
 from services.frontend.apis.completions import wire as completions_wire
 from services.frontend.apis.responses import wire as responses_wire
-from services.frontend.apis.tokens import Ids, TokenText
+from services.frontend.apis.tokens import Ids, Text
 from services.worker.engine import SAMPLING_FIELDS
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
@@ -36,7 +36,7 @@ APIS: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/responses": (responses_wire.Body, {"input": "hi"}),
     "/v1/responses/input_tokens": (responses_wire.Body, {"input": "hi"}),
     "/v1/responses/compact": (responses_wire.Body, {"input": "hi"}),
-    "/v1/tokenize": (TokenText, QUESTION),
+    "/v1/tokenize": (Text, QUESTION),
     "/v1/detokenize": (Ids, {"tokens": [1]}),
 }
 CONVERSATION = {"messages", "tools", "tool_choice", "format", "chat_template_kwargs"}
