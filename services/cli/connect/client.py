@@ -67,6 +67,10 @@ class Target(Struct, frozen=True):
         """All models, starting with the one to use."""
         return [self.model, *self.others]
 
+    def base_url(self, api: Api) -> str:
+        """Returns the address to which a client of an API appends the API's paths."""
+        return self.url if api == "messages" else f"{self.url}/v1"
+
     def settings_folder(self, default: str, variable: str | None = None) -> str:
         """Returns the folder that the user chose, else the value of `variable`, else `default`, as
         an absolute path."""

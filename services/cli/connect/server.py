@@ -61,12 +61,10 @@ class Server(Struct, frozen=True, rename={"models": "data", "catalogue": "models
         for model in self.models:
             if name is None or model.id == name:
                 return model
+        if not self.models:
+            raise ServerError(f"{self.url} serves no model")
         names = ", ".join(model.id for model in self.models)
-        raise ServerError(
-            f"{self.url} serves no {name}; it serves: {names}"
-            if names
-            else f"{self.url} serves no model"
-        )
+        raise ServerError(f"{self.url} serves no {name}; it serves: {names}")
 
 
 def base_url(address: str) -> str:
@@ -86,12 +84,13 @@ def read_models(address: str, key: str | None) -> Server:
     url = base_url(address)
     if key and not (key.isprintable() and max(key) <= "\xff"):
         raise ServerError("the key has characters that an HTTP header cannot have")
-    request = urllib.request.Request(
-        f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {}
-    )
-    # Requests to this machine bypass the proxy of the environment.
-    local = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+    request = urllib.request.Request(f"{url}/v1/models")
+    if key:
+        request.add_header("authorization", f"Bearer {key}")
+    opener = urllib.request.build_opener()
+    if urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1"):
+        # Requests to this machine bypass the proxy of the environment.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
             return replace(msgspec.json.decode(answer.read(), type=Server), url=url)

@@ -11,10 +11,8 @@ def make_settings(target: Target) -> ClientPlan:
     """Makes `~/.aider.turnwire.conf.yml`, which `aider --config` reads instead of the user's. JSON
     is also YAML."""
     folder = target.settings_folder("~")
-    path, limits = (
-        f"{folder}/.aider.{PROVIDER}.conf.yml",
-        f"{folder}/.aider.{PROVIDER}.metadata.json",
-    )
+    path = f"{folder}/.aider.{PROVIDER}.conf.yml"
+    limits = f"{folder}/.aider.{PROVIDER}.metadata.json"
     name = f"openai/{target.model.id}"
     values = {
         "model": name,
@@ -32,8 +30,10 @@ def make_settings(target: Target) -> ClientPlan:
 
 
 def _limits(target: Target) -> dict[str, Any]:
-    window, longest = target.model.window, target.model.longest
-    tokens = {"max_input_tokens": window, "max_output_tokens": longest} if window else {}
+    model = target.model
+    tokens: dict[str, Any] = {}
+    if model.window:
+        tokens = {"max_input_tokens": model.window, "max_output_tokens": model.longest}
     return {
         **tokens,
         "litellm_provider": "openai",

@@ -44,7 +44,8 @@ def limits(window: int, longest: int) -> dict[str, str]:
     if not window:
         return {}
     variables = {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(window)}
-    output = min(window // 4 if window <= SMALL_WINDOW else UNKNOWN_MODEL_OUTPUT, longest or window)
+    output = window // 4 if window <= SMALL_WINDOW else UNKNOWN_MODEL_OUTPUT
+    output = min(output, longest or window)
     if output < UNKNOWN_MODEL_OUTPUT:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(output)
     return variables

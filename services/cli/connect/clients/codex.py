@@ -7,8 +7,11 @@ from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, Clien
 CATALOGUE_PATH = "/codex/models.json"
 NO_SEARCH = (
     "Web search is off, because this server has no provider for it (--web-provider, "
-    "docs/hosted-tools.md): "
-    "connect again when it has one."
+    "docs/hosted-tools.md): connect again when it has one."
+)
+NO_COMPRESSION = (
+    "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no setting "
+    "changes that."
 )
 
 
@@ -42,20 +45,13 @@ def make_settings(target: Target) -> ClientPlan:
     name = "config.toml" if target.default else f"{PROVIDER}.config.toml"
     values = {**top, "model_providers": {PROVIDER: provider}}
     files.append(ClientSettings(f"{folder}/{name}", "toml", values, remove=remove))
-    return ClientPlan(
-        files=files,
-        start="codex" if target.default else f"codex --profile {PROVIDER}",
-        notes=[
-            *([] if searches else [NO_SEARCH]),
-            "Codex compresses requests only for OpenAI's own service with a ChatGPT login: no "
-            "setting changes that.",
-            *(
-                ["The catalogue is a file: write it again when the model changes."]
-                if target.catalogue_file
-                else []
-            ),
-        ],
-    )
+    start = "codex" if target.default else f"codex --profile {PROVIDER}"
+    notes = [NO_COMPRESSION]
+    if not searches:
+        notes.insert(0, NO_SEARCH)
+    if target.catalogue_file:
+        notes.append("The catalogue is a file: write it again when the model changes.")
+    return ClientPlan(files=files, start=start, notes=notes)
 
 
 CLIENT = AgentClient("Codex", make_settings, apis=("responses",))

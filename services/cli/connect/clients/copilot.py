@@ -11,17 +11,18 @@ def make_settings(target: Target) -> ClientPlan:
     api = target.api or "messages"
     variables = {
         "COPILOT_PROVIDER_TYPE": "anthropic" if api == "messages" else "openai",
-        "COPILOT_PROVIDER_BASE_URL": target.url if api == "messages" else f"{target.url}/v1",
+        "COPILOT_PROVIDER_BASE_URL": target.base_url(api),
         "COPILOT_PROVIDER_API_KEY": target.token,
         "COPILOT_MODEL": target.model.id,
     }
-    if api != "messages":
-        variables["COPILOT_PROVIDER_WIRE_API"] = (
-            "responses" if api == "responses" else "completions"
-        )
-    if api == "responses" and target.websockets:
-        variables["COPILOT_PROVIDER_TRANSPORT"] = "websockets"
-    if window := target.model.window:
+    if api == "chat":
+        variables["COPILOT_PROVIDER_WIRE_API"] = "completions"
+    elif api == "responses":
+        variables["COPILOT_PROVIDER_WIRE_API"] = "responses"
+        if target.websockets:
+            variables["COPILOT_PROVIDER_TRANSPORT"] = "websockets"
+    window = target.model.window
+    if window:
         longest = min(LONGEST, target.model.longest, max(1, window // 4))
         variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(window - longest)
         variables["COPILOT_PROVIDER_MAX_OUTPUT_TOKENS"] = str(longest)

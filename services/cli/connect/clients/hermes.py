@@ -13,12 +13,12 @@ def make_settings(target: Target) -> ClientPlan:
     """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's
     config.yaml. With `default`, the same settings go into the user's."""
     folder = target.settings_folder("~/.hermes", "HERMES_HOME")
-    messages = target.api == "messages"
+    api = target.api or "chat"
     provider: dict[str, Any] = {
         "name": "Turnwire",
-        "base_url": target.url if messages else f"{target.url}/v1",
+        "base_url": target.base_url(api),
         "api_key": target.token,
-        "api_mode": "anthropic_messages" if messages else "chat_completions",
+        "api_mode": "anthropic_messages" if api == "messages" else "chat_completions",
         "default_model": target.model.id,
         "models": {model.id: _limits(model) for model in target.models},
     }
@@ -26,14 +26,13 @@ def make_settings(target: Target) -> ClientPlan:
         "model": {"provider": f"custom:{PROVIDER}", "default": target.model.id},
         "providers": {PROVIDER: provider},
     }
-    path = (
-        f"{folder}/config.yaml" if target.default else f"{folder}/profiles/{PROVIDER}/config.yaml"
-    )
-    return ClientPlan(
-        files=[ClientSettings(path, "yaml", values)],
-        start="hermes" if target.default else f"hermes -p {PROVIDER}",
-        notes=[NEEDS_ANTHROPIC] if messages else [],
-    )
+    path = f"{folder}/profiles/{PROVIDER}/config.yaml"
+    start = f"hermes -p {PROVIDER}"
+    if target.default:
+        path = f"{folder}/config.yaml"
+        start = "hermes"
+    notes = [NEEDS_ANTHROPIC] if api == "messages" else []
+    return ClientPlan(files=[ClientSettings(path, "yaml", values)], start=start, notes=notes)
 
 
 def _limits(model: ServedModel) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def make_settings(target: Target) -> ClientPlan:
     api = target.api or "messages"
     chosen = f"{PROVIDER}/{target.model.id}"
     provider = {
-        "baseUrl": target.url if api == "messages" else f"{target.url}/v1",
+        "baseUrl": target.base_url(api),
         "apiKey": target.token,
         "api": APIS[api],
         "models": [_model(model) for model in target.models],
@@ -24,7 +24,8 @@ def make_settings(target: Target) -> ClientPlan:
     values: dict[str, Any] = {"models": {"mode": "merge", "providers": {PROVIDER: provider}}}
     default: dict[str, Any] = {"agents": {"defaults": {"model": {"primary": chosen}}}}
     if target.default:
-        values, default = values | default, {}
+        values |= default
+        default = {}
     start = f"openclaw agent exec --model {PROVIDER}/{target.model_word} TASK"
     return ClientPlan(files=[ClientSettings(path, "json", values, default)], start=start)
 

@@ -29,7 +29,7 @@ def make_settings(target: Target) -> ClientPlan:
     folder = target.settings_folder("~/.pi/agent", "PI_CODING_AGENT_DIR")
     api = target.api or "messages"
     provider: dict[str, Any] = {
-        "baseUrl": target.url if api == "messages" else f"{target.url}/v1",
+        "baseUrl": target.base_url(api),
         "api": APIS[api],
         "apiKey": target.token,
         "models": [model_entry(model) for model in target.models],
