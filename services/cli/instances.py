@@ -66,11 +66,14 @@ def write_ready_file(path: Path, instance: Instance) -> None:
 def running_instances(env: Mapping[str, str]) -> Iterator[Instance]:
     """Yields the instances that run, the one that was started last first."""
     with suppress(OSError):
-        for path in sorted(
-            _directory(env).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True
-        ):
-            if (instance := _read(path)) is not None:
+        for path in sorted(_directory(env).glob("*.json"), key=_time_of_start, reverse=True):
+            instance = _read(path)
+            if instance is not None:
                 yield instance
+
+
+def _time_of_start(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def newest_instance(env: Mapping[str, str]) -> Instance | None:
@@ -81,17 +84,20 @@ def newest_instance(env: Mapping[str, str]) -> Instance | None:
 def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
     """Returns defaults of `BusConfig` for interactive commands: the bus of the newest instance, and
     a short timeout."""
+    defaults: dict[str, Any] = {"connect_timeout_s": CONNECT_S}
     instance = newest_instance(env)
-    return {"connect_timeout_s": CONNECT_S} | (
-        {"nats_url": instance.nats_url} if instance is not None else {}
-    )
+    if instance is not None:
+        defaults["nats_url"] = instance.nats_url
+    return defaults
 
 
 def server_url(url: str | None, env: Mapping[str, str]) -> str:
     """Returns the address of the server: `url` if passed, else that of the newest instance, else
     the default."""
-    instance = None if url else newest_instance(env)
-    return url or (instance.url if instance is not None else DEFAULT_URL)
+    if url:
+        return url
+    instance = newest_instance(env)
+    return DEFAULT_URL if instance is None else instance.url
 
 
 def program() -> str:
@@ -103,15 +109,17 @@ def program() -> str:
     path = shutil.which("turnwire")
     if path is not None and os.path.samefile(path, own):
         return "turnwire"
-    return shlex.quote(str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own))
+    if own.is_relative_to(Path.cwd()):
+        own = own.relative_to(Path.cwd())
+    return shlex.quote(str(own))
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
     """Returns `turnwire` in the user's state directory (XDG Base Directory Specification)."""
-    base = env.get("XDG_STATE_HOME") or ""
-    return (
-        Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
-    ) / "turnwire"
+    base = Path(env.get("XDG_STATE_HOME") or "")
+    if not base.is_absolute():
+        base = Path.home() / ".local" / "state"
+    return base / "turnwire"
 
 
 def _directory(env: Mapping[str, str]) -> Path:

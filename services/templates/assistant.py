@@ -126,10 +126,9 @@ class AssistantWriter:
             native_calls = last.calls
 
         content = self._inline_content(cut, without_last_calls=bool(native_calls))
-        keeps_markup = traits.reasoning is not None and traits.inline_reasoning
-        reasoning = cut[0].reasoning
-        if not reasoning:
-            reasoning = "" if keeps_markup else None
+        reasoning = cut[0].reasoning or None
+        if reasoning is None and traits.reasoning is not None and traits.inline_reasoning:
+            reasoning = ""  # the field is set, so that the template keeps the markup
         message = self._texts(reasoning, content)
         if native_calls:
             message["tool_calls"] = [self._call(call) for call in native_calls]
@@ -215,8 +214,10 @@ class AssistantWriter:
         traits = self._traits
         message: TemplateMessage = {"role": "assistant", "content": text}
         if traits.reasoning == "part" and reasoning:
-            shown = [{"type": "text", "text": text}] if text else []
-            message["content"] = [{"type": "thinking", "thinking": reasoning}, *shown]
+            content: list[dict[str, Any]] = [{"type": "thinking", "thinking": reasoning}]
+            if text:
+                content.append({"type": "text", "text": text})
+            message["content"] = content
             return message
         if traits.content == "parts":
             message["content"] = [{"type": "text", "text": text}]

@@ -159,7 +159,7 @@ class Marker:
             return text
         head = bare[: self._longest]
         tail = bare[-self._longest :]
-        start = len(text) - len(text.lstrip()) if bare is not text else 0
+        start = len(text) - len(text.lstrip())
         end = start + len(bare)
         places: list[tuple[int, int]] = []
         if len(bare) <= self._longest and bare in self._infixes:

@@ -84,8 +84,10 @@ def write(settings: ClientSettings) -> list[str]:
         record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders, before)
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
         folder.replace(name, after.encode())
-    copied = f"; the copy of the old file is {path.with_name(copies[0])}" if copies else ""
-    return [f"{path}: written{copied}", *(f"  {change}" for change in changed)]
+    written = f"{path}: written"
+    if copies:
+        written += f"; the copy of the old file is {path.with_name(copies[0])}"
+    return [written, *(f"  {change}" for change in changed)]
 
 
 def undo(*files: ClientSettings) -> list[str]:

@@ -73,12 +73,15 @@ class MessagesRequest(Struct, frozen=True):
         return MessageCollector(self._stream(answer))
 
     def _stream(self, answer: AnswerInfo) -> MessagesStream:
-        make = CompactionStream if self.pausing else MessagesStream
+        make: type[MessagesStream] = CompactionStream if self.pausing else MessagesStream
+        applied_edits = None
+        if self.edits is not None:
+            applied_edits = self.edits.applied
         return make(
             answer,
             omit_thinking=self.conversation.thinking.display == "omitted",
             count_thinking=self.conversation.thinking.count_tokens,
-            applied_edits=None if self.edits is None else self.edits.applied,
+            applied_edits=applied_edits,
             compaction=self.compaction,
             compare=self.conversation.client.compare,
         )
@@ -143,8 +146,9 @@ def parse(
     compact_edit = None
     management = request.context_management
     if management is not None:
+        tool_edit = context_edits.tool_edit(management)
         original = reader.messages if cleared else []
-        edits = context_edits.Edits(original, cleared, context_edits.tool_edit(management))
+        edits = context_edits.Edits(original, cleared, tool_edit)
         compact_edit = read_compact_edit(management, declared.specs)
     return MessagesRequest(
         conversation, bool(request.stream), declared.dropped, edits, compact_edit
@@ -183,21 +187,21 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
         raise Invalid(
             "stop_sequences: each stop sequence must be non-empty", param="stop_sequences"
         )
-    budget = request.thinking.budget_tokens if request.thinking else None
     # In the native API an interleaved budget holds for all thoughts of a tool loop.
     interleaved = _INTERLEAVED in headers.get("anthropic-beta", "")
-    if budget is not None and budget >= request.max_tokens > 0 and not interleaved:
-        raise Invalid(
-            "`max_tokens` must be greater than `thinking.budget_tokens`.",
-            param="thinking.budget_tokens",
-        )
+    if request.thinking is not None and not interleaved:
+        budget = request.thinking.budget_tokens
+        if budget is not None and budget >= request.max_tokens > 0:
+            raise Invalid(
+                "`max_tokens` must be greater than `thinking.budget_tokens`.",
+                param="thinking.budget_tokens",
+            )
     last = request.messages[-1]
     if last.role == "assistant" and last.content:
-        final = last.content if isinstance(last.content, str) else last.content[-1]
-        if isinstance(final, wire.TextBlock):
-            _check_prefill(request, final.text, last.content[0])
-        elif isinstance(final, str):
-            _check_prefill(request, final, last.content[0])
+        if isinstance(last.content, str):
+            _check_prefill(request, last.content, last.content)
+        elif isinstance(last.content[-1], wire.TextBlock):
+            _check_prefill(request, last.content[-1].text, last.content[0])
 
 
 def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> None:
@@ -221,8 +225,9 @@ def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> No
 def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
     if not system:
         return []
-    texts = [system] if isinstance(system, str) else [block.text for block in system]
-    return [Text(text) for text in texts if text]
+    if isinstance(system, str):
+        return [Text(system)]
+    return [Text(block.text) for block in system if block.text]
 
 
 def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
@@ -255,7 +260,9 @@ def _check_budget(thinking: wire.Thinking) -> None:
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    output_format = request.output_config.format if request.output_config else None
+    output_format = None
+    if request.output_config is not None:
+        output_format = request.output_config.format
     if output_format is not None and request.output_format is not None:
         message = "output_format: only one of `output_format` and `output_config.format` may be set"
         raise Invalid(message, param="output_format")
@@ -288,9 +295,9 @@ def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
 
 def _session(request: wire.Body) -> str | None:
     """The session id that the `user_id` of Claude Code or kimi-code contains."""
-    user = request.metadata.user_id if request.metadata else None
-    if not user:
+    if request.metadata is None or not request.metadata.user_id:
         return None
+    user = request.metadata.user_id
     try:
         return msgspec.json.decode(user, type=_UserId).session_id
     except (msgspec.DecodeError, msgspec.ValidationError):

@@ -128,15 +128,13 @@ def entry(
 def with_profile(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
     model_fields = {name: served[name] for name in _SERVED if name in served}
-    own: Profile = (
-        _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
-    )
-    summary = (
-        own["default_reasoning_summary"]
-        if model_fields.get("supports_reasoning_summaries")
-        else "none"
-    )
-    return {**own, **model_fields, "default_reasoning_summary": summary}
+    own = _OWN
+    if profile is not None:
+        own = {**_OWN, "model_messages": None, **profile, **_HOSTED}
+    entry = {**own, **model_fields}
+    if not model_fields.get("supports_reasoning_summaries"):
+        entry["default_reasoning_summary"] = "none"
+    return entry
 
 
 def levels(card: ModelCard) -> list[str]:
