@@ -34,15 +34,14 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _run_until_signal(main: Coroutine[Any, Any, T]) -> T:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert task is not None
 
     def cancel(_signum: int, _frame: object) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # only the main thread gets signals
+    if not _gets_signals():
         return await main
     before = {signum: signal.signal(signum, cancel) for signum in SIGNALS}
     try:
@@ -75,9 +74,7 @@ def time_limit() -> Iterator[None]:
 
     SIGINT ends the command even if the parent ignores it, as shells do for background jobs.
     """
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # only the main thread gets signals
+    if not _gets_signals():
         yield
         return
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -99,3 +96,8 @@ def _exit_late(reader: socket.socket) -> None:
             if received[0] in SIGNALS:
                 time.sleep(END_S)
                 os._exit(INTERRUPTED)
+
+
+def _gets_signals() -> bool:
+    """Whether this is the main thread: no other gets signals."""
+    return threading.current_thread() is threading.main_thread()

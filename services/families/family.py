@@ -60,9 +60,8 @@ class Family:
         """Whether a prompt that ends in `prompt_tail` leaves reasoning open."""
         if self.think is None:
             return False
-        opener, closer = (
-            marker.removesuffix(">") for marker in self.think
-        )  # a tokenizer may add to the name
+        # A tokenizer may add to the name.
+        opener, closer = (marker.removesuffix(">") for marker in self.think)
         at = prompt_tail.rfind(opener)
         tail = prompt_tail[at + len(opener) :]
         return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)

@@ -40,9 +40,8 @@ _TURNS = {
 """Turns that make an image upright, by its EXIF orientation."""
 _SIDEWAYS = [_TURNS[orientation] for orientation in (5, 6, 7, 8)]
 _DIGEST_BYTES = 20
-warnings.filterwarnings(
-    "ignore", module=r"PIL\."
-)  # their texts come from the data, and Python would keep each
+# Their texts come from the data, and Python would keep each.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class UnreadableImage(ValueError):
@@ -116,10 +115,8 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             yield image
     except UnreadableImage:
         raise
-    except (
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ):  # Pillow's own, higher limits
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        # Pillow's own limits, which are higher.
         raise UnreadableImage(_TOO_WIDE) from None
     except Exception as error:  # Pillow's decoders raise what damaged data leads to
         raise UnreadableImage("Could not process image") from error

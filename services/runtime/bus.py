@@ -186,9 +186,8 @@ class Bus(Requester):
                 details={"size_bytes": len(data), "limit_bytes": client.max_payload},
             )
         if client.pending_data_size > BUFFER_BYTES:
-            if (
-                not self._blocked
-            ):  # never within credit; the message is lost, as on a connection that is down
+            # Never within credit; the message is lost, as on a connection that is down.
+            if not self._blocked:
                 self._log.error("bus.publish_blocked", subject=subject)
             self._blocked = True
             return False
@@ -231,9 +230,8 @@ class Bus(Requester):
             self.received += 1
             try:
                 take(message)
-            except (
-                MemoryError
-            ):  # the message may be half handled; others can take over from a process that ends
+            except MemoryError:
+                # The message may be half handled; others can take over from a process that ends.
                 self._on_fatal(NO_MEMORY)
             except (Exception, asyncio.CancelledError) as error:  # nats-py's reader would end
                 self._report(message.subject, error)
@@ -288,9 +286,8 @@ class Bus(Requester):
     async def flush(self, timeout_s: float = STOP_S) -> None:
         """Waits until the server has everything that was published. Takes two round trips: not for
         the token path."""
-        for _ in range(
-            2
-        ):  # nats-py sends a ping before pending messages: only the second ping follows them
+        # nats-py sends a ping before pending messages: only the second ping follows them.
+        for _ in range(2):
             if self.connected:
                 await within(
                     timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2))

@@ -22,9 +22,8 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
     for url in map(str.strip, urls.split(",")):
         try:
             parts = urlsplit(url if "://" in url else f"nats://{url}")
-            has_host = (
-                bool(parts.hostname) and parts.port != 0
-            )  # `port` raises ValueError if it is not a number
+            # `port` raises ValueError if it is not a number.
+            has_host = bool(parts.hostname) and parts.port != 0
         except ValueError:  # its text may quote a password
             raise ValueError(
                 "not a NATS URL; `@ / : , ? #` and blanks in passwords must be %-encoded"

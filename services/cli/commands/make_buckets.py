@@ -63,9 +63,8 @@ async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
             for choices in _buckets(config):
-                with suppress(
-                    TurnwireError
-                ):  # the server is away, or has a reason that the first attempt reported
+                # The server may be away, or have a reason that the first attempt reported.
+                with suppress(TurnwireError):
                     await _make_largest(bus, choices, 0.0)
 
 

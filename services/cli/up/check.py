@@ -68,9 +68,8 @@ def check(sources: Sources, /) -> int:
             [f"Invalid value for {stages['preprocessor'].origins['model']}: {error}"]
         ) from error
     try:
-        from services.preprocessor.model import (
-            ModelSetup,
-        )  # imports the tokenizer libraries, which takes a second
+        # Imports the tokenizer libraries, which takes a second.
+        from services.preprocessor.model import ModelSetup
 
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:

@@ -203,10 +203,8 @@ class _Up:
 
     async def _keep_buckets(self, nats_url: str, made: asyncio.Event) -> None:
         """Makes the buckets, sets `made`, and makes them again when the server has lost them."""
-        from services.cli.commands.make_buckets import (
-            keep_buckets,
-            make_buckets,
-        )  # takes 0.1 s, while the stages start
+        # Takes 0.1 s, while the stages start.
+        from services.cli.commands.make_buckets import keep_buckets, make_buckets
 
         buckets = self._plan.buckets
         bus = dataclasses.replace(buckets.bus, nats_url=nats_url, connect_timeout_s=NATS_START_S)
@@ -216,17 +214,15 @@ class _Up:
         except TurnwireError as error:
             self._screen.report(f"turns are kept in memory only: {error.info.message}")
         made.set()
-        with suppress(
-            TurnwireError
-        ):  # without a server nothing runs, and its supervisor reports that
+        # Without a server nothing runs, and its supervisor reports that.
+        with suppress(TurnwireError):
             await keep_buckets(config, BUCKETS_S)
 
     async def _require_bus(self) -> None:
         """Raises CommandError if the bus cannot be reached: one error instead of one from each
         process."""
-        from services.cli.observer import (
-            observing,
-        )  # takes 0.1 s, and is not needed with an embedded server
+        # Takes 0.1 s, and is not needed with an embedded server.
+        from services.cli.observer import observing
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:

@@ -31,11 +31,10 @@ def nearest_file(path: str) -> str:
     nothing."""
     place = Path(path).expanduser()
     try:
-        names = {file.name for file in place.parent.iterdir()} - {
-            place.name
-        }  # a directory may have this name
+        names = {file.name for file in place.parent.iterdir()}
     except OSError:
         return ""
+    names.discard(place.name)  # a directory may have this name
     close = difflib.get_close_matches(place.name, sorted(names), n=1)
     return f'; did you mean "{place.parent / close[0]}"?' if close else ""
 
