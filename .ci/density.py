@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("schemas", "services", "turnwire_tools")
 
 PER_1000_LINES = {
-    "nodes": 7100.0,
+    "nodes": 7150.0,
     "characters": 46_000.0,
     "conditional expressions": 12.5,
     "assignments of several values": 2.0,
@@ -32,7 +32,7 @@ PER_1000_LINES = {
 IN_ALL = {
     "Callable types": 170,
     "partials": 30,
-    "lambdas": 120,
+    "lambdas": 135,
     "heavy functions": 12,
     "large classes": 2,
 }

@@ -88,9 +88,9 @@ class Trace:
         """`top`: how many alternatives each token gets."""
         self._vocabulary = vocabulary
         self.scanner = Scanner()
-        """The parser's input …"""
+        """The parser's input."""
         self.blocks = TracedBlockWriter(self.scanner)
-        """… and output."""
+        """The parser's output."""
         self._top = top
         self._tokens: deque[_Token] = deque()
         self._starts: dict[int, int] = {}

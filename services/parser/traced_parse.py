@@ -41,7 +41,7 @@ class TracedParse(TurnParse):
             if not text:
                 continue
             self.blocks.read(text)
-            if self._ends_by_cut():
+            if self._end_if_cut():
                 return
 
     @override

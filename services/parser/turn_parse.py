@@ -153,7 +153,7 @@ class TurnParse:
             if not text or (may_skip and blocks.skip(text)):
                 continue
             blocks.read(text)
-            if self._ends_by_cut():
+            if self._end_if_cut():
                 return
 
     def _report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
@@ -183,7 +183,7 @@ class TurnParse:
         if self.ended:
             return
         self.blocks.finish(finish.reason)
-        if self._ends_by_cut():
+        if self._end_if_cut():
             return
 
         context = self.stream.context
@@ -219,9 +219,9 @@ class TurnParse:
         """Reads text without a token."""
         if text and not self.ended:
             self.blocks.read(text)
-            self._ends_by_cut()
+            self._end_if_cut()
 
-    def _ends_by_cut(self) -> bool:
+    def _end_if_cut(self) -> bool:
         """Ends the turn if its text has cut it. Returns whether it has."""
         if self.blocks.cut is None:
             return False

@@ -95,7 +95,8 @@ class Hold:
 
     def sent_to(self, worker: str) -> HoldNotice:
         """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
-        nearly all of its prompt. Returns what the worker is told."""
+        nearly all of its prompt. Returns what the worker
+        gets."""
         prompt = self._prompt
         if not self._leads.is_worth_waiting_for(prompt, worker):
             return HoldNotice(held_s=prompt.held_s, held_for=prompt.held_for)
@@ -200,7 +201,7 @@ class Holding:
         messages between them, and none while the process is cut off."""
         async with self._resuming:
             await asyncio.sleep(0)
-        await self._process.attached()
+        await self._process.wait_until_attached()
 
     def act(self, actions: list[HoldAction]) -> None:
         """Does what `Leads` decided."""

@@ -79,7 +79,7 @@ class AttemptObserver:
 
     def failed(self, error: Exception) -> ErrorInfo:
         """Notes that the turn cannot be served; called where the error is handled. Returns what
-        the frontend is told."""
+        the frontend gets."""
         if not isinstance(error, TurnwireError):
             self._preprocessor.log.exception("preprocessor.turn_failed", turn=self._turn)
             kind = type(error).__name__

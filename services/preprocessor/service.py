@@ -145,7 +145,7 @@ class Preprocessor(Service):
     async def _still_wanted(self, deadline: float) -> None:
         """Waits while the process is cut off, since the cancellation of a request may follow it.
         Raises TimedOut where the client no longer waits."""
-        await self._process.attached()
+        await self._process.wait_until_attached()
         seconds_left(deadline, asyncio.get_running_loop().time())
 
     def _cancel(self, delivery: Delivery) -> None:

@@ -113,7 +113,7 @@ class Heartbeats:
             return True
         return self._announced and self._liveness.silent(_now())
 
-    async def attached(self) -> None:
+    async def wait_until_attached(self) -> None:
         """Waits while this process is cut off. Afterwards it has received everything that was sent
         meanwhile."""
         while self.cut_off:

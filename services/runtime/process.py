@@ -153,9 +153,9 @@ class Process:
         """As `Heartbeats.cut_off`."""
         return self.heartbeats.cut_off
 
-    async def attached(self) -> None:
-        """Waits as `Heartbeats.attached`."""
-        await self.heartbeats.attached()
+    async def wait_until_attached(self) -> None:
+        """Waits as `Heartbeats.wait_until_attached`."""
+        await self.heartbeats.wait_until_attached()
 
     def not_ready(self) -> str | None:
         """Why this process can do no work at the moment; None if it can."""

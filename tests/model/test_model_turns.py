@@ -101,7 +101,7 @@ async def test_each_prompt_of_50_sampled_turns_begins_with_all_tokens_before(
             messages.append((await client.stream(request)).message)
             if not messages[-1]["content"]:  # it ended at once
                 messages[-1]["content"] = [{"type": "text", "text": "…"}]
-        turns = [await bus.ended(turn) for turn in bus.turns]
+        turns = [await bus.ended(turn.id) for turn in await bus.begun(TURNS)]
     assert len(turns) == TURNS
     exact = [(earlier, later) for earlier, later in pairwise(turns) if earlier.output]
     assert [found for earlier, later in exact if (found := prefix_break(earlier, later))] == []
@@ -117,7 +117,7 @@ async def test_the_tokenizer_reads_what_the_model_wrote(client: Client, serving:
     tokenizer = Tokenizer.from_file(str(serving.model / "tokenizer.json"))
     async with BusTurns(serving.nats.url) as bus:
         said = await text(client, "How much is 2 + 2?")
-        (turn,) = [await bus.ended(turn) for turn in bus.turns]
+        (turn,) = [await bus.ended(turn.id) for turn in await bus.begun(1)]
     assert tokenizer.decode(turn.output) == said
     assert turn.stop_id == tokenizer.token_to_id("<|im_end|>")
 

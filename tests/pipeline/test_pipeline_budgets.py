@@ -266,7 +266,7 @@ async def check_random_model(
                     Message("assistant", answer.parts),
                     Message("user", [Text("And else?")]),
                 ]
-            turns = [await bus.ended(turn) for turn in list(bus.turns)]
+            turns = [await bus.ended(turn.id) for turn in await bus.begun(4)]
         assert [turn.output.index(end) + 1 for turn in turns] == [LIMIT + END] * 4
         assert [
             found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None

@@ -89,7 +89,7 @@ async def test_loop_has_every_block_in_order_and_a_prompt_that_grows(
             ]
             if not calls:
                 messages.append(Message("user", [Text("Go on: join the files.")]))
-        turns = [await bus.ended(turn) for turn in list(bus.turns)]
+        turns = [await bus.ended(turn.id) for turn in await bus.begun(len(ANSWERS))]
     assert len(turns) == len(ANSWERS)
     assert [found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None] == []
     assert all(
@@ -112,6 +112,6 @@ async def test_turn_continues_when_its_worker_is_killed(
         worker.kill()
         worker.start()
         answer = await running
-        (turn,) = bus.turns.values()
+        (turn,) = await bus.begun(1)
     assert turn.retries, "the turn ended before the worker was killed"
     assert stripped(answer.story) == ANSWERS[0]

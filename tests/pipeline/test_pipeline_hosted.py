@@ -94,6 +94,6 @@ async def test_answers_keep_the_prefix(web_stack: tuple[Stack, ProviderStub]) ->
 
 
 async def check_prefix(bus: BusTurns, turns: int) -> None:
-    assert len(bus.turns) == turns
+    assert len(await bus.begun(turns)) == turns
     decoded = [await bus.ended(turn) for turn in [*bus.turns]]
     assert [prefix_break(*pair) for pair in pairwise(decoded)] == [None] * (turns - 1)

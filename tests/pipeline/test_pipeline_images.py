@@ -98,7 +98,7 @@ async def test_messages_session_with_images(image_stack: Stack, client: Client) 
                         "content": [{"type": "tool_result", "tool_use_id": use, "content": inner}],
                     }
                 )
-        turns = list(bus.turns.values())
+        turns = await bus.begun(3)
     hashes = [[image.hash for image in turn.images] for turn in turns]
     first, second, third = (image_hash(data, None) for data in (one, two, three))
     assert hashes == [[first, second], [first, second, first], [first, second, first, third]]
@@ -129,7 +129,7 @@ async def test_placeholders_of_the_model_are_no_image(
             {"role": "user", "content": [text(say(THOUGHT + "Seen.")), source(png(*SIZES[1], 13))]}
         )
         await client.stream(body(messages, stream=True))
-        _, second = bus.turns.values()
+        _, second = await bus.begun(2)
     (image,) = second.images
     tokenizer = Tokenizer.from_file(str(vision_dir / "tokenizer.json"))
     token, inside = (
@@ -188,7 +188,7 @@ async def test_every_api_shows_the_image(
         status, document = await client.post(*make(data, say(THOUGHT + "Seen.")))
         assert status == 200, document
         assert "Note from the server" not in str(document)
-        (turn,) = bus.turns.values()
+        (turn,) = await bus.begun(1)
     assert [one.hash for one in turn.images] == [image_hash(data, None)]
 
 

@@ -197,7 +197,7 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     own_nats.pause()
     try:
         await eventually(lambda: one.cut_off and other.cut_off)
-        waiting = asyncio.create_task(one.attached())
+        waiting = asyncio.create_task(one.wait_until_attached())
         await asyncio.sleep(3 * dead_after_s)
         assert not waiting.done()
     finally:

@@ -84,9 +84,9 @@ class Departure(Difference, frozen=True, kw_only=True):
     reason: str
     """The cause in words."""
     was: str = ""
-    """The text of the previous tokens around the place, where a tokenizer is at hand …"""
+    """The text of the previous tokens around the place; "" without a tokenizer."""
     now: str = ""
-    """… and of the prompt's."""
+    """Text of the prompt's tokens around the place."""
 
 
 class Row(Struct, kw_only=True):

@@ -41,9 +41,9 @@ class Break(Struct, frozen=True, omit_defaults=True):
 
     cause: Cause
     sample: str | None = None
-    """The sample from which it departs …"""
+    """The sample from which it departs."""
     at: int | None = None
-    """… and the first place at which their ids differ."""
+    """The first place at which their ids differ."""
     turn: str | None = None
     """The turn of that sample in which, or after which, that place is."""
 

@@ -82,7 +82,8 @@ def open_folder_of(path: Path, *, create: bool) -> Iterator[tuple[PrivateFolder,
             real = Path(os.path.realpath(path, strict=True))
         except FileNotFoundError:
             real = Path(os.path.realpath(path))
-        linked, created = real != Path(os.path.abspath(path)), list[str]()
+        linked = real != Path(os.path.abspath(path))
+        created: list[str] = []
         with contextlib.ExitStack() as opened:
 
             def step(name: str, above: int | None = None) -> int:

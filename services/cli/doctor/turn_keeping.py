@@ -21,6 +21,7 @@ from schemas.ledger import LedgerEntry
 from services.ledger.chain import text_and_calls
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
+from services.ledger.match import Outcome
 from services.ledger.recall import Ledger
 from services.ledger.turn_reader import ParseMode
 from services.preprocessor.ledger_reader import open_ledger
@@ -83,7 +84,6 @@ def _fate(
     conversation = Conversation(setup.card.name, messages, tools=[_TOOL])
     try:
         prompt = assemble(conversation, setup, limit=False, look_up=ledger.look_up)
-        assert prompt.recalled.outcome
         context = prompt.recalled.context
         assert context is not None
         output = _output(setup, prompt, text)
@@ -118,4 +118,6 @@ def _fate(
         found = assemble(later, setup, limit=False, look_up=ledger.look_up).recalled
     except Invalid:
         return "refused", []
-    return ("kept" if found is not None and found.outcome == "reused" else "changed"), sent
+    if found.outcome is Outcome.REUSED:
+        return "kept", sent
+    return "changed", sent

@@ -105,8 +105,10 @@ class Shape:
             if not final and self._ends_in_head(text, position):
                 return MORE
             return None
-        found = (self._final if final else self._full).match(text, position)
-        if found is None and not final and self._partial.match(text, position):
+        if final:
+            return self._final.match(text, position)
+        found = self._full.match(text, position)
+        if found is None and self._partial.match(text, position):
             return MORE
         return found
 
@@ -135,7 +137,9 @@ class Shape:
         anything may follow."""
         follow = self.then
         if len(self._pieces) > 1:
-            follow = (self._pieces[2],) if self._pieces[1] == "ws" else ()
+            follow = ()
+            if self._pieces[1] == "ws":
+                follow = (self._pieces[2],)
         first = dict.fromkeys(text[0] for text in follow if text)
         ends = [blank + char for char, blank in product(first, ("", "\n", " "))] or [""]
         return tuple(self.head + end for end in ends)
@@ -204,7 +208,9 @@ def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
 def _partial_hole(hole: _Hole, rest: str) -> str:
     """A pattern for input that ends in a hole, or in the `rest` after it."""
     # What looks ahead may take the beginning of what follows.
-    again = "" if "(?!" in hole.chars else "+"
+    again = "+"
+    if "(?!" in hole.chars:
+        again = ""
     cut = rf"{hole.chars}{{0,{hole.most}}}+\Z"
     whole = rf"{hole.chars}{{{hole.least},{hole.most}}}{again}{rest}"
     return f"(?:{cut}|{whole})"
@@ -252,18 +258,23 @@ class Markers(Generic[T]):
             raise ValueError(f"a marker starts with literal text: {self._shapes}")
         heads = dict.fromkeys(shape.head for shape, _ in self._shapes)
         first = "".join(sorted({re.escape(h[0]) for h in heads}))
-        self._first = re.compile(f"[{first}]" if first else r"(?!)")
+        some_first = r"(?!)"
+        if first:
+            some_first = f"[{first}]"
+        self._first = re.compile(some_first)
         self._heads = re.compile("|".join(re.escape(h) for h in heads) or r"(?!)")
         self._prefixes = frozenset(chain.from_iterable(accumulate(h[:-1]) for h in heads))
         self._reach = max((len(h) for h in heads), default=1) - 1
         ending = r"[\r\n][ \t]*+\Z"
-        self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
+        self.trigger = re.compile(f"{some_first}|{ending}").search
 
     def find(self, text: str, position: int, final: bool) -> int:
         """The position of the first head, which may be a partial one at the end of the text; -1 if
         there is none."""
         found = self._heads.search(text, position)
-        end = len(text) if found is None else found.start()
+        end = len(text)
+        if found is not None:
+            end = found.start()
         if not final:  # a partial head may have another one in it
             for start in self._first.finditer(text, max(position, len(text) - self._reach), end):
                 if text[start.start() :] in self._prefixes:

@@ -405,4 +405,4 @@ class BareCall:
             turn.blocks.write("{}")
         turn.blocks.close(whole)
         return None
-        yield
+        yield  # makes this a generator, as the other readers are

@@ -20,7 +20,8 @@ class ErrorReply(Struct, frozen=True):
 
 def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
     """Makes the response with a JSON document, and with the time to wait in a header."""
-    headers, wait_s = {"content-type": "application/json"}, info.retry_after_s
+    headers = {"content-type": "application/json"}
+    wait_s = info.retry_after_s
     if wait_s is None and status in (503, 529):
         wait_s = RETRY_AFTER_S
     if wait_s is not None:

@@ -152,7 +152,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
-        self._ended = _EndedTurns()
+        self._totals = _AnswerTotals()
         self._events: list[TurnEvent] = []
         """Events of the current turn."""
 
@@ -182,7 +182,7 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     @override
     def opened(self, prepared: Prepared) -> None:
-        if not self._ended.count:
+        if not self._totals.count:
             self._sink.opened(prepared)
 
     @override
@@ -190,7 +190,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         if self._over or not events:
             return
         self._events += events
-        tokens += self._ended.usage.output  # `tokens` counts the current turn only
+        tokens += self._totals.usage.output  # `tokens` counts the current turn only
         out = events
         if not self._is_plain_delta(events):
             out = self._translate(events)
@@ -201,7 +201,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         """Returns whether events are one delta that the client gets as it is, once a token."""
         if len(events) != 1 or type(events[0]) is not Delta:
             return False
-        return not self._ended.blocks and not self._early_results
+        return not self._totals.blocks and not self._early_results
 
     def _translate(self, events: list[TurnEvent]) -> list[TurnEvent]:
         """Returns events of the current turn as events of the answer."""
@@ -223,8 +223,8 @@ class HostedAnswer(OpenTurn, TurnSink):
         hosted."""
         if isinstance(event, BlockStart) and self._is_hosted_call(event):
             event = replace(event, kind="hosted")
-        if self._ended.blocks and isinstance(event, EventInBlock):
-            event = replace(event, block=event.block + self._ended.blocks)
+        if self._totals.blocks and isinstance(event, EventInBlock):
+            event = replace(event, block=event.block + self._totals.blocks)
         return event
 
     def _is_hosted_call(self, start: BlockStart) -> bool:
@@ -234,7 +234,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         """Returns the end of the answer, or starts the work that follows the turn."""
         turn = self._read_turn()
         self._events = []
-        self._ended.add(finish)
+        self._totals.add(finish)
         if finish.reason is not FinishReason.STOP or not turn.calls:
             return [self._end(finish, finish.reason)]
         if turn.client_calls and self._has_deferred(turn):
@@ -267,8 +267,8 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     def _end(self, finish: Finish, reason: FinishReason) -> Finish:
         """Returns the end of the answer."""
-        ended = self._ended
-        return replace(finish, reason=reason, blocks=ended.blocks, usage=ended.usage)
+        totals = self._totals
+        return replace(finish, reason=reason, blocks=totals.blocks, usage=totals.usage)
 
     async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
         """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets
@@ -297,7 +297,7 @@ class HostedAnswer(OpenTurn, TurnSink):
     async def _next(self, finish: Finish, turn: "_EndedTurn") -> LastEvent | None:
         """Returns the event that ends the answer; None if another turn follows."""
         results = await self._calls.run(turn.calls, self._admitted.conversation)
-        turn_id = next_turn_id(self.id, self._ended.count)
+        turn_id = next_turn_id(self.id, self._totals.count)
         self._sink.push([HostedResults(results, turn_id)])
         reason = self._reason_to_end(finish, turn)
         if reason is not None:
@@ -309,7 +309,7 @@ class HostedAnswer(OpenTurn, TurnSink):
     @property
     def _is_last_round(self) -> bool:
         """Whether the next turn may call no more tools."""
-        return self._ended.count >= self._tools.config.web_max_rounds
+        return self._totals.count >= self._tools.config.web_max_rounds
 
     def _reason_to_end(self, finish: Finish, turn: "_EndedTurn") -> FinishReason | None:
         """Returns why the answer ends after the results of a turn's calls; None if it goes on."""
@@ -341,7 +341,7 @@ class HostedAnswer(OpenTurn, TurnSink):
 
 
 @dataclass(slots=True)
-class _EndedTurns:
+class _AnswerTotals:
     """The turns of an answer that have ended."""
 
     count: int = 0

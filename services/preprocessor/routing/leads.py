@@ -55,9 +55,9 @@ class PlacedPrompt:
     held_at: float | None = None
     """When it was first held."""
     held_for: str = ""
-    """The turn that it waited for last, and …"""
+    """The turn that it waited for last."""
     held_s: float = 0.0
-    """… how long it was held in all."""
+    """How long it was held in all."""
 
     def __repr__(self) -> str:
         state = "to be sent"

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Text, Thinking
+from schemas.conversation import Conversation, Message, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import (
@@ -73,7 +73,9 @@ class MessagesRequest(Struct, frozen=True):
         return MessageCollector(self._stream(answer))
 
     def _stream(self, answer: AnswerInfo) -> MessagesStream:
-        make: type[MessagesStream] = CompactionStream if self.pausing else MessagesStream
+        make: type[MessagesStream] = MessagesStream
+        if self.pausing:
+            make = CompactionStream
         applied_edits = None
         if self.edits is not None:
             applied_edits = self.edits.applied
@@ -147,7 +149,9 @@ def parse(
     management = request.context_management
     if management is not None:
         tool_edit = context_edits.tool_edit(management)
-        original = reader.messages if cleared else []
+        original: list[Message] = []
+        if cleared:
+            original = reader.messages
         edits = context_edits.Edits(original, cleared, tool_edit)
         compact_edit = read_compact_edit(management, declared.specs)
     return MessagesRequest(
@@ -212,7 +216,9 @@ def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> No
     if request.thinking is None or request.thinking.type != "enabled":
         return
     if not isinstance(first, wire.ThinkingBlock | wire.RedactedThinkingBlock):
-        found = "text" if isinstance(first, str) else first.__struct_config__.tag
+        found: str | int | None = "text"
+        if not isinstance(first, str):
+            found = first.__struct_config__.tag
         place = f"messages.{len(request.messages) - 1}.content.0.type"
         raise Invalid(
             f"{place}: Expected `thinking` or `redacted_thinking`, but found `{found}`. When "
@@ -237,7 +243,9 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
     thinking = request.thinking
     if thinking is None:
         # Claude Code sends effort without `thinking` when thinking is off, and in its side jobs.
-        return Thinking("disabled" if effort else "default", effort=effort)
+        if effort:
+            return Thinking("disabled", effort=effort)
+        return Thinking("default", effort=effort)
     if thinking.type in ("disabled", "between_tools"):  # what is written between calls is text
         return Thinking("disabled", effort=effort)
 
@@ -304,7 +312,9 @@ def _session(request: wire.Body) -> str | None:
         # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>; kimi-code:
         # session_<uuid>
         _, found, session = f"_{user}".rpartition("_session_")
-        return session if found and session else None
+        if not found or not session:
+            return None
+        return session
 
 
 class _UserId(Struct):
