@@ -27,7 +27,7 @@ from rich.table import Table
 from bench.runs import first_model
 from bench.stack import StackFailed, own_stack
 from schemas.conversation import Conversation, Message, Sampling, Text, Thinking, ToolSpec
-from turnwire_tools.clients.answer import APIS, Answer, Api
+from turnwire_tools.clients.answer import APIS, Api, ClientAnswer
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed, SseParser
 
@@ -44,7 +44,7 @@ MAX_TOKENS = 2048
 class Round(Struct):
     """One answer."""
 
-    answer: Answer
+    answer: ClientAnswer
     events: list[tuple[float, str]] = field(default_factory=list)
     """Milliseconds since the request, and the event with the type of its block or delta."""
     blocks: list[tuple[float, float]] = field(default_factory=list)
@@ -76,7 +76,7 @@ def conversation(model: str, play: str = "") -> Conversation:
     )
 
 
-def problems(answer: Answer) -> list[str]:
+def problems(answer: ClientAnswer) -> list[str]:
     """Returns what is wrong with an answer; nothing for one as the experiment expects it."""
     found = []
     kinds = [kind for kind, _ in answer.story]

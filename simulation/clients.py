@@ -22,9 +22,9 @@ from simulation.judges.stories import mistakes
 from simulation.sessions import Answer as Wanted
 from simulation.sessions import Session
 from simulation.world import WINDOW, World
-from turnwire_tools.clients.answer import Answer
+from turnwire_tools.clients.answer import ClientAnswer
 from turnwire_tools.clients.apis import CLIENTS
-from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
+from turnwire_tools.clients.shared import AnswerReader, IllFormed, SseParser
 
 Outcome: TypeAlias = Literal["answer", "error", "refused", "broken", "hung up", "pending"]
 """How a request ended: with its answer; with the API's error event; with an error status; the
@@ -63,11 +63,11 @@ class Request:
     `KEEPALIVE_S`."""
     too_long: bool = False
     """Whether the prompt is longer than the window, so that it must be refused."""
-    readers: Sequence[Reader] = field(kw_only=True)
+    readers: Sequence[AnswerReader] = field(kw_only=True)
     """One for each choice."""
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> ClientAnswer:
         """The answer so far; the first of several choices."""
         return self.readers[0].answer
 
@@ -138,7 +138,7 @@ class Agent:
         self.problems.append(f"{self.session.name} turn {self._turn}: {text}")
         self._note(f"WRONG {text}")
 
-    async def _answered(self, wanted: Wanted, new: Sequence[Message]) -> Answer | None:
+    async def _answered(self, wanted: Wanted, new: Sequence[Message]) -> ClientAnswer | None:
         """Requests one turn until it is answered; None if it never was."""
         behaviour = self.session.behaviour
         for number in range(MOST_TRIES):

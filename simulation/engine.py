@@ -8,7 +8,7 @@ from typing_extensions import override
 from schemas.errors import EngineFailed
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest, Sink
-from services.worker.engines.support import OpenTurn
+from services.worker.engines.support import EngineTurn
 from turnwire_tools.script.engine import ScriptEngine
 from turnwire_tools.script.ticker import now_us
 
@@ -23,11 +23,11 @@ class SimEngine(ScriptEngine):
         """`on_prompt`: called with the prompt of each turn that begins here."""
         super().__init__(config)
         self._on_prompt = on_prompt
-        self._opened: list[OpenTurn] = []
+        self._opened: list[EngineTurn] = []
         self._hangs_until_us = 0
 
     @override
-    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         turn = super().open(request, sink)
         if not request.resumed:
             self._on_prompt(request.token_ids)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from services.families.family import Family
-from services.families.grammar.channels import Channels, Kind, MessageKind, Section, Tool
-from services.families.grammar.markup import Call, CallReader, Markup
+from services.families.grammar.channels import Channels, Kind, MessageKind, Section, ToolChannel
+from services.families.grammar.markup import CallMarker, CallReader, Markup
 from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
@@ -26,7 +26,7 @@ __all__ = [
     "GLM_STOPS",
     "THINK",
     "BareCall",
-    "Call",
+    "CallMarker",
     "CallReader",
     "Channels",
     "Family",
@@ -44,7 +44,7 @@ __all__ = [
     "Style",
     "Tags",
     "TextCall",
-    "Tool",
+    "ToolChannel",
     "attribute_style",
     "attribute_tags",
     "function_tags",
@@ -92,7 +92,7 @@ def function_tags(
         calls=(
             body.call(opener + "{ws}<function={name}>"),
             body.call("<function={name}>", line_start=True),
-            Call(
+            CallMarker(
                 Shape(opener + "{ws}<function={name}", then=(closer, opener)), BareCall(whole=False)
             ),
         ),
@@ -136,7 +136,7 @@ def key_value_tags(
     return Markup(
         think=think,
         calls=(
-            *(Call(Shape(o, then=("{",)), as_json) for o in openers),
+            *(CallMarker(Shape(o, then=("{",)), as_json) for o in openers),
             *(body.call(o + "{ws}" + name) for o in openers),
         ),
         tails=tails,
@@ -152,7 +152,7 @@ def object_calls(
     body = JsonCalls(
         form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer, opener)
     )
-    call = Call(Shape(opener, then=("{", closer)), body)
+    call = CallMarker(Shape(opener, then=("{", closer)), body)
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 
@@ -184,7 +184,7 @@ def attribute_tags(
         think=(THINK,),
         calls=(
             *(body.call(o + ">") for o in openers),
-            *(Call(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
+            *(CallMarker(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
         ),
         tails=(end + "{word}>",),
         stops=stops,
@@ -233,7 +233,7 @@ def invoke_tags(
         calls=(
             *(body.call(s + "{ws}" + invoke) for s in section),
             body.call(invoke, line_start=True),
-            *(Call(Shape(s, then=("{",)), JsonCalls(closes=tails)) for s in section if json),
+            *(CallMarker(Shape(s, then=("{",)), JsonCalls(closes=tails)) for s in section if json),
         ),
         tails=(*tails, f"</{prefix}invoke>"),
         stops=stops,
@@ -252,7 +252,7 @@ def tagged_json(
     body = JsonCalls(form=form, closes=(closer,) if closer else ())
     return Markup(
         think=think,
-        calls=tuple(Call(Shape(opener, then=then), body) for opener in openers),
+        calls=tuple(CallMarker(Shape(opener, then=then), body) for opener in openers),
         tails=(closer,) if closer else (),
         stops=stops,
     )

@@ -51,7 +51,7 @@ _CLIENT = Match(Outcome.CLIENT)
 _AMBIGUOUS = Match(Outcome.AMBIGUOUS)
 
 
-class Choice(Struct, frozen=True):
+class ChosenMatches(Struct, frozen=True):
     """The matches of one conversation."""
 
     matches: list[Match]
@@ -66,11 +66,11 @@ def choose(
     store: EntryStore,
     restorer: Restorer,
     unseal: Unseal,
-) -> Choice:
+) -> ChosenMatches:
     """Chooses the matches of all turns of a conversation. Entries that are chosen count as used."""
     chooser = _Chooser(conversation, sent_turns, store, restorer, unseal)
     chooser.choose()
-    return Choice(chooser.matches, [*reversed(chooser.missing)])
+    return ChosenMatches(chooser.matches, [*reversed(chooser.missing)])
 
 
 class _Chooser:

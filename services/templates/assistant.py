@@ -30,7 +30,7 @@ WriteCall: TypeAlias = Callable[[str, dict[str, Any]], str]
 FRAME_USER: TemplateMessage = {"role": "user", "content": "Hello."}
 
 
-class Segment(Struct):
+class TurnSegment(Struct):
     """A part of a turn that the three fields can hold."""
 
     reasoning: str | None = None
@@ -38,23 +38,23 @@ class Segment(Struct):
     calls: list[Call] = []
 
 
-def segments(parts: Sequence[AssistantPart]) -> list[Segment]:
+def segments(parts: Sequence[AssistantPart]) -> list[TurnSegment]:
     """The turn, cut wherever its order differs from that of the fields. At least one segment."""
-    cut: list[Segment] = []
+    cut: list[TurnSegment] = []
     for part in parts:
         last = cut[-1] if cut else None
         if isinstance(part, Call):
             if last is None:
-                cut.append(Segment(calls=[part]))
+                cut.append(TurnSegment(calls=[part]))
             else:
                 last.calls.append(part)
         elif isinstance(part, Reasoning):
-            cut.append(Segment(reasoning=part.text or ""))
+            cut.append(TurnSegment(reasoning=part.text or ""))
         elif last is None or last.calls or last.text is not None:
-            cut.append(Segment(text=part.text))
+            cut.append(TurnSegment(text=part.text))
         else:
             last.text = part.text
-    return cut or [Segment(text="")]
+    return cut or [TurnSegment(text="")]
 
 
 class AssistantWriter:
@@ -101,7 +101,7 @@ class AssistantWriter:
             return [self.native(_merged(cut))]
         return [self.inline(cut, tail=traits.inline_tail)]
 
-    def _must_sort(self, cut: Sequence[Segment]) -> bool:
+    def _must_sort(self, cut: Sequence[TurnSegment]) -> bool:
         """Whether only the three fields can hold a turn, in their own order."""
         traits = self._traits
         if traits.arguments is None:
@@ -109,20 +109,20 @@ class AssistantWriter:
         text_end = any(segment.calls for segment in cut) and not cut[-1].calls
         return traits.interleaved == "drop" or (text_end and not traits.inline_text_end)
 
-    def native(self, segment: Segment) -> TemplateMessage:
+    def native(self, segment: TurnSegment) -> TemplateMessage:
         """The segment in the template's own fields."""
         message = self._texts(segment.reasoning, segment.text or "")
         if segment.calls:
             message["tool_calls"] = [self._call(call) for call in segment.calls]
         return message
 
-    def inline(self, cut: Sequence[Segment], *, tail: bool) -> TemplateMessage:
+    def inline(self, cut: Sequence[TurnSegment], *, tail: bool) -> TemplateMessage:
         """The turn as one content in the template's own markup; with `tail`, its last calls in
         their field."""
         traits = self._traits
         last = cut[-1]
         native_calls: list[Call] = []
-        if tail and self._fits(Segment(text="", calls=last.calls)):
+        if tail and self._fits(TurnSegment(text="", calls=last.calls)):
             native_calls = last.calls
 
         content = self._inline_content(cut, without_last_calls=bool(native_calls))
@@ -134,7 +134,7 @@ class AssistantWriter:
             message["tool_calls"] = [self._call(call) for call in native_calls]
         return message
 
-    def _inline_content(self, cut: Sequence[Segment], *, without_last_calls: bool) -> str:
+    def _inline_content(self, cut: Sequence[TurnSegment], *, without_last_calls: bool) -> str:
         """The turn as text in the template's own markup, without the reasoning of its first
         segment, which has a field."""
         traits = self._traits
@@ -172,11 +172,11 @@ class AssistantWriter:
             return self._traits.call_join.join(self.markup([call]) for call in calls)
         before, after = self._traits.frame
         rendered = self._template.render(
-            [FRAME_USER, self.native(Segment(calls=list(calls)))], generation=False
+            [FRAME_USER, self.native(TurnSegment(calls=list(calls)))], generation=False
         )
         return rendered.removeprefix(before).removesuffix(after).strip()
 
-    def _fits(self, segment: Segment) -> bool:
+    def _fits(self, segment: TurnSegment) -> bool:
         traits = self._traits
         if not segment.calls:
             return True
@@ -188,7 +188,7 @@ class AssistantWriter:
             return True
         return traits.all_with_call if segment.reasoning else traits.text_with_call
 
-    def _pieces(self, segment: Segment) -> list[Segment]:
+    def _pieces(self, segment: TurnSegment) -> list[TurnSegment]:
         """The segment in pieces that each fit one message.
 
         Where text and reasoning exclude each other before a call (gpt-oss: "Put the analysis
@@ -197,18 +197,18 @@ class AssistantWriter:
         """
         if self._fits(segment):
             return [segment]
-        together = self._traits.parallel and self._fits(Segment(calls=segment.calls))
+        together = self._traits.parallel and self._fits(TurnSegment(calls=segment.calls))
         calls_of_head = len(segment.calls) if together else 1
-        head = Segment(segment.reasoning, segment.text, segment.calls[:calls_of_head])
-        rest = [Segment(calls=[call]) for call in segment.calls[calls_of_head:]]
+        head = TurnSegment(segment.reasoning, segment.text, segment.calls[:calls_of_head])
+        rest = [TurnSegment(calls=[call]) for call in segment.calls[calls_of_head:]]
 
         if self._fits(head):
             return [head, *rest]
         if head.reasoning and head.text and not self._traits.all_before_call:
-            head = Segment(head.reasoning + "\n\n" + head.text, None, head.calls)
+            head = TurnSegment(head.reasoning + "\n\n" + head.text, None, head.calls)
         if self._fits(head):
             return [head, *rest]
-        return [Segment(head.reasoning, head.text), Segment(calls=head.calls), *rest]
+        return [TurnSegment(head.reasoning, head.text), TurnSegment(calls=head.calls), *rest]
 
     def _texts(self, reasoning: str | None, text: str) -> TemplateMessage:
         traits = self._traits
@@ -250,10 +250,10 @@ class AssistantWriter:
         return {"type": "text", "text": part.text}
 
 
-def _merged(cut: Sequence[Segment]) -> Segment:
+def _merged(cut: Sequence[TurnSegment]) -> TurnSegment:
     texts = [segment.text for segment in cut if segment.text]
     calls = chain.from_iterable(segment.calls for segment in cut)
-    return Segment(cut[0].reasoning, JOIN.join(texts), list(calls))
+    return TurnSegment(cut[0].reasoning, JOIN.join(texts), list(calls))
 
 
 def without_field(

@@ -9,7 +9,7 @@ import asyncio
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
 from services.worker.decoding import Decoding
-from services.worker.engine import Delta, Engine, EngineRequest
+from services.worker.engine import Engine, EngineDelta, EngineRequest
 from services.worker.engine_requests import EngineRequests
 from services.worker.observer import WorkerObserver
 from services.worker.thoughts import ThoughtCounter
@@ -68,7 +68,7 @@ class BudgetedTurn:
         self.counter = counter
         self._max_tokens = max_tokens
         self._continuation = continuation
-        self._held_back = Delta()
+        self._held_back = EngineDelta()
         """The last tokens, which are beyond the budget if they are not a closer."""
         self._continued = False
 
@@ -76,7 +76,7 @@ class BudgetedTurn:
         """Ends the stream with the engine's error."""
         self.decoding.fail(error)
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         """Adds an engine step's result to the stream, or ends the thought."""
         if self._continued:
             # The prompt is the turn so far, which says nothing of the turn's own prompt.
@@ -97,7 +97,7 @@ class BudgetedTurn:
         if delta.ids or delta.cached is not None or delta.finish is not None:
             self.decoding.put(delta)
 
-    def _join(self, delta: Delta) -> None:
+    def _join(self, delta: EngineDelta) -> None:
         """Puts the tokens that were held back before those of a step."""
         held_back = self._held_back
         if delta.logprobs is not None or held_back.logprobs:
@@ -105,24 +105,24 @@ class BudgetedTurn:
             delta.logprobs = (held_back.logprobs or []) + rows
         delta.ids = held_back.ids + delta.ids
 
-    def _hold_back(self, delta: Delta, count: int) -> None:
+    def _hold_back(self, delta: EngineDelta, count: int) -> None:
         """Takes the last `count` tokens out of a step, or all that it has."""
         kept = max(len(delta.ids) - count, 0)
-        self._held_back = Delta(delta.ids[kept:])
+        self._held_back = EngineDelta(delta.ids[kept:])
         delta.ids = delta.ids[:kept]
         if delta.logprobs is not None:
             self._held_back.logprobs = delta.logprobs[kept:]
             delta.logprobs = delta.logprobs[:kept]
 
-    def _end_thought(self, delta: Delta, kept: int) -> None:
+    def _end_thought(self, delta: EngineDelta, kept: int) -> None:
         """Stops the engine, and adds `kept` tokens of a step and the end of the thought."""
         self.decoding.close()
-        self._held_back = Delta()
+        self._held_back = EngineDelta()
         self._continued = True
 
         room = self._max_tokens - len(self.decoding.stream.ids) - kept
         end = self.counter.end_thought()[:room]
-        last = Delta(delta.ids[:kept] + end, cached=delta.cached, waited_s=delta.waited_s)
+        last = EngineDelta(delta.ids[:kept] + end, cached=delta.cached, waited_s=delta.waited_s)
         if delta.logprobs:
             # The model did not choose the tokens of the end.
             last.logprobs = [*delta.logprobs[:kept], *([] for _ in end)]

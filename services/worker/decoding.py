@@ -7,7 +7,7 @@ from schemas.errors import TimedOut, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
 from services.worker.drain import Drain
-from services.worker.engine import Delta, Handle
+from services.worker.engine import EngineDelta, Handle
 from services.worker.observer import DecodingObserver, WorkerObserver
 from services.worker.outbox import Outbox
 from services.worker.pacing import Pacer
@@ -66,7 +66,7 @@ class Decoding:
         prefill."""
         return self.stream.cached is not None or len(self.stream.ids) > self.stream.resumed
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         """Adds an engine step's result to the stream."""
         if self.ended:
             return
@@ -76,7 +76,7 @@ class Decoding:
         else:
             self._put_details(delta)
 
-    def _put_details(self, delta: Delta) -> None:
+    def _put_details(self, delta: EngineDelta) -> None:
         """Adds a step with more than tokens."""
         is_due = self.stream.add(delta)
         if delta.cached is not None:

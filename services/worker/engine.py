@@ -6,7 +6,7 @@ or iterator between a step and its frame. One conformance suite (`tests/worker/c
 checks the rules for every engine:
 
 - the sink is called only after `open` has returned: with deltas, then with exactly one end, which
-  is a `Delta` with `finish`, or `fail`; nothing follows, and ids are never taken back;
+  is an `EngineDelta` with `finish`, or `fail`; nothing follows, and ids are never taken back;
 - closing the handle stops the decoding without awaiting anything, and the sink is no longer called;
 - a request that cannot be decoded is `Invalid`, raised by `open` or passed to `fail` before the
   first delta; a failure of this request alone is `EngineFailed`; the permanent death of the engine
@@ -192,7 +192,7 @@ class EngineRequest(Struct, frozen=True):
     """The images in the prompt, in order; only for an engine with `vision`."""
 
 
-class Delta(Struct, gc=False):
+class EngineDelta(Struct, gc=False):
     """One turn's result of one engine step; only the terminal fields may be set. The lists are not
     changed later."""
 
@@ -220,7 +220,7 @@ class Sink(Protocol):
     """Receives one turn. Neither method raises, blocks or calls the engine, except to close the
     turn."""
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         """Takes one engine step's result."""
         ...
 

@@ -6,7 +6,7 @@ from prometheus_client import Histogram
 
 from schemas.errors import TurnwireError
 from services.runtime.process import Process
-from services.worker.engine import Delta, EngineInfo
+from services.worker.engine import EngineDelta, EngineInfo
 from services.worker.metrics import TurnTimes, WorkerMetrics
 from services.worker.stream_spans import NO_SPANS, Spans, StreamSpans
 from services.worker.token_stream import TokenStream
@@ -20,7 +20,7 @@ class DecodingObserver:
         self._spans = spans
         self._times = times
 
-    def prefilled(self, delta: Delta) -> None:
+    def prefilled(self, delta: EngineDelta) -> None:
         """Records the engine's first step, which has `cached`: the prefill ended in it."""
         self._times.waited_s = delta.waited_s
         self._spans.first(delta)

@@ -6,7 +6,7 @@ from schemas.errors import TurnwireError
 from schemas.frames import PrefillNotice
 from services.runtime.process import Process
 from services.runtime.requests import after_sending
-from services.worker.engine import Delta
+from services.worker.engine import EngineDelta
 from services.worker.kv.publisher import Kv, PromptBlocks
 from services.worker.observer import WorkerObserver
 
@@ -18,7 +18,7 @@ class Prefill:
     turn: str
     observer: WorkerObserver
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         """Discards a result."""
 
     def fail(self, error: TurnwireError) -> None:

@@ -4,7 +4,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, TypeAlias
 
 from schemas.events import FinishReason
-from services.worker.engine import Delta
+from services.worker.engine import EngineDelta
 from services.worker.token_stream import TokenStream
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class StreamSpans:
         self._first = 0
         self._queued_s: float | None = None
 
-    def first(self, delta: Delta) -> None:
+    def first(self, delta: EngineDelta) -> None:
         """Notes the first step that the engine reports."""
         if not self._first:
             self._first = time_ns()
@@ -65,7 +65,7 @@ class StreamSpans:
 class NoSpans:
     """Takes the place of `StreamSpans` for a turn that is not traced."""
 
-    def first(self, delta: Delta) -> None:
+    def first(self, delta: EngineDelta) -> None:
         """Does nothing."""
 
     def end(self, stream: TokenStream) -> None:

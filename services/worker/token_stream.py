@@ -13,7 +13,7 @@ from msgspec import Raw
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason
 from schemas.frames import TokenEntry, TokenFinish
-from services.worker.engine import LOWEST_LOGPROB, Delta
+from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 
 TOKEN_BYTES = 8
 """A token id and its comma in JSON."""
@@ -143,7 +143,7 @@ class TokenStream:
 
         return self.schedule()
 
-    def add(self, delta: Delta) -> bool:
+    def add(self, delta: EngineDelta) -> bool:
         """Adds an engine step's result. Returns as `schedule`."""
         self.ids += delta.ids
         if delta.logprobs is not None or self.logprobs is not None:

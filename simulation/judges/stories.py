@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from simulation.sessions import Answer as Wanted
-from turnwire_tools.clients.answer import Answer
+from turnwire_tools.clients.answer import ClientAnswer
 
 
-def mistakes(answer: Answer, wanted: Wanted, *, is_whole: bool, is_live: bool) -> Iterator[str]:
+def mistakes(
+    answer: ClientAnswer, wanted: Wanted, *, is_whole: bool, is_live: bool
+) -> Iterator[str]:
     """Yields what is wrong. Whatever the end of its request: what came is the beginning of the
     answer.
 
@@ -34,7 +36,7 @@ def mistakes(answer: Answer, wanted: Wanted, *, is_whole: bool, is_live: bool) -
         yield f"dispatched {answer.dispatched} of {calls}"
 
 
-def _as_far_as_complete(answer: Answer) -> list[tuple[str, str]]:
+def _as_far_as_complete(answer: ClientAnswer) -> list[tuple[str, str]]:
     """The blocks; a call that did not come to its end is a cut one."""
     blocks: list[tuple[str, str]] = [*answer.story]
     if blocks and blocks[-1][0] == "call" and not answer.blocks[-1].complete:

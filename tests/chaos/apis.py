@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
 from tests.chaos.scripts import TOOL, TOOL_NAME, Block, Script
-from turnwire_tools.clients.answer import Answer, Api, End
+from turnwire_tools.clients.answer import Api, ClientAnswer, End
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed
 
@@ -22,7 +22,7 @@ MAX_TOKENS = 100_000
 class Reading:
     """What an answer contains."""
 
-    answer: Answer
+    answer: ClientAnswer
     blocks: list[Block]
     """As far as they came; of Chat, all reasoning, then all text, then the calls."""
     outputs: list[int] = field(default_factory=list)
@@ -168,5 +168,5 @@ def read_document(api: Api, text: bytes) -> Reading:
     return Reading(reader.answer, blocks)
 
 
-def _blocks(answer: Answer) -> list[Block]:
+def _blocks(answer: ClientAnswer) -> list[Block]:
     return [Block(block.kind, block.text, block.full_name) for block in answer.blocks]

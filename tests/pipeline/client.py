@@ -190,7 +190,7 @@ class Client:
         *,
         stream: bool,
         begun: asyncio.Event | None = None,
-    ) -> answer.Answer:
+    ) -> answer.ClientAnswer:
         """The answer to a conversation, by any API. `begun` is set when the first block of a stream
         has begun."""
         reader, parser = CLIENTS[api].reader(), SseParser()

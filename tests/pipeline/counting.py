@@ -147,7 +147,7 @@ class CountingEngine:
 
     async def _decode(
         self, request: contract.EngineRequest
-    ) -> AsyncGenerator[contract.Delta, None]:
+    ) -> AsyncGenerator[contract.EngineDelta, None]:
         plan = self.plans.get(request.id.rpartition(".")[0], Plan())
         await asyncio.sleep(plan.prefill_s)
         ids = self.model.output(self.salt, plan.length)
@@ -165,14 +165,14 @@ class CountingEngine:
             logprobs = (
                 None if request.sampling.logprobs is None else [[(token, -0.5)] for token in step]
             )
-            yield contract.Delta(step, logprobs=logprobs, cached=cached)
+            yield contract.EngineDelta(step, logprobs=logprobs, cached=cached)
             done, cached = done + len(step), None
         if plan.hold_at is not None and done >= plan.hold_at:
             await plan.go.wait()
         if len(ids) > end:
-            yield contract.Delta(finish=FinishReason.LENGTH)
+            yield contract.EngineDelta(finish=FinishReason.LENGTH)
         else:
-            yield contract.Delta(finish=FinishReason.STOP, stop_id=self.model.eos)
+            yield contract.EngineDelta(finish=FinishReason.STOP, stop_id=self.model.eos)
 
     def load(self) -> Load:
         return Load(running=len(self.running), slots=self.slots, queue_limit=QUEUE)

@@ -14,7 +14,7 @@ from tests.conftest import NatsServer
 from tests.described_model import SHELLS, build_looping_model, loop_answers
 from tests.pipeline.client import Client
 from tests.pipeline.stack import Stack
-from turnwire_tools.clients.answer import APIS, Answer, Api, Story
+from turnwire_tools.clients.answer import APIS, Api, ClientAnswer, Story
 
 MODEL = "tiny/looping"
 SHELL = "run_shell"
@@ -60,7 +60,7 @@ async def ask(
     *,
     stream: bool,
     begun: asyncio.Event | None = None,
-) -> Answer:
+) -> ClientAnswer:
     return await client.converse(
         api, Conversation(MODEL, messages, tools=[TOOL]), stream=stream, begun=begun
     )

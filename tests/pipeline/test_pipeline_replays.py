@@ -17,7 +17,7 @@ from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.replay.command import directives, not_for_a_server
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Session
-from turnwire_tools.replay.replay_file import Gate, Replay, Turn, read
+from turnwire_tools.replay.replay_file import Gate, ReplayFile, Turn, read
 
 FILES = sorted((Path(__file__).parents[1] / "replays" / "files").glob("*.jsonl"))
 REPLAYS = [
@@ -28,10 +28,10 @@ REPLAYS = [
 
 
 def label(value: Any) -> str:
-    return value.name.removesuffix(".jsonl") if isinstance(value, Replay) else str(value)
+    return value.name.removesuffix(".jsonl") if isinstance(value, ReplayFile) else str(value)
 
 
-def session(replay: Replay, api: Api, http: aiohttp.ClientSession, url: str) -> Session:
+def session(replay: ReplayFile, api: Api, http: aiohttp.ClientSession, url: str) -> Session:
     def ask(turn: Turn, text: str) -> str:
         return text + directives(replay, turn)
 
@@ -40,7 +40,7 @@ def session(replay: Replay, api: Api, http: aiohttp.ClientSession, url: str) -> 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("replay", REPLAYS, ids=label)
-async def test_the_pipeline_plays_the_file(stack: Stack, replay: Replay, api: Api) -> None:
+async def test_the_pipeline_plays_the_file(stack: Stack, replay: ReplayFile, api: Api) -> None:
     async with aiohttp.ClientSession() as http:
         client = session(replay, api, http, stack.url)
         for turn in replay.turns:

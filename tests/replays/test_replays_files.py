@@ -13,7 +13,7 @@ from services.templates.tools import tool_name
 from turnwire_tools.clients.answer import Api, Story
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Played, Session
-from turnwire_tools.replay.replay_file import Replay, read
+from turnwire_tools.replay.replay_file import ReplayFile, read
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.jsonl"))
 REPLAYS = [read(path.name, path.read_text()) for path in FILES]
@@ -21,11 +21,11 @@ CASES = [(replay, api) for replay in REPLAYS for api in replay.apis]
 
 
 def label(value: Any) -> str:
-    return value.name.removesuffix(".jsonl") if isinstance(value, Replay) else str(value)
+    return value.name.removesuffix(".jsonl") if isinstance(value, ReplayFile) else str(value)
 
 
 async def play(
-    replay: Replay, api: Api, *, stream: bool = True
+    replay: ReplayFile, api: Api, *, stream: bool = True
 ) -> tuple[list[Played], list[Conversation]]:
     gateway = ReplayGateway(replay)
     async with serving(gateway) as url, aiohttp.ClientSession() as http:
@@ -35,7 +35,7 @@ async def play(
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
+async def test_streams_equal_their_files(replay: ReplayFile, api: Api) -> None:
     played, _ = await play(replay, api)
     assert [(turn.line, turn.problems) for turn in played] == [
         (turn.line, []) for turn in replay.turns
@@ -48,7 +48,7 @@ async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
+async def test_documents_equal_their_files(replay: ReplayFile, api: Api) -> None:
     """The document has the same blocks. In Chat they have no order, and there is one reasoning
     text."""
     played, _ = await play(replay, api, stream=False)
@@ -108,7 +108,7 @@ def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("replay", [r for r in REPLAYS if len(r.apis) == 3], ids=label)
-async def test_conversations_are_equal_over_every_api(replay: Replay) -> None:
+async def test_conversations_are_equal_over_every_api(replay: ReplayFile) -> None:
     stories = {}
     for api in replay.apis:
         _, conversations = await play(replay, api)

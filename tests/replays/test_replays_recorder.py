@@ -45,8 +45,8 @@ from schemas.frames import (
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import Session
-from turnwire_tools.replay.replay_file import RecordedEvents, RecordedTokens, Replay, read
-from turnwire_tools.tap.recorder import Recorder
+from turnwire_tools.replay.replay_file import RecordedEvents, RecordedTokens, ReplayFile, read
+from turnwire_tools.tap.recorder import BusRecorder
 from turnwire_tools.tap.redaction import mask, mask_json
 
 ARGUMENTS = (
@@ -100,7 +100,7 @@ def tokens(at: int, *ids: int) -> TokenFrame:
 
 
 def recorded(*messages: Any, redact: bool = False) -> list[bytes]:
-    recorder = Recorder(redact=redact)
+    recorder = BusRecorder(redact=redact)
     return [
         turn
         for number, message in enumerate(messages)
@@ -108,11 +108,11 @@ def recorded(*messages: Any, redact: bool = False) -> list[bytes]:
     ]
 
 
-def replay(turns: list[bytes]) -> Replay:
-    return read("recording", (Recorder.head() + b"".join(turns)).decode())
+def replay(turns: list[bytes]) -> ReplayFile:
+    return read("recording", (BusRecorder.head() + b"".join(turns)).decode())
 
 
-async def play(recording: Replay, api: Api) -> list[list[str]]:
+async def play(recording: ReplayFile, api: Api) -> list[list[str]]:
     gateway = ReplayGateway(recording)
     async with serving(gateway) as url, aiohttp.ClientSession() as http:
         session = Session(recording, api, http, url, gateway=gateway)
@@ -197,7 +197,7 @@ def test_failures_and_unfinished_turns_are_recorded() -> None:
         asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3")
     )
     assert replay([text]).turns[0].end == "error"
-    recorder = Recorder()
+    recorder = BusRecorder()
     for message in (
         asked(),
         asked("t2"),

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from turnwire_tools.clients.answer import Api
-from turnwire_tools.replay.replay_file import Replay, read
+from turnwire_tools.replay.replay_file import ReplayFile, read
 
 HERE = Path(__file__).parent
 VALUES = ("type", "role", "object", "status", "stop_reason", "finish_reason", "phase")
@@ -84,7 +84,7 @@ def declared() -> list[Declared]:
     return [Declared(**entry) for entry in table["difference"]]
 
 
-def replay_of(recording: Recording) -> Replay:
+def replay_of(recording: Recording) -> ReplayFile:
     """Makes a replay file in which the model says the blocks of a recording."""
     texts = {
         "reasoning": ["<think>\n", "I think", " about it.", "\n</think>\n\n"],

@@ -17,7 +17,7 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest
+from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest
 from tests.conftest import eventually
 from tests.worker.listening import listen
 from turnwire_tools.script.engine import BLOCK_TOKENS, ScriptEngine
@@ -40,7 +40,7 @@ class Stage:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, deltas: list[Delta]) -> str:
+    def decode(self, deltas: list[EngineDelta]) -> str:
         text: str = self.tokenizer.decode(
             [i for d in deltas for i in d.ids], skip_special_tokens=False
         )
@@ -68,7 +68,7 @@ class Stage:
             async for delta in listen(self.engine, request):
                 heard += delta.ids
 
-    async def play(self, text: str, **more: Any) -> list[Delta]:
+    async def play(self, text: str, **more: Any) -> list[EngineDelta]:
         async with asyncio.timeout(WAIT_S):
             return [delta async for delta in listen(self.engine, self.request(text, **more))]
 

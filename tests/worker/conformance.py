@@ -19,7 +19,14 @@ from schemas.events import FinishReason
 from schemas.frames import ThoughtBudget, pack_ids
 from services.worker.admission import check
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
-from services.worker.engine import Delta, Engine, EngineDied, EngineImage, EngineInfo, EngineRequest
+from services.worker.engine import (
+    Engine,
+    EngineDelta,
+    EngineDied,
+    EngineImage,
+    EngineInfo,
+    EngineRequest,
+)
 from services.worker.engine_requests import EngineRequests
 from services.worker.kv.publisher import NO_KV
 from services.worker.thoughts import ThoughtCounter
@@ -81,7 +88,7 @@ class Bench:
         unit = self.unit or self.info.block_tokens or 1
         return computed // unit * unit
 
-    async def run(self, request: EngineRequest) -> list[Delta]:
+    async def run(self, request: EngineRequest) -> list[EngineDelta]:
         async with asyncio.timeout(WAIT_S):
             return [delta async for delta in listen(self.engine, request)]
 
@@ -95,11 +102,11 @@ class Bench:
         )
 
 
-def output(deltas: list[Delta]) -> list[int]:
+def output(deltas: list[EngineDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.ids]
 
 
-def cached(deltas: list[Delta]) -> int | None:
+def cached(deltas: list[EngineDelta]) -> int | None:
     return next((delta.cached for delta in deltas if delta.cached is not None), None)
 
 
@@ -514,5 +521,5 @@ class Conformance:
             await bench.run(bench.request())
 
 
-async def _rest(deltas: object) -> list[Delta]:
+async def _rest(deltas: object) -> list[EngineDelta]:
     return [delta async for delta in deltas]  # type: ignore[attr-defined]

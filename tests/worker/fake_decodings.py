@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Raw
 
 from services.worker.decoding import Decoding
-from services.worker.engine import Delta
+from services.worker.engine import EngineDelta
 from services.worker.token_stream import TokenStream
 
 
@@ -36,5 +36,5 @@ class FakeDecodings:
         """Of a turn that has ended."""
         self.ends.append(decoding.stream.turn)
 
-    def _prefilled(self, delta: Delta) -> None:
+    def _prefilled(self, delta: EngineDelta) -> None:
         self.prefills.append(delta.cached)

@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import AsyncGenerator
 
 from schemas.errors import TurnwireError
-from services.worker.engine import Delta, Engine, EngineRequest
+from services.worker.engine import Engine, EngineDelta, EngineRequest
 
 
 class Listener:
     """A sink that keeps all it hears, and holds the engine to the contract."""
 
     def __init__(self) -> None:
-        self.deltas: deque[Delta] = deque()
+        self.deltas: deque[EngineDelta] = deque()
         self.error: TurnwireError | None = None
         self.opened = False
         self.ended = False
@@ -20,7 +20,7 @@ class Listener:
         """What the engine did against the contract; not raised where the engine would catch it."""
         self._heard = asyncio.Event()
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         self._check()
         self.deltas.append(delta)
         self.ended = delta.finish is not None
@@ -38,7 +38,7 @@ class Listener:
         if self.ended:
             self.broken = "the sink heard something after the end"
 
-    async def get(self) -> Delta:
+    async def get(self) -> EngineDelta:
         """The next delta; raises what the turn failed with."""
         while not self.deltas:
             if self.error is not None:
@@ -48,7 +48,7 @@ class Listener:
         return self.deltas.popleft()
 
 
-async def listen(engine: Engine, request: EngineRequest) -> AsyncGenerator[Delta, None]:
+async def listen(engine: Engine, request: EngineRequest) -> AsyncGenerator[EngineDelta, None]:
     """Opens the turn with the first step; leaving the iterator closes it."""
     listener = Listener()
     handle = engine.open(request, listener)

@@ -3,7 +3,7 @@
 from schemas.errors import ENGINE_DIED, EngineFailed
 from schemas.events import FinishReason
 from services.worker.decoding import Decoding
-from services.worker.engine import Delta, EngineDied
+from services.worker.engine import EngineDelta, EngineDied
 from services.worker.outbox import Outbox
 from tests.worker.fake_decodings import FakeDecodings
 
@@ -32,7 +32,7 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     trial = Trial()
     turns = [trial.open("a"), trial.open("b"), trial.open("c", "q")]
     for turn in turns:
-        turn.put(Delta([1], cached=0))
+        turn.put(EngineDelta([1], cached=0))
     assert trial.steps == ["a", "b", "c"], "the first words of each are told of"
     assert trial.turns.prefills == [0, 0, 0]
     trial.outbox.fill("p", 1)
@@ -40,7 +40,7 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
     trial.steps.clear()
     for _ in range(2):
         for turn in turns:
-            turn.put(Delta([2]))
+            turn.put(EngineDelta([2]))
     assert trial.steps == ["a", "c"]
     frame = trial.outbox.fill("p", 2)
     assert frame is not None
@@ -52,9 +52,9 @@ def test_a_shard_is_scheduled_once_for_a_step() -> None:
 
 def test_log_probabilities_stay_with_their_tokens() -> None:
     turn = Trial().open("a")
-    turn.put(Delta([1], logprobs=[[(1, -0.5)]]))
-    turn.put(Delta([2]))
-    turn.put(Delta([3], logprobs=[[(3, -0.1)]]))
+    turn.put(EngineDelta([1], logprobs=[[(1, -0.5)]]))
+    turn.put(EngineDelta([2]))
+    turn.put(EngineDelta([3], logprobs=[[(3, -0.1)]]))
     assert turn.stream.ids == [1, 2, 3]
     assert turn.stream.logprobs == [[(1, -0.5)], [], [(3, -0.1)]]
 
@@ -62,8 +62,8 @@ def test_log_probabilities_stay_with_their_tokens() -> None:
 def test_it_ends_once_by_the_engine() -> None:
     trial = Trial()
     turn = trial.open("a")
-    turn.put(Delta([1], finish=FinishReason.STOP, stop_id=7))
-    turn.put(Delta([2]))
+    turn.put(EngineDelta([1], finish=FinishReason.STOP, stop_id=7))
+    turn.put(EngineDelta([2]))
     turn.fail(EngineFailed("late"))
     turn.cancel()
     assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 0)
@@ -74,10 +74,10 @@ def test_it_ends_once_by_the_engine() -> None:
 def test_cancelling_closes_the_engines_turn_once() -> None:
     trial = Trial()
     turn = trial.open("a")
-    turn.put(Delta([1]))
+    turn.put(EngineDelta([1]))
     turn.cancel()
     turn.cancel()
-    turn.put(Delta([2], finish=FinishReason.STOP))
+    turn.put(EngineDelta([2], finish=FinishReason.STOP))
     assert (turn.stream.ids, trial.ends, trial.closed) == ([1], ["a"], 1)
     assert turn.stream.finish is not None
     assert turn.stream.finish.reason is FinishReason.CANCELLED
@@ -85,7 +85,7 @@ def test_cancelling_closes_the_engines_turn_once() -> None:
 
 def test_turn_shows_its_state() -> None:
     turn = Trial().open("a")
-    turn.put(Delta([1]))
+    turn.put(EngineDelta([1]))
     assert repr(turn).startswith("<with an engine, <turn a, attempt 1, decoding: 1 tokens,")
     turn.cancel()
     assert repr(turn).startswith("<with no engine, <turn a, attempt 1, cancelled: 1 tokens,")
@@ -108,10 +108,10 @@ def test_the_death_of_the_engine_has_its_own_code() -> None:
 def test_a_turn_that_is_abandoned_ends_with_an_error_and_its_engine_stops() -> None:
     trial = Trial()
     turn = trial.open("a")
-    turn.put(Delta([1], cached=0))
+    turn.put(EngineDelta([1], cached=0))
     for _ in range(2):
         turn.abandon(EngineFailed("no tokens"))
-    turn.put(Delta([2]))
+    turn.put(EngineDelta([2]))
     assert (trial.closed, trial.ends, turn.stream.ids) == (1, ["a"], [1])
     assert turn.stream.finish is not None
     assert turn.stream.finish.reason is FinishReason.ERROR

@@ -27,7 +27,7 @@ import asyncio
 
 from schemas.control import Load
 from schemas.events import FinishReason
-from services.worker.engine import Delta, EngineInfo
+from services.worker.engine import EngineDelta, EngineInfo
 from services.worker.engines.support import OpenTurns
 
 
@@ -47,7 +47,7 @@ class CountingEngine:
     def _step(self, turn, count, limit):
         def step():
             if not turn.ended:
-                turn.put(Delta([100 + count], finish=FinishReason.LENGTH if count + 1 == limit else None))
+                turn.put(EngineDelta([100 + count], finish=FinishReason.LENGTH if count + 1 == limit else None))
                 self._step(turn, count + 1, limit)
         asyncio.get_running_loop().call_soon(step)
 

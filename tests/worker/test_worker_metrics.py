@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
-from services.worker.engine import Delta
+from services.worker.engine import EngineDelta
 from services.worker.metrics import TurnTimes, WorkerMetrics
 from services.worker.observer import DecodingObserver
 from services.worker.stream_spans import NO_SPANS
@@ -25,7 +25,7 @@ class Measured:
         self.times = TurnTimes(prompt_tokens=100, opened_at=10.0)
         self.observer = DecodingObserver(self.metrics, NO_SPANS, self.times)
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         self.stream.add(delta)
         if delta.cached is not None:
             self.observer.prefilled(delta)
@@ -47,7 +47,7 @@ class Measured:
 
 def test_the_wait_is_not_part_of_the_prefill() -> None:
     turn = Measured()
-    turn.put(Delta([1], cached=48, waited_s=2.0))
+    turn.put(EngineDelta([1], cached=48, waited_s=2.0))
     turn.times.first_at = 13.0
     turn.ends(15.5)
     assert turn.step("queue") == (1, 2.0)
@@ -58,7 +58,7 @@ def test_the_wait_is_not_part_of_the_prefill() -> None:
 
 def test_an_engine_may_report_neither_wait_nor_cache() -> None:
     turn = Measured()
-    turn.put(Delta([1]))
+    turn.put(EngineDelta([1]))
     turn.times.first_at = 13.0
     turn.ends(15.5)
     assert turn.step("queue") == (0, 0)
@@ -68,7 +68,7 @@ def test_an_engine_may_report_neither_wait_nor_cache() -> None:
 
 def test_tokens_of_an_earlier_attempt_are_not_part_of_the_prompt() -> None:
     turn = Measured(held=160)
-    turn.put(Delta([1], cached=128))
+    turn.put(EngineDelta([1], cached=128))
     turn.times.first_at = 13.0
     turn.ends(14.0)
     assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (

@@ -8,7 +8,7 @@ from msgspec import Raw
 from schemas.control import Replay, StreamPosition
 from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
-from services.worker.engine import LOWEST_LOGPROB, Delta
+from services.worker.engine import LOWEST_LOGPROB, EngineDelta
 from services.worker.outbox import GONE, UNSENDABLE, Outbox
 from services.worker.token_stream import TOKEN_BYTES, TokenStream
 
@@ -29,7 +29,7 @@ def test_one_frame_holds_all_streams_of_a_shard() -> None:
     for turn, parser in (("a", "p1"), ("b", "p2"), ("c", "p1")):
         s = stream(turn)
         box.open(s, parser)
-        s.add(Delta([1, 2]))
+        s.add(EngineDelta([1, 2]))
         s.schedule()
     frame = box.fill("p1", 1)
     assert frame is not None
@@ -42,11 +42,11 @@ def test_one_frame_holds_all_streams_of_a_shard() -> None:
 def test_only_the_first_entry_carries_the_context() -> None:
     box, s = outbox(), stream()
     box.open(s, "p1")
-    s.add(Delta([1], cached=7))
+    s.add(EngineDelta([1], cached=7))
     s.schedule()
     box.fill("p1", 1)
-    s.add(Delta([2, 3]))
-    s.add(Delta([4], finish=FinishReason.STOP, stop_id=9))
+    s.add(EngineDelta([2, 3]))
+    s.add(EngineDelta([4], finish=FinishReason.STOP, stop_id=9))
     s.schedule()
     frame = box.fill("p1", 2)
     assert frame is not None
@@ -59,7 +59,7 @@ def test_only_the_first_entry_carries_the_context() -> None:
 def test_a_stream_that_is_scheduled_twice_is_sent_once() -> None:
     box, s = outbox(), stream()
     box.open(s, "p1")
-    s.add(Delta([1], cached=3, finish=FinishReason.STOP))
+    s.add(EngineDelta([1], cached=3, finish=FinishReason.STOP))
     s.schedule()
     assert box.fill("p1", 1) is not None
     s.schedule()
@@ -71,7 +71,7 @@ def test_the_cached_count_is_sent_once_and_again_after_a_replay() -> None:
     box.open(s, "p1")
     told = []
     for n in range(3):
-        s.add(Delta([n], cached=3 if n == 1 else None))
+        s.add(EngineDelta([n], cached=3 if n == 1 else None))
         s.schedule()
         frame = box.fill("p1", n + 1)
         assert frame is not None
@@ -88,7 +88,7 @@ def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
     box.open(s, "p1")
     s.schedule()
     assert box.fill("p1", 0) is not None  # the parse context
-    s.add(Delta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
+    s.add(EngineDelta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
     s.schedule()
     first, second = box.fill("p1", 1), box.fill("p1", 2)
     assert first is not None
@@ -103,7 +103,7 @@ def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
 def test_replay_starts_where_the_receiver_stands() -> None:
     box, s = outbox(), stream()
     box.open(s, "p1")
-    s.add(Delta([1, 2, 3]))
+    s.add(EngineDelta([1, 2, 3]))
     s.schedule()
     box.fill("p1", 1)
     box.replay(Replay("p1", [StreamPosition("t1", 1, 2)]))
@@ -117,7 +117,7 @@ def test_replay_of_all_begins_unnamed_streams_again_with_their_context() -> None
     for turn in ("a", "b", "c"):
         s = stream(turn)
         box.open(s, "p1" if turn != "c" else "p2")
-        s.add(Delta([1, 2]))
+        s.add(EngineDelta([1, 2]))
         s.schedule()
     box.fill("p1", 1)
     box.fill("p2", 1)
@@ -131,7 +131,7 @@ def test_replay_of_all_begins_unnamed_streams_again_with_their_context() -> None
 def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     box, s = outbox(), stream()
     box.open(s, "p1")
-    s.add(Delta([1], finish=FinishReason.STOP))
+    s.add(EngineDelta([1], finish=FinishReason.STOP))
     s.schedule()
     box.fill("p1", 4)
     box.end(s, 0.0)
@@ -150,7 +150,7 @@ def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
     other = stream("of another frontend")
     other.frontend = "f2"
     box.open(other, "p1")
-    other.add(Delta([1], finish=FinishReason.STOP))
+    other.add(EngineDelta([1], finish=FinishReason.STOP))
     other.schedule()
     box.fill("p1", 2)
     box.end(other, 0.0)
@@ -167,7 +167,7 @@ def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
 def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> None:
     box, s = outbox(), stream()
     box.open(s, "p1")
-    s.add(Delta([1], finish=FinishReason.STOP))
+    s.add(EngineDelta([1], finish=FinishReason.STOP))
     s.schedule()
     box.fill("p1", 1)
     box.end(s, 0.0)
@@ -185,7 +185,7 @@ def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
     """A turn that came, was sent in frame `seq` and ended."""
     s = stream(turn)
     box.open(s, "p1")
-    s.add(Delta([seq], finish=FinishReason.STOP))
+    s.add(EngineDelta([seq], finish=FinishReason.STOP))
     s.schedule()
     box.fill("p1", seq)
     box.end(s, now)
@@ -210,7 +210,7 @@ def test_finished_turns_are_dropped_after_a_while() -> None:
 def test_streams_linger_again_after_the_process_was_cut_off() -> None:
     box, s = outbox(), stream()
     box.open(s, "p1")
-    s.add(Delta([1], finish=FinishReason.STOP))
+    s.add(EngineDelta([1], finish=FinishReason.STOP))
     s.schedule()
     box.end(s, 0.0)
     box.attached(500.0)
@@ -246,13 +246,13 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
     for n in range(5):
         s = TokenStream(turn=f"t{n}", attempt=1, frontend="f1", context=context, ids=[])
         box.open(s, "p1")
-        s.add(Delta([1, 2]))
+        s.add(EngineDelta([1, 2]))
         s.schedule()
     sizes: list[int] = []
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(frame.entries))
     assert sizes == [1, 1, 1, 1, 1]
-    s.add(Delta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
+    s.add(EngineDelta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
     s.schedule()
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(msgspec.json.encode(frame)))
@@ -263,10 +263,10 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
 def test_steps_without_log_probabilities_keep_their_places() -> None:
     s = stream(resume=[5])
     for delta in (
-        Delta([6]),
-        Delta([7], logprobs=[[(7, -0.5)]]),
-        Delta([8]),
-        Delta([9], logprobs=[[(9, -0.1)]]),
+        EngineDelta([6]),
+        EngineDelta([7], logprobs=[[(7, -0.5)]]),
+        EngineDelta([8]),
+        EngineDelta([9], logprobs=[[(9, -0.1)]]),
     ):
         s.add(delta)
     assert s.logprobs == [[], [], [(7, -0.5)], [], [(9, -0.1)]]
@@ -275,7 +275,7 @@ def test_steps_without_log_probabilities_keep_their_places() -> None:
 def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     box, s = outbox(), stream(resume=[5, 6])
     box.open(s, "p1")
-    s.add(Delta([7], logprobs=[[(7, -0.5)]]))
+    s.add(EngineDelta([7], logprobs=[[(7, -0.5)]]))
     s.schedule()
     frame = box.fill("p1", 1)
     assert frame is not None
@@ -291,7 +291,7 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     new = TokenStream(turn="t1", attempt=2, frontend="f1", context=CONTEXT, ids=[])
     box.open(new, "p2")
     for s in (old, new):
-        s.add(Delta([1]))
+        s.add(EngineDelta([1]))
         s.schedule()
     old.end(TokenFinish(FinishReason.CANCELLED))
     old.schedule()
@@ -308,7 +308,9 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
 
 def test_infinite_log_probabilities_are_sent_as_the_lowest() -> None:
     s = TokenStream(turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=[])
-    s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
+    s.add(
+        EngineDelta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]])
+    )
     assert s.logprobs == [
         [(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]
     ]
@@ -331,7 +333,7 @@ def test_streams_are_sent_before_the_ends_of_missing_ones() -> None:
     box = outbox()
     live = stream()
     box.open(live, "p1")
-    live.add(Delta([1, 2]))
+    live.add(EngineDelta([1, 2]))
     live.schedule()
     box.replay(
         Replay(
@@ -350,11 +352,11 @@ def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
     streams = [stream(turn) for turn in "abc"]
     for s in streams:
         box.open(s, "p1")
-        s.add(Delta([1, 2], cached=0))
+        s.add(EngineDelta([1, 2], cached=0))
         s.schedule()
     assert box.fill("p1", 1) is not None
     for s in streams:
-        s.add(Delta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
+        s.add(EngineDelta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
         s.schedule()
     frame = box.fill("p1", 2)
     assert frame is not None
@@ -386,7 +388,7 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
     streams = [stream(turn) for turn in "abc"]
     for s in streams:
         box.open(s, "p1")
-        s.add(Delta([1], cached=0))
+        s.add(EngineDelta([1], cached=0))
         s.schedule()
     streams[1].logprobs = object()  # type: ignore[assignment]
     with pytest.raises(TypeError):
@@ -409,6 +411,6 @@ def test_stream_shows_its_state() -> None:
     box, s = outbox(), stream(resume=[5])
     assert repr(s) == "<turn t1, attempt 1, decoding: 1 tokens, -1 sent to no shard>"
     box.open(s, "p1")
-    s.add(Delta([1, 2], finish=FinishReason.STOP))
+    s.add(EngineDelta([1, 2], finish=FinishReason.STOP))
     box.fill("p1", 1)
     assert repr(s) == "<turn t1, attempt 1, stop: 3 tokens, 3 sent to p1>"

@@ -22,8 +22,8 @@ from schemas.frames import (
     pack_ids,
 )
 from services.runtime.process import Process
-from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest, Handle, Sink
-from services.worker.engines.support import OpenTurn, OpenTurns
+from services.worker.engine import EngineDelta, EngineDied, EngineInfo, EngineRequest, Handle, Sink
+from services.worker.engines.support import EngineTurn, OpenTurns
 from services.worker.retention import MIN_TOKENS
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, eventually
@@ -39,7 +39,7 @@ class HeldEngine:
     def __init__(self) -> None:
         self.turns = OpenTurns("held")
         self.features = frozenset({"min_tokens", "seed", "priority", "logit_bias"})
-        self.open_turns: dict[str, OpenTurn] = {}
+        self.open_turns: dict[str, EngineTurn] = {}
         self.requests: list[EngineRequest] = []
         self.refuses: TurnwireError | None = None
 
@@ -162,7 +162,7 @@ async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes
     trial: Trial,
 ) -> None:
     assert (await trial.generate("decodes", 0.3)).error is None
-    trial.engine.open_turns["decodes.1"].put(Delta([7], cached=0))
+    trial.engine.open_turns["decodes.1"].put(EngineDelta([7], cached=0))
     assert (await trial.generate("waits", 0.3)).error is None
     end = await trial.end_of("waits")
     assert end.finish is not None
@@ -171,7 +171,7 @@ async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes
     assert end.finish.error.kind is ErrorKind.TIMED_OUT
     assert end.finish.error.message == "the request's deadline passed before it was decoded"
     assert list(trial.engine.open_turns) == ["decodes.1"]
-    trial.engine.open_turns["decodes.1"].put(Delta([8], finish=FinishReason.STOP, stop_id=2))
+    trial.engine.open_turns["decodes.1"].put(EngineDelta([8], finish=FinishReason.STOP, stop_id=2))
     last = await trial.end_of("decodes")
     assert last.finish is not None
     assert last.finish.reason is FinishReason.STOP
@@ -184,10 +184,12 @@ async def test_notice_follows_the_first_token_of_a_prompt_that_was_computed(tria
     assert (await trial.generate("u", None)).held == 0, "the other turn only computes it"
     assert not trial.notices
     for token in (7, 8):
-        trial.engine.open_turns["t.1"].put(Delta([token], cached=0))
+        trial.engine.open_turns["t.1"].put(EngineDelta([token], cached=0))
     await eventually(lambda: bool(trial.notices))
     assert (await trial.generate("v", None, notice=NOTICES, notice_tokens=2)).held == 2
-    trial.engine.open_turns["v.1"].put(Delta([7], finish=FinishReason.STOP, stop_id=2, cached=2))
+    trial.engine.open_turns["v.1"].put(
+        EngineDelta([7], finish=FinishReason.STOP, stop_id=2, cached=2)
+    )
     await trial.end_of("v")
     for process in (trial.worker, trial.shard):
         await process.bus.flush()
@@ -214,7 +216,7 @@ async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_to
     await trial.generate("t", None, resume=pack_ids([7, 8]), notice=NOTICES, notice_tokens=1)
     await eventually(lambda: any(entry.ids == [7, 8] for entry in trial.entries))
     assert not trial.notices
-    trial.engine.open_turns["t.1"].put(Delta([9], cached=0))
+    trial.engine.open_turns["t.1"].put(EngineDelta([9], cached=0))
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", True)]
     assert (await trial.generate("u", None)).held == 2
@@ -223,7 +225,7 @@ async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_to
 @with_cache
 async def test_turn_without_output_has_computed_its_prompt(trial: Trial) -> None:
     await trial.generate("t", None, notice=NOTICES, notice_tokens=1)
-    trial.engine.open_turns["t.1"].put(Delta(finish=FinishReason.LENGTH, cached=0))
+    trial.engine.open_turns["t.1"].put(EngineDelta(finish=FinishReason.LENGTH, cached=0))
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", True)]
     assert (await trial.generate("u", None)).held == 2
@@ -231,7 +233,7 @@ async def test_turn_without_output_has_computed_its_prompt(trial: Trial) -> None
 
 async def test_worker_without_a_prefix_cache_sends_no_notice(trial: Trial) -> None:
     assert (await trial.generate("t", None, notice=NOTICES)).held is None
-    trial.engine.open_turns["t.1"].put(Delta([7], finish=FinishReason.STOP, stop_id=2))
+    trial.engine.open_turns["t.1"].put(EngineDelta([7], finish=FinishReason.STOP, stop_id=2))
     await trial.end_of("t")
     for process in (trial.worker, trial.shard):
         await process.bus.flush()
@@ -300,8 +302,8 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
         "t", None, thoughts=budget, sampling=sampling, priority=2.0, cache_salt="s", stop_ids=[2, 9]
     )
     first = trial.engine.open_turns["t.1"]
-    first.put(Delta([11], cached=0))
-    first.put(Delta([12, 13, 14]))
+    first.put(EngineDelta([11], cached=0))
+    first.put(EngineDelta([12, 13, 14]))
     assert first.ended, "the engine is stopped at once"
     await eventually(lambda: len(trial.engine.requests) == 2)
     before, request = trial.engine.requests
@@ -312,8 +314,8 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     assert request.id != before.id
     assert request.priority > before.priority, "it had a slot"
     assert request.rest_grammar == "", "this engine has no grammars"
-    trial.engine.open_turns[request.id].put(Delta([21], cached=8))
-    trial.engine.open_turns[request.id].put(Delta([22], finish=FinishReason.STOP, stop_id=2))
+    trial.engine.open_turns[request.id].put(EngineDelta([21], cached=8))
+    trial.engine.open_turns[request.id].put(EngineDelta([22], finish=FinishReason.STOP, stop_id=2))
     await trial.end_of("t")
     entries = [entry for entry in trial.entries if entry.turn == "t"]
     assert [token for entry in entries for token in entry.ids] == [11, 12, 13, 61, 60, 21, 22]
@@ -328,7 +330,7 @@ async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(
 ) -> None:
     await trial.generate("t", None, thoughts=budget_of(1))
     trial.engine.refuses = error
-    trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
+    trial.engine.open_turns["t.1"].put(EngineDelta([11, 12], cached=0))
     end = await trial.end_of("t")
     assert end.finish is not None
     assert end.finish.error is not None
@@ -338,7 +340,7 @@ async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(
 
 async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> None:
     await trial.generate("t", None, thoughts=budget_of(1))
-    trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
+    trial.engine.open_turns["t.1"].put(EngineDelta([11, 12], cached=0))
     cancel = Cancel("t", 1, "hangup")
     trial.shard.publish(subjects.cancel("m"), cancel)
     await trial.end_of("t")

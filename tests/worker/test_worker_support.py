@@ -9,8 +9,8 @@ import pytest
 
 from schemas.errors import ENGINE_DIED, EngineFailed, Invalid
 from schemas.events import FinishReason
-from services.worker.engine import Delta, EngineDied
-from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread
+from services.worker.engine import EngineDelta, EngineDied
+from services.worker.engines.support import EngineTurn, OpenTurns, in_daemon_thread
 from tests.worker.listening import Listener
 
 
@@ -22,7 +22,7 @@ class Trial:
         self.sinks: dict[str, Listener] = {}
         self.released: list[str] = []
 
-    def open(self, turn_id: str, sink: Listener | None = None) -> OpenTurn:
+    def open(self, turn_id: str, sink: Listener | None = None) -> EngineTurn:
         sink = sink or Listener()
         turn = self.turns.open(turn_id, sink, lambda: self.released.append(turn_id))
         sink.opened = True
@@ -37,20 +37,20 @@ def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() ->
     heard: list[tuple[FinishReason | None, list[str]]] = []
 
     class Recorder(Listener):
-        def put(self, delta: Delta) -> None:
+        def put(self, delta: EngineDelta) -> None:
             heard.append((delta.finish, list(trial.released)))
 
     trial = Trial()
     turn = trial.open("a", Recorder())
-    turn.put(Delta([1]))
-    turn.put(Delta([2], finish=FinishReason.STOP))
+    turn.put(EngineDelta([1]))
+    turn.put(EngineDelta([2], finish=FinishReason.STOP))
     assert heard == [(None, []), (FinishReason.STOP, ["a"])]
     assert len(trial.turns) == 0
 
 
 def test_ended_turn_does_not_hold_what_its_engine_had_for_it() -> None:
     class Stream:
-        turn: OpenTurn
+        turn: EngineTurn
 
         def release(self) -> None:
             pass
@@ -72,8 +72,8 @@ def test_ended_turn_does_not_hold_what_its_engine_had_for_it() -> None:
 def test_nothing_comes_after_the_end() -> None:
     trial = Trial()
     turn = trial.open("a")
-    turn.put(Delta(finish=FinishReason.LENGTH))
-    turn.put(Delta([9]))
+    turn.put(EngineDelta(finish=FinishReason.LENGTH))
+    turn.put(EngineDelta([9]))
     turn.fail(EngineFailed("late"))
     turn.close()
     trial.turns.die("later still")
@@ -85,9 +85,9 @@ def test_nothing_comes_after_the_end() -> None:
 def test_nothing_comes_after_a_failure() -> None:
     trial = Trial()
     turn = trial.open("a")
-    turn.put(Delta([1]))
+    turn.put(EngineDelta([1]))
     turn.fail(EngineFailed("broken"))
-    turn.put(Delta([2]))
+    turn.put(EngineDelta([2]))
     turn.fail(EngineFailed("again"))
     assert trial.ids("a") == [[1]]
     assert str(trial.sinks["a"].error) == "broken"
@@ -99,7 +99,7 @@ def test_a_closed_turn_gets_nothing() -> None:
     turn = trial.open("a")
     turn.close()
     turn.close()
-    turn.put(Delta([1]))
+    turn.put(EngineDelta([1]))
     trial.turns.stop()
     assert trial.ids("a") == []
     assert trial.released == ["a"]
@@ -136,7 +136,7 @@ def test_an_id_can_be_used_again_once_it_is_closed() -> None:
 def test_stop_ends_turns_and_opens_no_more() -> None:
     trial = Trial()
     turn = trial.open("a")
-    turn.put(Delta([1]))
+    turn.put(EngineDelta([1]))
     trial.turns.stop()
     assert [delta.finish for delta in trial.sinks["a"].deltas] == [None, FinishReason.CANCELLED]
     with pytest.raises(EngineDied, match="stopped"):

@@ -24,7 +24,7 @@ from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.worker.budgeted_turn import BudgetedTurn
-from services.worker.engine import Delta as EngineDelta
+from services.worker.engine import EngineDelta
 from services.worker.thoughts import ThoughtCounter
 from services.worker.token_stream import TokenStream
 from tests.families.parser_cases import opened, vectors

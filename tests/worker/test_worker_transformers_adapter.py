@@ -7,7 +7,7 @@ import pytest
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.worker.engine import Delta, EngineRequest
+from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.transformers.adapter import (
     PAGE_TOKENS,
     EngineArgs,
@@ -40,28 +40,30 @@ def progress(**changes: Any) -> TransformersProgress:
     return TransformersProgress(request(**changes))
 
 
-def finish(turn: TransformersProgress, generated: list[int], logprobs: Any = ()) -> Delta:
+def finish(turn: TransformersProgress, generated: list[int], logprobs: Any = ()) -> EngineDelta:
     turn.finished = True
     return turn.take(generated, logprobs, None)
 
 
 def test_each_output_has_all_tokens_and_each_delta_only_the_new_ones() -> None:
     turn = progress()
-    assert turn.take([10], [], 96) == Delta([10], cached=96)
-    assert turn.take([10, 11, 12], [], None) == Delta([11, 12])
-    assert finish(turn, [10, 11, 12, 5]) == Delta([], finish=FinishReason.STOP, stop_id=5)
+    assert turn.take([10], [], 96) == EngineDelta([10], cached=96)
+    assert turn.take([10, 11, 12], [], None) == EngineDelta([11, 12])
+    assert finish(turn, [10, 11, 12, 5]) == EngineDelta([], finish=FinishReason.STOP, stop_id=5)
     assert turn.taken == 3
 
 
 def test_an_end_without_a_stop_token_is_the_limit() -> None:
-    assert finish(progress(), [10, 11]) == Delta([10, 11], finish=FinishReason.LENGTH)
-    assert finish(progress(stop_ids=()), [10, 5]) == Delta([10, 5], finish=FinishReason.LENGTH)
+    assert finish(progress(), [10, 11]) == EngineDelta([10, 11], finish=FinishReason.LENGTH)
+    assert finish(progress(stop_ids=()), [10, 5]) == EngineDelta(
+        [10, 5], finish=FinishReason.LENGTH
+    )
 
 
 def test_prefill_only_decodes_one_token_and_shows_none() -> None:
     turn = progress(max_tokens=0)
     turn.finished = True
-    assert turn.take([5], [], 32) == Delta([], cached=32, finish=FinishReason.LENGTH)
+    assert turn.take([5], [], 32) == EngineDelta([], cached=32, finish=FinishReason.LENGTH)
 
 
 def test_logprobs_go_with_their_ids() -> None:

@@ -19,7 +19,7 @@ from schemas.conversation import Sampling  # noqa: E402
 from schemas.errors import EngineFailed, Invalid  # noqa: E402
 from schemas.events import FinishReason  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
-from services.worker.engine import Delta, EngineDied, EngineRequest  # noqa: E402
+from services.worker.engine import EngineDelta, EngineDied, EngineRequest  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from tests.conftest import eventually  # noqa: E402
 from tests.worker.listening import listen  # noqa: E402
@@ -51,7 +51,7 @@ def request(
     )
 
 
-async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
+async def run(engine: TransformersEngine, asked: EngineRequest) -> list[EngineDelta]:
     async with asyncio.timeout(WAIT_S):
         return [delta async for delta in listen(engine, asked)]
 

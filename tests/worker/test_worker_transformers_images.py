@@ -21,7 +21,7 @@ from schemas.frames import unpack_ids  # noqa: E402
 from services.images.image import image_hash, read_pixels  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
 from services.tokenization.image_processor import ImageProcessor  # noqa: E402
-from services.worker.engine import Delta, EngineImage, EngineRequest  # noqa: E402
+from services.worker.engine import EngineDelta, EngineImage, EngineRequest  # noqa: E402
 from services.worker.engines.transformers import images as engine_images  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from services.worker.engines.transformers.loader import explain  # noqa: E402
@@ -145,24 +145,26 @@ def request(
     return EngineRequest(turn, prompt[0], Sampling(**options), [], images=prompt[1])
 
 
-async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
+async def run(engine: TransformersEngine, asked: EngineRequest) -> list[EngineDelta]:
     async with asyncio.timeout(WAIT_S):
         return [delta async for delta in listen(engine, asked)]
 
 
-def ids_of(deltas: list[Delta]) -> list[int]:
+def ids_of(deltas: list[EngineDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.ids]
 
 
-def logprobs_of(deltas: list[Delta]) -> list[float]:
+def logprobs_of(deltas: list[EngineDelta]) -> list[float]:
     return [row[0][1] for delta in deltas for row in delta.logprobs or []]
 
 
-def cached(deltas: list[Delta]) -> int:
+def cached(deltas: list[EngineDelta]) -> int:
     return next(delta.cached for delta in deltas if delta.cached is not None)
 
 
-def check(model: Model, prompt: tuple[list[int], list[EngineImage]], deltas: list[Delta]) -> None:
+def check(
+    model: Model, prompt: tuple[list[int], list[EngineImage]], deltas: list[EngineDelta]
+) -> None:
     """The tokens are those of `generate`, the log probabilities those of the model's forward
     pass."""
     ids = ids_of(deltas)

@@ -19,7 +19,7 @@ from schemas.conversation import OutputFormat, Sampling  # noqa: E402
 from schemas.errors import Invalid  # noqa: E402
 from schemas.events import FinishReason  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
-from services.worker.engine import Delta, EngineRequest  # noqa: E402
+from services.worker.engine import EngineDelta, EngineRequest  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from services.worker.engines.transformers.rows import HostRow  # noqa: E402
 from tests.worker.listening import listen  # noqa: E402
@@ -46,7 +46,7 @@ def model(tiny_model: Path) -> Any:
     return transformers.Qwen3ForCausalLM.from_pretrained(tiny_model)
 
 
-async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[Delta]:
+async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[EngineDelta]:
     more = {
         name: sampling.pop(name) for name in ("resumed", "guided", "grammar") if name in sampling
     }
@@ -61,11 +61,11 @@ async def run(engine: TransformersEngine, turn: str, **sampling: Any) -> list[De
         ]
 
 
-def ids_of(deltas: list[Delta]) -> list[int]:
+def ids_of(deltas: list[EngineDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.ids]
 
 
-def told(deltas: list[Delta]) -> list[list[tuple[int, float]]]:
+def told(deltas: list[EngineDelta]) -> list[list[tuple[int, float]]]:
     return [pairs for delta in deltas for pairs in delta.logprobs or []]
 
 

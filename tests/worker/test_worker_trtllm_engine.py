@@ -17,7 +17,13 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import BlocksStored, CacheCleared, Delta, EngineDied, EngineRequest
+from services.worker.engine import (
+    BlocksStored,
+    CacheCleared,
+    EngineDelta,
+    EngineDied,
+    EngineRequest,
+)
 from services.worker.engines import support
 from services.worker.engines.registry import open_engine
 from services.worker.engines.trtllm import engine as trtllm
@@ -66,7 +72,7 @@ def request(turn: str = "t", stop_ids: tuple[int, ...] = (), **more: Any) -> Eng
     )
 
 
-async def run(engine: TrtllmEngine, asked: EngineRequest) -> list[Delta]:
+async def run(engine: TrtllmEngine, asked: EngineRequest) -> list[EngineDelta]:
     async with asyncio.timeout(WAIT_S):
         return [delta async for delta in listen(engine, asked)]
 
@@ -624,7 +630,7 @@ async def test_stop_aborts_ends_and_shuts_down(engine: TrtllmEngine, fake_trtllm
     ]
 
 
-async def run_rest(deltas: Any) -> list[Delta]:
+async def run_rest(deltas: Any) -> list[EngineDelta]:
     return [delta async for delta in deltas]
 
 

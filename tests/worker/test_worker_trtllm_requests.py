@@ -10,7 +10,7 @@ from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import FEATURES, Delta, EngineRequest
+from services.worker.engine import FEATURES, EngineDelta, EngineRequest
 from services.worker.engines.trtllm.releases import Release, known_release
 from services.worker.engines.trtllm.requests import (
     TrtllmProgress,
@@ -221,9 +221,11 @@ def progress(**changes: Any) -> TrtllmProgress:
 
 def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
     turn = progress()
-    assert turn.take(output([10])) == Delta([10], cached=2)
-    assert turn.take(output([10, 11, 12])) == Delta([11, 12])
-    assert turn.take(output([10, 11, 12, 13], "length")) == Delta([13], finish=FinishReason.LENGTH)
+    assert turn.take(output([10])) == EngineDelta([10], cached=2)
+    assert turn.take(output([10, 11, 12])) == EngineDelta([11, 12])
+    assert turn.take(output([10, 11, 12, 13], "length")) == EngineDelta(
+        [13], finish=FinishReason.LENGTH
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_every_way_to_stop_has_its_finish_reason(
 ) -> None:
     turn = progress()
     assert turn.take(output([10])).ids == [10]
-    assert turn.take(output(last, "stop", stop_reason)) == Delta(
+    assert turn.take(output(last, "stop", stop_reason)) == EngineDelta(
         [], finish=FinishReason.STOP, stop_id=stop_id
     )
 
@@ -259,7 +261,9 @@ def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
     assert turn.take(output([10, 7, 11])).ids == [7, 11]
     turn = progress()
     assert turn.take(output([10, 7])).ids == [10]
-    assert turn.take(output([10, 7], "stop", 7)) == Delta([], finish=FinishReason.STOP, stop_id=7)
+    assert turn.take(output([10, 7], "stop", 7)) == EngineDelta(
+        [], finish=FinishReason.STOP, stop_id=7
+    )
 
 
 def test_limit_and_stop_in_one_token_is_a_stop() -> None:
@@ -267,10 +271,10 @@ def test_limit_and_stop_in_one_token_is_a_stop() -> None:
 
 
 def test_a_prefill_has_no_output() -> None:
-    assert progress(max_tokens=0).take(output([10], "length")) == Delta(
+    assert progress(max_tokens=0).take(output([10], "length")) == EngineDelta(
         [], cached=2, finish=FinishReason.LENGTH
     )
-    assert progress(max_tokens=0).take(output([5], "stop")) == Delta(
+    assert progress(max_tokens=0).take(output([5], "stop")) == EngineDelta(
         [], cached=2, finish=FinishReason.LENGTH
     )
 

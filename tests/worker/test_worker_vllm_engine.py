@@ -15,7 +15,7 @@ import pytest
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
-from services.worker.engine import FEATURES, BlocksStored, Delta, EngineDied, EngineRequest
+from services.worker.engine import FEATURES, BlocksStored, EngineDelta, EngineDied, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.conftest import LIMIT_S, eventually
 from tests.worker.listening import Listener, listen
@@ -35,7 +35,7 @@ def request(
     return EngineRequest(turn, PROMPT, Sampling(**options), [], priority=priority, guided=guided)
 
 
-async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
+async def run(engine: VllmEngine, made: EngineRequest) -> list[EngineDelta]:
     async with asyncio.timeout(LIMIT_S):
         return [delta async for delta in listen(engine, made)]
 

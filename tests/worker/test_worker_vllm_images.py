@@ -15,7 +15,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.frames import unpack_ids
 from services.images.image import image_hash
 from services.runtime.config import WorkerConfig
-from services.worker.engine import Delta, EngineImage, EngineRequest
+from services.worker.engine import EngineDelta, EngineImage, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.conftest import LIMIT_S, eventually
 from tests.vision_model import build_vision_model
@@ -55,7 +55,7 @@ def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     )
 
 
-async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
+async def run(engine: VllmEngine, made: EngineRequest) -> list[EngineDelta]:
     async with asyncio.timeout(LIMIT_S):
         return [delta async for delta in listen(engine, made)]
 

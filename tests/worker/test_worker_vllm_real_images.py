@@ -20,7 +20,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
 from services.tokenization.block_keys import block_keys, with_images
-from services.worker.engine import Delta, EngineRequest
+from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from services.worker.kv.blocks import KvBlockIndex
 from tests.conftest import eventually
@@ -83,7 +83,7 @@ class VllmBench(Bench):
         return rows
 
 
-def logprobs(deltas: list[Delta]) -> list[dict[int, float]]:
+def logprobs(deltas: list[EngineDelta]) -> list[dict[int, float]]:
     return [dict(row) for delta in deltas for row in delta.logprobs or ()]
 
 

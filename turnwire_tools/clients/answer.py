@@ -21,7 +21,7 @@ End: TypeAlias = Literal["stop", "calls", "length", "error", "refused"]
 BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
 
 
-class Block(Struct):
+class AnswerBlock(Struct):
     """One block."""
 
     kind: BlockKind
@@ -69,10 +69,10 @@ class Block(Struct):
         return Call(self.call_id, self.name, self.arguments, kind, self.namespace)
 
 
-class Answer(Struct):
+class ClientAnswer(Struct):
     """An answer so far."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[AnswerBlock] = field(default_factory=list)
     dispatched: list[str] = field(default_factory=list)
     """The texts of the calls in dispatch events."""
     end: End | None = None
@@ -98,7 +98,7 @@ class Answer(Struct):
         """What the client sends back as the assistant's turn."""
         return [block.as_part() for block in self.blocks if block.as_story()[0] != "cut call"]
 
-    def add(self, block: Block) -> Block:
+    def add(self, block: AnswerBlock) -> AnswerBlock:
         """Adds a block and returns it."""
         self.blocks.append(block)
         return block
@@ -109,18 +109,18 @@ class Answer(Struct):
         self.problem = message
         self.ends += 1
 
-    def dispatch(self, call: Block) -> None:
+    def dispatch(self, call: AnswerBlock) -> None:
         """Adds the call of a dispatch event."""
         self.dispatched.append(call.as_story()[1])
 
 
 def story_of(events: Iterable[TurnEvent]) -> Story:
     """The blocks of a turn's events."""
-    blocks: list[Block] = []
+    blocks: list[AnswerBlock] = []
     for event in events:
         if isinstance(event, BlockStart):
             kind = event.kind if event.kind in ("reasoning", "text") else "call"
-            blocks.append(Block(kind, name=event.name or ""))
+            blocks.append(AnswerBlock(kind, name=event.name or ""))
         elif isinstance(event, Delta):
             blocks[-1].text += event.text
     return [block.as_story() for block in blocks]

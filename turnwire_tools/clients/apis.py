@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import Api
-from turnwire_tools.clients.shared import Reader
+from turnwire_tools.clients.shared import AnswerReader
 
 
 class ClientApi(Struct, frozen=True):
@@ -17,14 +17,16 @@ class ClientApi(Struct, frozen=True):
     """The counting endpoint; empty if the API has none."""
     request: Callable[..., bytes]
     """Returns the body for a `Conversation`. `stream`: whether the answer is a stream."""
-    reader: type[Reader]
+    reader: type[AnswerReader]
     """Reads one answer."""
 
 
 CLIENTS: Mapping[Api, ClientApi] = {
-    "messages": ClientApi(messages.PATH, messages.COUNT_PATH, messages.request, messages.Reader),
-    "responses": ClientApi(
-        responses.PATH, responses.COUNT_PATH, responses.request, responses.Reader
+    "messages": ClientApi(
+        messages.PATH, messages.COUNT_PATH, messages.request, messages.MessagesReader
     ),
-    "chat": ClientApi(chat.PATH, "", chat.request, chat.Reader),
+    "responses": ClientApi(
+        responses.PATH, responses.COUNT_PATH, responses.request, responses.ResponsesReader
+    ),
+    "chat": ClientApi(chat.PATH, "", chat.request, chat.ChatReader),
 }

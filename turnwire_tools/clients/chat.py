@@ -19,7 +19,7 @@ from schemas.conversation import (
 )
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
-from turnwire_tools.clients.answer import Block, BlockKind, End
+from turnwire_tools.clients.answer import AnswerBlock, BlockKind, End
 from turnwire_tools.clients.messages import write_block
 from turnwire_tools.clients.shared import JsonObject, media_url, present, require, sampling_fields
 
@@ -168,7 +168,7 @@ def _tool(tool: ToolSpec) -> JsonObject:
     return {"type": tool.kind, tool.kind: fields}
 
 
-class Reader(shared.Reader):
+class ChatReader(shared.AnswerReader):
     """Reads answers of one choice.
 
     The API has no event for the end of a call. Clients go by the next block, by arguments that
@@ -178,7 +178,7 @@ class Reader(shared.Reader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: dict[int, Block] = {}
+        self._calls: dict[int, AnswerBlock] = {}
         self._id: str | None = None
         self._done = False
 
@@ -233,9 +233,9 @@ class Reader(shared.Reader):
         choice = data["choices"][0]
         message = choice["message"]
         if message.get("reasoning_content"):
-            self.answer.add(Block("reasoning", message["reasoning_content"]))
+            self.answer.add(AnswerBlock("reasoning", message["reasoning_content"]))
         if message.get("content"):
-            self.answer.add(Block("text", message["content"]))
+            self.answer.add(AnswerBlock("text", message["content"]))
         self.answer.blocks += map(_call_block, _calls(message))
         self._end(choice["finish_reason"])
         self._count(data["usage"])
@@ -272,7 +272,7 @@ class Reader(shared.Reader):
     def _text(self, kind: BlockKind, text: str) -> None:
         if not self._continues(kind):
             self._complete_all()
-            self.answer.add(Block(kind))
+            self.answer.add(AnswerBlock(kind))
         self.answer.blocks[-1].text += text
 
     def _continues(self, kind: BlockKind) -> bool:
@@ -303,9 +303,11 @@ def _calls(message: Any) -> list[Any]:
     return calls
 
 
-def _call_block(call: Any) -> Block:
+def _call_block(call: Any) -> AnswerBlock:
     name = (call.get("custom") or call["function"])["name"]
-    return Block("call", _call_text(call), name, call.get("id") or "", custom="custom" in call)
+    return AnswerBlock(
+        "call", _call_text(call), name, call.get("id") or "", custom="custom" in call
+    )
 
 
 def _call_text(call: Any) -> str:

@@ -21,7 +21,7 @@ from schemas.conversation import (
 )
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
-from turnwire_tools.clients.answer import Block, BlockKind, End
+from turnwire_tools.clients.answer import AnswerBlock, BlockKind, End
 from turnwire_tools.clients.shared import (
     IllFormed,
     JsonObject,
@@ -179,7 +179,7 @@ def _tool(tool: ToolSpec) -> JsonObject:
     return written
 
 
-class Reader(shared.Reader):
+class MessagesReader(shared.AnswerReader):
     """Reads answers; a block is complete with its `content_block_stop`."""
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Reader(shared.Reader):
         self.answer.usage = (usage["input_tokens"] + cached, usage["output_tokens"])
 
 
-def _extend(block: Block, delta: Any) -> None:
+def _extend(block: AnswerBlock, delta: Any) -> None:
     if delta["type"] == "signature_delta":
         is_unsealed = block.kind == "reasoning" and not block.seal
         require(delta["signature"] and is_unsealed, "a signature out of place")
@@ -268,13 +268,15 @@ def _extend(block: Block, delta: Any) -> None:
     block.text += delta[member]
 
 
-def _read_block(content: Any) -> Block:
+def _read_block(content: Any) -> AnswerBlock:
     match content["type"]:
         case "text":
-            return Block("text", content["text"])
+            return AnswerBlock("text", content["text"])
         case "thinking":
-            return Block("reasoning", content["thinking"], seal=content.get("signature") or None)
+            return AnswerBlock(
+                "reasoning", content["thinking"], seal=content.get("signature") or None
+            )
         case "redacted_thinking":
-            return Block("reasoning", seal=content["data"])
+            return AnswerBlock("reasoning", seal=content["data"])
     arguments = msgspec.json.encode(content["input"]).decode()
-    return Block("call", arguments, content["name"], content.get("id", ""))
+    return AnswerBlock("call", arguments, content["name"], content.get("id", ""))

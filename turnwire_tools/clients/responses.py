@@ -18,7 +18,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from turnwire_tools.clients import shared
-from turnwire_tools.clients.answer import Block
+from turnwire_tools.clients.answer import AnswerBlock
 from turnwire_tools.clients.shared import JsonObject, media_url, present, require, sampling_fields
 
 PATH = "/v1/responses"
@@ -177,7 +177,7 @@ def _tool(tool: ToolSpec) -> JsonObject:
     return spec
 
 
-class Reader(shared.Reader):
+class ResponsesReader(shared.AnswerReader):
     """Reads answers; an item is complete with its `output_item.done`, the only event that Codex
     acts on."""
 
@@ -265,7 +265,7 @@ class Reader(shared.Reader):
             self.answer.add(_block(item)).complete = True
         self._end(data)
 
-    def _complete(self, block: Block, item: Any) -> None:
+    def _complete(self, block: AnswerBlock, item: Any) -> None:
         whole = _block(item)
         same_text = whole.text == block.text
         require(same_text, f"the item is {whole.text!r}, streamed were {block.text!r}")
@@ -291,14 +291,14 @@ class Reader(shared.Reader):
             answer.usage = (usage["input_tokens"], usage["output_tokens"])
 
 
-def _block(item: Any) -> Block:
+def _block(item: Any) -> AnswerBlock:
     match item["type"]:
         case "reasoning":
             text = "".join(part["text"] for part in item.get("content") or [])
-            return Block("reasoning", text, seal=item.get("encrypted_content"))
+            return AnswerBlock("reasoning", text, seal=item.get("encrypted_content"))
         case "message":
-            return Block("text", "".join(part["text"] for part in item["content"]))
-    call = Block("call", name=item["name"], call_id=item["call_id"])
+            return AnswerBlock("text", "".join(part["text"] for part in item["content"]))
+    call = AnswerBlock("call", name=item["name"], call_id=item["call_id"])
     call.namespace = item.get("namespace")
     call.custom = item["type"] == "custom_tool_call"
     if call.custom:

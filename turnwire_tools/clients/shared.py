@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from schemas.conversation import Media, Sampling
-from turnwire_tools.clients.answer import Answer
+from turnwire_tools.clients.answer import ClientAnswer
 
 JsonObject: TypeAlias = dict[str, Any]
 """An object in a request's body."""
@@ -24,14 +24,14 @@ def require(truth: object, what: str) -> None:
         raise IllFormed(what)
 
 
-class Reader(ABC):
+class AnswerReader(ABC):
     """Reads one answer of an API, and checks the order of its events.
 
     `answer` has what came so far, also of a stream that broke off. Every method raises IllFormed.
     """
 
     def __init__(self) -> None:
-        self.answer = Answer()
+        self.answer = ClientAnswer()
 
     def event(self, name: str, data: Any) -> None:
         """Takes an event of a stream: the name in its `event:` line, and its decoded data, None for

@@ -22,7 +22,7 @@ from services.tokenization.segments import TokenIds
 from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
 from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.sessions import SessionFinder
-from turnwire_tools.inspector.turns import MAX_TEXT, Block, InspectedTurn, StoredPrompt
+from turnwire_tools.inspector.turns import MAX_TEXT, InspectedBlock, InspectedTurn, StoredPrompt
 from turnwire_tools.tap.turns import CONTINUED
 
 MAX_ANCESTORS = 2000
@@ -243,7 +243,9 @@ class Fold:
             case events.BlockStart():
                 turn.first_output(now)
                 turn.blocks.append(
-                    Block(event.kind, turn.ms_at(now), event.name or "", event.call_id or "")
+                    InspectedBlock(
+                        event.kind, turn.ms_at(now), event.name or "", event.call_id or ""
+                    )
                 )
                 turn.calls += event.kind == "tool_use"
             case events.Delta():
@@ -265,7 +267,7 @@ class Fold:
             case Finish():
                 self._finished(turn, event, now)
 
-    def _add_text(self, block: Block, text: str) -> None:
+    def _add_text(self, block: InspectedBlock, text: str) -> None:
         if block.length < MAX_TEXT:
             block.text += text
             self._characters += len(text)

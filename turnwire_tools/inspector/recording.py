@@ -37,7 +37,7 @@ def read(name: str, text: str) -> list[Timed]:
     return sorted(timed, key=lambda message: message[0])
 
 
-def _turns(replay: replay_file.Replay) -> Iterator[Timed]:
+def _turns(replay: replay_file.ReplayFile) -> Iterator[Timed]:
     for turn in replay.turns:
         if turn.recorded is None or turn.conversation is None:
             raise replay_file.BadReplay(

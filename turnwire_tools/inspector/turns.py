@@ -47,7 +47,7 @@ MAX_TEXT = 256 * 1024
 """Characters of a block that are kept."""
 
 
-class Mark(Struct, frozen=True):
+class TimeMark(Struct, frozen=True):
     """A point on a turn's time line."""
 
     ms: float
@@ -57,7 +57,7 @@ class Mark(Struct, frozen=True):
     """Something was done again, or lost."""
 
 
-class Block(Struct):
+class InspectedBlock(Struct):
     """A block of the answer."""
 
     kind: BlockKind
@@ -138,8 +138,8 @@ class TurnDetails(Row):
     max_tokens: int = 0
     reasoning: int = 0
     """Output tokens."""
-    marks: list[Mark] = []
-    blocks: list[Block] = []
+    marks: list[TimeMark] = []
+    blocks: list[InspectedBlock] = []
     difference: Departure | None = None
 
 
@@ -174,7 +174,7 @@ class InspectedTurn(TurnDetails):
         """Adds a point to the time line, as long as there is room."""
         self.trouble |= trouble
         if len(self.marks) < MAX_MARKS:
-            self.marks.append(Mark(self.ms_at(time), kind, text, trouble))
+            self.marks.append(TimeMark(self.ms_at(time), kind, text, trouble))
 
     def try_again(self, request: frames.TurnRequest, now: float) -> None:
         """Takes the frontend's request for another attempt."""

@@ -14,12 +14,12 @@ from turnwire_tools.tap.turns import concerns
 MAX_SEGMENTS = 600
 
 _SOURCES = {True: "ledger", False: "encoded", None: ""}
-"""`Segment.source`, by whether the ids of its prompt come from the ledger."""
+"""`PromptSegment.source`, by whether the ids of its prompt come from the ledger."""
 
 _View = TypeVar("_View", bound=Row)
 
 
-class Segment(Struct, frozen=True):
+class PromptSegment(Struct, frozen=True):
     """A stretch of a prompt."""
 
     start: int
@@ -50,7 +50,7 @@ class Cost(Struct, frozen=True):
 class TurnView(TurnDetails, kw_only=True):
     """One turn in full."""
 
-    segments: list[Segment]
+    segments: list[PromptSegment]
     previous: Row | None
     cost: Cost | None
     tokens: bool
@@ -110,7 +110,7 @@ def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
     return [_view(Row, turn) for turn in islice(matching, limit)]
 
 
-def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[Segment]:
+def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[PromptSegment]:
     """The prompt in stretches of one kind, from its start to its end."""
     total = turn.prompt
     answers = [answer for answer in _answers_kept(turn, ancestors) if answer.end <= total]
@@ -122,13 +122,13 @@ def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list
     bounds |= {at for at in (turn.cached, turn.reused) if at is not None and at < total}
 
     by_start = {answer.start: answer for answer in answers}
-    segments: list[Segment] = []
+    segments: list[PromptSegment] = []
     newest = _KeptAnswer(0, 0, 0)
     for start, end in pairwise(sorted(bounds)):
         newest = by_start.get(start, newest)
         is_answer = start < newest.end
         segments.append(
-            Segment(
+            PromptSegment(
                 start,
                 end,
                 cached=_is_before(turn.cached, start),

@@ -23,11 +23,11 @@ from services.runtime.config import Positive
 from services.runtime.config.names import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
-from turnwire_tools.clients.answer import Answer, Api
+from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.replay import replay_file
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import OnEvent, Session
-from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, Replay, Turn
+from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, ReplayFile, Turn
 
 GATE_MS = 200
 """Another server has no gates: it waits for this time at each."""
@@ -84,7 +84,7 @@ def replay(
 COMMAND = Command(replay)
 
 
-async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
+async def _play_all(replays: Sequence[ReplayFile], flags: Flags) -> int:
     console = Console(highlight=False, soft_wrap=True)
     failed = False
     for replay in replays:
@@ -98,7 +98,7 @@ async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
     return int(failed)
 
 
-async def _play(replay: Replay, api: Api, flags: Flags, title: str, console: Console) -> bool:
+async def _play(replay: ReplayFile, api: Api, flags: Flags, title: str, console: Console) -> bool:
     """Plays a file over one API; returns whether all answers were as the file has them."""
 
     def show_event(name: str, data: Any) -> None:
@@ -120,13 +120,13 @@ async def _play(replay: Replay, api: Api, flags: Flags, title: str, console: Con
     return is_right
 
 
-def _left_out(replay: Replay, api: Api, flags: Flags) -> str | None:
+def _left_out(replay: ReplayFile, api: Api, flags: Flags) -> str | None:
     if api not in replay.apis:
         return f"it is made for {', '.join(replay.apis)}"
     return not_for_a_server(replay) if flags.url else None
 
 
-def _show(answer: Answer, console: Console) -> None:
+def _show(answer: ClientAnswer, console: Console) -> None:
     for kind, text in answer.story:
         console.print(Text(f"  {kind:<9} ", style="cyan").append(text, style="default"))
     end = f"  {answer.end}"
@@ -140,7 +140,7 @@ def _show(answer: Answer, console: Console) -> None:
 
 @contextlib.asynccontextmanager
 async def _session(
-    replay: Replay, api: Api, flags: Flags, on_event: OnEvent
+    replay: ReplayFile, api: Api, flags: Flags, on_event: OnEvent
 ) -> AsyncIterator[Session]:
     async with aiohttp.ClientSession() as http:
         open_session = partial(
@@ -174,7 +174,7 @@ async def _session(
             yield open_session(url, gateway=gateway)
 
 
-def directives(replay: Replay, turn: Turn) -> str:
+def directives(replay: ReplayFile, turn: Turn) -> str:
     """The output of the turn and of the tool loop after it, in the form that `--script-mode
     request` reads from a user message: the n-th answer after the message is the n-th `[[say]]`."""
     first = replay.turns.index(turn)
@@ -200,7 +200,7 @@ def _directive(step: replay_file.Step) -> str:
     return ""
 
 
-def not_for_a_server(replay: Replay) -> str | None:
+def not_for_a_server(replay: ReplayFile) -> str | None:
     """Why no server can give the answers of a file, whatever its engine; None if one can."""
     for turn in replay.turns:
         if turn.finish != "stop" or turn.refuse is not None:

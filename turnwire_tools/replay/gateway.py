@@ -31,7 +31,7 @@ from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import TurnLog, with_dispatches
 from services.templates.tools import rendered_tool
 from services.tokenization.detokenizer import Vocabulary
-from turnwire_tools.clients.answer import Answer, Block
+from turnwire_tools.clients.answer import AnswerBlock, ClientAnswer
 from turnwire_tools.replay.replay_file import (
     Fail,
     Gate,
@@ -39,7 +39,7 @@ from turnwire_tools.replay.replay_file import (
     Pause,
     RecordedEvents,
     RecordedTokens,
-    Replay,
+    ReplayFile,
     Step,
     Turn,
 )
@@ -58,10 +58,10 @@ class ClientProgress:
         """Gates that did not open in time."""
         self._timeout_s = timeout_s
         self._passed: list[Gate] = []
-        self._answer = Answer()
+        self._answer = ClientAnswer()
         self._changed = asyncio.Event()
 
-    def update(self, answer: Answer) -> None:
+    def update(self, answer: ClientAnswer) -> None:
         """The client has received this much."""
         self._answer = answer
         self._changed.set()
@@ -85,7 +85,7 @@ class ClientProgress:
         return sum(gate.matches(block.kind, block.full_name) for block in received) >= needed
 
 
-def _is_received(block: Block) -> bool:
+def _is_received(block: AnswerBlock) -> bool:
     """Whether a gate may count a block. The end of a message in Responses depends on what follows:
     for text, its presence is enough."""
     return block.complete or (block.kind == "text" and block.text != "")
@@ -113,7 +113,11 @@ class ReplayGateway:
     """
 
     def __init__(
-        self, replay: Replay, *, vocabulary: Vocabulary | None = None, speed: float | None = None
+        self,
+        replay: ReplayFile,
+        *,
+        vocabulary: Vocabulary | None = None,
+        speed: float | None = None,
     ) -> None:
         self.catalog = self.gateway = self.texts = self
         """It is all parts of a `Pipeline`."""
@@ -265,7 +269,9 @@ def _finished(parse: TurnParse, reason: FinishReason) -> list[TurnEvent]:
     return list(parse.read(sys.maxsize)[0])
 
 
-def parse_context(replay: Replay, conversation: Conversation, prepared: Prepared) -> ParseContext:
+def parse_context(
+    replay: ReplayFile, conversation: Conversation, prepared: Prepared
+) -> ParseContext:
     """The parse context that the preprocessor would make for this request."""
     choice = conversation.tool_choice
     return ParseContext(
@@ -288,7 +294,7 @@ def _allowed_calls(choice: ToolChoice) -> Literal["none", "single", "parallel"]:
     return "parallel" if choice.parallel else "single"
 
 
-def _pieces_of(replay: Replay) -> set[str]:
+def _pieces_of(replay: ReplayFile) -> set[str]:
     """All pieces of output in a file."""
     pieces: set[str] = set()
     for turn in replay.turns:

@@ -11,11 +11,11 @@ import aiohttp
 import msgspec
 
 from schemas.conversation import Call, Conversation, Message, Part, Result, Text, Thinking
-from turnwire_tools.clients.answer import Answer, Api, Story
+from turnwire_tools.clients.answer import Api, ClientAnswer, Story
 from turnwire_tools.clients.apis import CLIENTS
-from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
+from turnwire_tools.clients.shared import AnswerReader, IllFormed, SseParser
 from turnwire_tools.replay.gateway import GATE_TIMEOUT_S, MODEL, ClientProgress, ReplayGateway
-from turnwire_tools.replay.replay_file import Replay, ToolResult, Turn
+from turnwire_tools.replay.replay_file import ReplayFile, ToolResult, Turn
 
 HEADERS = {
     "content-type": "application/json",
@@ -49,7 +49,7 @@ class Played:
     """One turn as the client received it."""
 
     line: int
-    answer: Answer
+    answer: ClientAnswer
     problems: list[str]
 
 
@@ -57,7 +57,7 @@ class Played:
 class Session:
     """A client of one API with a conversation of its own."""
 
-    replay: Replay
+    replay: ReplayFile
     api: Api
     http: aiohttp.ClientSession
     url: str
@@ -121,7 +121,7 @@ class Session:
         return Played(turn.line, answer, found)
 
     async def _read(
-        self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress
+        self, response: aiohttp.ClientResponse, reader: AnswerReader, progress: ClientProgress
     ) -> None:
         """Reads an answer. Raises IllFormed."""
         if response.content_type != "text/event-stream":
@@ -182,7 +182,7 @@ class Session:
             self.conversation = msgspec.structs.replace(self.conversation, messages=turns)
 
 
-def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
+def problems(turn: Turn, answer: ClientAnswer, *, streamed: bool = True) -> list[str]:
     """The errors of an answer, compared with the file and in itself."""
     found: list[str] = []
     if turn.expect is not None:
@@ -193,7 +193,7 @@ def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
     return found
 
 
-def _end_problems(turn: Turn, answer: Answer) -> list[str]:
+def _end_problems(turn: Turn, answer: ClientAnswer) -> list[str]:
     """The errors in how an answer ends."""
     found = []
     # An error before the first block is a status.
@@ -211,7 +211,7 @@ def _end_problems(turn: Turn, answer: Answer) -> list[str]:
     return found
 
 
-def _stream_problems(answer: Answer) -> list[str]:
+def _stream_problems(answer: ClientAnswer) -> list[str]:
     """The errors of a stream that has ended well."""
     found = []
     if answer.usage is None:

@@ -163,7 +163,7 @@ class Turn(TurnStart, kw_only=True):
     steps: list[Step] = []
 
 
-class Replay(Struct):
+class ReplayFile(Struct):
     """A file."""
 
     name: str
@@ -193,9 +193,9 @@ class BadReplay(UsageError):
     """A file with an error; the text names the line."""
 
 
-def read(name: str, text: str) -> Replay:
+def read(name: str, text: str) -> ReplayFile:
     """The replay in a file. Raises BadReplay."""
-    replay = Replay(name, Header(VERSION))
+    replay = ReplayFile(name, Header(VERSION))
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON may contain U+2028
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
@@ -209,7 +209,7 @@ def read(name: str, text: str) -> Replay:
     return replay
 
 
-def _add_line(replay: Replay, number: int, value: Any) -> None:
+def _add_line(replay: ReplayFile, number: int, value: Any) -> None:
     keys = set(value) if isinstance(value, dict) else set()
     if "replay" in keys:
         replay.header = msgspec.convert(value, Header)

@@ -16,7 +16,12 @@ from msgspec.structs import replace
 
 from schemas.conversation import OutputFormat
 from services.families import Family
-from turnwire_tools.script.agent_prompt import Prompt, output_of, read_prompt, without_additions
+from turnwire_tools.script.agent_prompt import (
+    AgentPrompt,
+    output_of,
+    read_prompt,
+    without_additions,
+)
 from turnwire_tools.script.agent_schema import Schema, instance
 from turnwire_tools.script.agent_steps import (
     Step,
@@ -25,7 +30,7 @@ from turnwire_tools.script.agent_steps import (
     make_calls,
     together,
 )
-from turnwire_tools.script.agent_tools import ToolCall, find_tool, make_call
+from turnwire_tools.script.agent_tools import AgentCall, find_tool, make_call
 
 ABOUT = (
     "This is Turnwire's scripted demo engine: a few rules, and no model behind them. Put a shell "
@@ -39,7 +44,7 @@ class Reply(Struct, frozen=True):
 
     thought: str
     text: str = ""
-    calls: list[ToolCall] = []
+    calls: list[AgentCall] = []
 
 
 _WORD = re.compile(
@@ -74,7 +79,7 @@ def act(prompt: str, family: Family, form: OutputFormat | None = None, seen: str
     return compose(reply, view, family)
 
 
-def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
+def decide(view: AgentPrompt, form: OutputFormat | None = None) -> Reply:
     """The next reply, whatever the family."""
     if form is not None:
         return _in_form(view, form)
@@ -95,33 +100,33 @@ def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
     return _without_calls(view, steps, word.text)
 
 
-def _in_form(view: Prompt, form: OutputFormat) -> Reply:
+def _in_form(view: AgentPrompt, form: OutputFormat) -> Reply:
     any_answer = {"properties": {"answer": {}}, "required": ["answer"]}
     value = instance(form.schema or any_answer, _title(view))
     return Reply("The answer must have a given form.", json.dumps(value, ensure_ascii=False))
 
 
-def _asks_for_title(view: Prompt) -> bool:
+def _asks_for_title(view: AgentPrompt) -> bool:
     rules = "".join(message.text for message in view.messages if message.role == "system")
     return _TITLE.search(view.request + rules) is not None
 
 
-def _calls_for(steps: list[Step], view: Prompt) -> list[ToolCall]:
+def _calls_for(steps: list[Step], view: AgentPrompt) -> list[AgentCall]:
     """The calls that do all steps; some need the results of those before."""
-    calls: list[ToolCall] = []
+    calls: list[AgentCall] = []
     for step in steps:
         calls += make_calls(step, view.tools, view.directory, view.results[len(calls) :])
     return calls
 
 
-def _after_results(view: Prompt, asked: str, *, has_more: bool) -> Reply:
+def _after_results(view: AgentPrompt, asked: str, *, has_more: bool) -> Reply:
     """The answer when everything is done. `has_more`: more results came than calls were needed."""
     thought = f"The tool answered: {_first_line(view.results[-1])}"
     text = asked or _report(view.results)
     return Reply(thought, text) if has_more else _ending(thought, text, view)
 
 
-def _without_calls(view: Prompt, steps: list[Step], asked: str) -> Reply:
+def _without_calls(view: AgentPrompt, steps: list[Step], asked: str) -> Reply:
     """The answer where nothing can be called. `asked`: the word that it has to be."""
     edits = "" if view.tools else edits_as_text(steps, view)
     if edits:
@@ -135,7 +140,7 @@ def _without_calls(view: Prompt, steps: list[Step], asked: str) -> Reply:
     return _ending("There is nothing in this request that I have a rule for.", ABOUT, view)
 
 
-def compose(reply: Reply, view: Prompt, family: Family) -> str:
+def compose(reply: Reply, view: AgentPrompt, family: Family) -> str:
     """The reply in the family's form, from where the prompt ends: before, inside or after the
     reasoning, or after the opening of a forced call. Where the prompt is not a chat, the bare
     text."""
@@ -172,7 +177,7 @@ def _overlap(opening: str, text: str) -> int:
     return 0
 
 
-def _ending(thought: str, text: str, view: Prompt) -> Reply:
+def _ending(thought: str, text: str, view: AgentPrompt) -> Reply:
     """Ends the work: with the tool for that, where the client has one and asks again until it is
     called."""
     tool = find_tool("finish", view.tools)
@@ -181,7 +186,7 @@ def _ending(thought: str, text: str, view: Prompt) -> Reply:
     return Reply(thought, calls=[make_call(tool, {"answer": text})])
 
 
-def _calling(calls: list[ToolCall]) -> Reply:
+def _calling(calls: list[AgentCall]) -> Reply:
     names = sorted({call.name for call in calls})
     if len(calls) == 1:
         return Reply(f"I am asked to do this with {names[0]}, and call it.", calls=calls)
@@ -222,7 +227,7 @@ def _first_line(result: str) -> str:
     return lines[0].strip()[:_LINE_CHARS]
 
 
-def _summary(view: Prompt) -> str:
+def _summary(view: AgentPrompt) -> str:
     last = "nothing yet"
     requests = _requests(view)
     if requests:
@@ -240,7 +245,7 @@ def _summary(view: Prompt) -> str:
     return f"<analysis>\n{analysis}\n</analysis>\n\n<summary>\n{text}\n</summary>"
 
 
-def _requests(view: Prompt) -> list[str]:
+def _requests(view: AgentPrompt) -> list[str]:
     """What the user asked for, oldest first, without the request for a summary."""
     texts = [
         without_additions(message.text)
@@ -251,7 +256,7 @@ def _requests(view: Prompt) -> list[str]:
     return asked or _TRANSCRIPT_USER.findall(view.request)
 
 
-def _title(view: Prompt) -> str:
+def _title(view: AgentPrompt) -> str:
     source = view.request
     session = _SESSION.search(source)
     if session is not None:

@@ -24,18 +24,18 @@ class PromptMessage(Struct, frozen=True):
     text: str
 
 
-class Tool(Struct, frozen=True):
+class OfferedTool(Struct, frozen=True):
     """A tool that the prompt offers: its name and the JSON schema of its arguments."""
 
     name: str
     schema: Schema
 
 
-class Prompt(Struct, frozen=True):
+class AgentPrompt(Struct, frozen=True):
     """The parts of a rendered prompt."""
 
     messages: list[PromptMessage]
-    tools: list[Tool]
+    tools: list[OfferedTool]
     opening: str
     """What the template has already written of the assistant's turn: an opened or closed reasoning
     block, or the beginning of a forced call."""
@@ -110,14 +110,14 @@ _OBJECT = re.compile(r'\{\s*"')
 _decoder = json.JSONDecoder()
 
 
-def read_prompt(text: str) -> Prompt:
+def read_prompt(text: str) -> AgentPrompt:
     """The prompt with this text. Never raises: a prompt in no known form is one user message."""
     messages, opening = _messages(text)
     request, after = _request(messages)
     since = messages[after:]
     results = [without_additions(message.text) for message in since if message.role == "tool"]
     directory = _DIRECTORY.search(text)
-    return Prompt(
+    return AgentPrompt(
         messages=messages,
         tools=_tools(messages),
         opening=opening,
@@ -201,8 +201,8 @@ def _request(messages: list[PromptMessage]) -> tuple[str, int]:
     return "", len(messages)
 
 
-def _tools(messages: list[PromptMessage]) -> list[Tool]:
-    tools: dict[str, Tool] = {}
+def _tools(messages: list[PromptMessage]) -> list[OfferedTool]:
+    tools: dict[str, OfferedTool] = {}
     for message in messages:
         if message.role == "system":
             for tool in (*_json_tools(message.text), *_xml_tools(message.text)):
@@ -210,7 +210,7 @@ def _tools(messages: list[PromptMessage]) -> list[Tool]:
     return list(tools.values())
 
 
-def _json_tools(text: str) -> list[Tool]:
+def _json_tools(text: str) -> list[OfferedTool]:
     """JSON objects that describe a function, bare or as `{"type": "function", "function": …}`,
     alone or in a list."""
     tools = []
@@ -227,16 +227,16 @@ def _json_tools(text: str) -> list[Tool]:
     return tools
 
 
-def _json_tool(value: dict[str, Any]) -> list[Tool]:
+def _json_tool(value: dict[str, Any]) -> list[OfferedTool]:
     """The tool that a JSON object describes; none if it describes something else."""
     function = value.get("function", value)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return []
     schema = function.get("parameters", function.get("input_schema"))
-    return [Tool(function["name"], schema)] if isinstance(schema, dict) else []
+    return [OfferedTool(function["name"], schema)] if isinstance(schema, dict) else []
 
 
-def _xml_tools(text: str) -> list[Tool]:
+def _xml_tools(text: str) -> list[OfferedTool]:
     """The listing of Qwen3-Coder and its relatives."""
     tools = []
     for function in _XML_TOOL.finditer(text):
@@ -246,7 +246,7 @@ def _xml_tools(text: str) -> list[Tool]:
             for parameter in _XML_PARAMETER.finditer(body)
         }
         schema = {"type": "object", "properties": properties, "required": _xml_required(body)}
-        tools.append(Tool(function[1].strip(), schema))
+        tools.append(OfferedTool(function[1].strip(), schema))
     return tools
 
 

@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from turnwire_tools.script.agent_prompt import Prompt, Tool, output_of
-from turnwire_tools.script.agent_tools import Role, ToolCall, find_tool, make_call
+from turnwire_tools.script.agent_prompt import AgentPrompt, OfferedTool, output_of
+from turnwire_tools.script.agent_tools import AgentCall, Role, find_tool, make_call
 
 Kind: TypeAlias = Literal["shell", "read", "write", "edit"]
 
@@ -141,8 +141,8 @@ def together(request: str) -> bool:
 
 
 def make_calls(
-    step: Step, tools: list[Tool], directory: str, results: Sequence[str] = ()
-) -> list[ToolCall]:
+    step: Step, tools: list[OfferedTool], directory: str, results: Sequence[str] = ()
+) -> list[AgentCall]:
     """The calls that do `step` with these tools, in order; none if no tool can do it. `results`: of
     the first calls."""
     tool = find_tool(step.kind, tools)
@@ -158,7 +158,9 @@ def make_calls(
     return [] if shell is None else [_shell_call(shell, _as_command(step))]
 
 
-def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str) -> list[ToolCall]:
+def _file_calls(
+    step: Step, tool: OfferedTool, tools: list[OfferedTool], directory: str
+) -> list[AgentCall]:
     """Calls of the harness's own tools for files."""
     path = step.path
     if directory:
@@ -177,15 +179,15 @@ def _file_calls(step: Step, tool: Tool, tools: list[Tool], directory: str) -> li
     return [*calls, make_call(tool, values)]
 
 
-def _adding_call(step: Step, patcher: Tool, directory: str) -> ToolCall:
+def _adding_call(step: Step, patcher: OfferedTool, directory: str) -> AgentCall:
     """Codex's apply_patch with a new file."""
     lines = [f"+{line}" for line in step.text.splitlines()]
     return _patch_call(patcher, f"*** Add File: {_relative(step.path, directory)}", lines)
 
 
 def _editing_calls(
-    step: Step, patcher: Tool, shell: Tool, directory: str, results: Sequence[str]
-) -> list[ToolCall]:
+    step: Step, patcher: OfferedTool, shell: OfferedTool, directory: str, results: Sequence[str]
+) -> list[AgentCall]:
     """Codex's apply_patch with a change. A patch holds whole lines, so that what is changed must be
     read first."""
     content = output_of(results[0]) if results else ""
@@ -208,13 +210,13 @@ def _line_with(text: str, content: str) -> str:
     return next((line for line in content.splitlines() if text in line), text)
 
 
-def _patch_call(tool: Tool, section: str, lines: list[str]) -> ToolCall:
+def _patch_call(tool: OfferedTool, section: str, lines: list[str]) -> AgentCall:
     return make_call(
         tool, {"patch": "\n".join(["*** Begin Patch", section, *lines, "*** End Patch"])}
     )
 
 
-def _shell_call(tool: Tool, command: str) -> ToolCall:
+def _shell_call(tool: OfferedTool, command: str) -> AgentCall:
     return make_call(tool, {"command": command, "description": "Run the requested command"})
 
 
@@ -234,7 +236,7 @@ def _for_sed(text: str) -> str:
     return re.sub(r"([/\\&.*\[\]^$])", r"\\\1", text)
 
 
-def edits_as_text(steps: Sequence[Step], view: Prompt) -> str:
+def edits_as_text(steps: Sequence[Step], view: AgentPrompt) -> str:
     """The steps that change files, for a client that offers no tools and reads edits from the
     answer (aider): in the format that the prompt asks for; empty if it asks for none or nothing
     changes."""
@@ -282,7 +284,7 @@ def _as_diff(path: str, old: str, new: str) -> str:
     return "```diff\n" + "\n".join(lines) + "\n```"
 
 
-def _contents(path: str, view: Prompt) -> str:
+def _contents(path: str, view: AgentPrompt) -> str:
     """The file as the user's messages show it last: its name on a line, then its text in a
     fence."""
     shown = re.compile(

@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from turnwire_tools.script.agent_prompt import Tool
+from turnwire_tools.script.agent_prompt import OfferedTool
 from turnwire_tools.script.agent_schema import Schema, instance
 
 Role: TypeAlias = Literal["command", "path", "text", "old", "new", "patch", "answer", "description"]
 ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch", "finish"]
 
 
-class ToolCall(Struct, frozen=True):
+class AgentCall(Struct, frozen=True):
     """A call as the agent makes it."""
 
     name: str
@@ -55,7 +55,7 @@ _ROLES: dict[str, Role] = {word: role for role, words in _WORDS.items() for word
 _READS = ("read", "view", "open")
 
 
-def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
+def find_tool(kind: ToolKind, tools: list[OfferedTool]) -> OfferedTool | None:
     """The tool of this kind: by its name, else by what its schema takes. None if there is none."""
     by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
     for name in _NAMES[kind].split():
@@ -67,23 +67,23 @@ def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
     return next((tool for tool in tools if _fits(kind, tool)), None)
 
 
-def make_call(tool: Tool, values: Mapping[Role, str]) -> ToolCall:
+def make_call(tool: OfferedTool, values: Mapping[Role, str]) -> AgentCall:
     """A call that gives `values` to the tool, nested as its schema nests them."""
     if not _properties(tool.schema):
         plain: dict[str, Any] = {
             role: value for role, value in values.items() if role != "description"
         }
-        return ToolCall(tool.name, plain)
+        return AgentCall(tool.name, plain)
 
     arguments = dict(values)
     takes_text = "text" in _roles(tool.schema)
     if "text" in arguments and not takes_text:
         # An editor that creates files takes it as the new text.
         arguments["new"] = arguments.pop("text")
-    return ToolCall(tool.name, _complete(_fill(tool.schema, arguments), tool.schema))
+    return AgentCall(tool.name, _complete(_fill(tool.schema, arguments), tool.schema))
 
 
-def _fits(kind: ToolKind, tool: Tool) -> bool:
+def _fits(kind: ToolKind, tool: OfferedTool) -> bool:
     """Whether a tool with an unknown name does this."""
     roles = _roles(tool.schema)
     required = _roles(tool.schema, required=True)

@@ -37,8 +37,15 @@ from services.tokenization.model_files import (
     read_json,
     read_response_template,
 )
-from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
-from services.worker.engines.support import OpenTurn, OpenTurns
+from services.worker.engine import (
+    FEATURES,
+    EngineDelta,
+    EngineInfo,
+    EngineRequest,
+    EngineSupport,
+    Sink,
+)
+from services.worker.engines.support import EngineTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks
 from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
@@ -126,7 +133,7 @@ class ScriptEngine:
         """Every feature, and why grammars and KV events are not among them."""
         return EngineSupport("1", FEATURES - LACKING.keys(), LACKING)
 
-    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         """Opens a turn, which plays from the next tick on."""
         keys = request.block_keys
         ids = request.token_ids
@@ -223,7 +230,7 @@ class ScriptEngine:
             ids = stream.ids[stream.pos : end]
             stream.pos = end
             put = stream.put_running  # as in `Decoding.put`
-            put(Delta(ids))
+            put(EngineDelta(ids))
             delay = stream.delay_us
             return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
         # the ticker serves all turns: an error here must end them, not leave them hanging

@@ -8,8 +8,8 @@ from math import exp, log
 
 from schemas.events import FinishReason
 from schemas.frames import pack_ids
-from services.worker.engine import Delta
-from services.worker.engines.support import OpenTurn
+from services.worker.engine import EngineDelta
+from services.worker.engines.support import EngineTurn
 from services.worker.kv.held_blocks import extended
 from turnwire_tools.script.player import Action, Playback, PlayDirective
 
@@ -53,8 +53,8 @@ class ScriptedStream:
     salt: str | None
     resumed: int
     logprobs: int | None
-    turn: OpenTurn
-    put_running: Callable[[Delta], None]
+    turn: EngineTurn
+    put_running: Callable[[EngineDelta], None]
     """The sink's own `put`, for steps that end nothing and come only while the turn runs."""
     delay_us: int = 0
     burst: int = 1
@@ -97,7 +97,7 @@ class ScriptedStream:
             self._pace(action, marks)
         return None
 
-    def next_delta(self, vocabulary: int) -> Delta:
+    def next_delta(self, vocabulary: int) -> EngineDelta:
         """The tokens up to the next action, and the end if they are the last ones."""
         playback = self.playback
         ahead = len(playback.ids)
@@ -108,7 +108,7 @@ class ScriptedStream:
         self.pos = end
         self.plain_until = ahead if self.logprobs is None else 0
 
-        delta = Delta(ids, cached=self.cached, waited_s=self.waited_s)
+        delta = EngineDelta(ids, cached=self.cached, waited_s=self.waited_s)
         self.cached = None
         self.waited_s = None
         is_whole = end == len(playback.ids)
@@ -119,7 +119,7 @@ class ScriptedStream:
             self._add_logprobs(delta, self.logprobs, vocabulary)
         return delta
 
-    def _add_logprobs(self, delta: Delta, top: int, vocabulary: int) -> None:
+    def _add_logprobs(self, delta: EngineDelta, top: int, vocabulary: int) -> None:
         """Adds synthetic log probabilities to a delta, with `top` others for each token."""
         end = self.resumed + self.pos
         start = end - len(delta.ids)

@@ -24,7 +24,7 @@ from services.runtime.config.loader import Sources
 from turnwire_tools.tap import bus_view, messages
 from turnwire_tools.tap.bus_view import Line
 from turnwire_tools.tap.follow import follow
-from turnwire_tools.tap.recorder import Recorder
+from turnwire_tools.tap.recorder import BusRecorder
 from turnwire_tools.tap.turns import concerns
 
 COLOURS = {
@@ -70,7 +70,7 @@ def tap(
     # Only its owner can read a recording, since it contains users' texts.
     with append_to_file(Path(flags.record)) as record:
         if record.tell() == 0:
-            record.write(Recorder.head())
+            record.write(BusRecorder.head())
         viewer = Tap(flags, upkeep, record)
         status = run(follow(config, "tap", shown, viewer.take))
     if viewer.recorder.unfinished:
@@ -93,7 +93,7 @@ class Tap:
         self._upkeep = upkeep
         self._record = record
         self._console = Console(highlight=False, soft_wrap=True)
-        self.recorder = Recorder(redact=flags.redact)
+        self.recorder = BusRecorder(redact=flags.redact)
 
     def take(self, message: Delivery) -> None:
         """Shows and records one message of the bus."""

@@ -21,7 +21,7 @@ from turnwire_tools.tap.redaction import redact
 from turnwire_tools.tap.turns import NOT_PLACED, FollowedTurn, TurnFollower
 
 
-class Recorder:
+class BusRecorder:
     """Follows the turns on a bus. `redact`: masks the letters of all texts."""
 
     def __init__(self, *, redact: bool = False) -> None:

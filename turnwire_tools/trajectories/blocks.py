@@ -16,7 +16,7 @@ from services.tokenization.detokenizer import Vocabulary
 _SEALER = Sealer(b"trajectories")
 
 
-class Block(Struct, omit_defaults=True):
+class SampleBlock(Struct, omit_defaults=True):
     """The tokens of a block's text; of a call, of its arguments. Those between two blocks are
     markup: what closes the first one and opens the second, with the name of a call. A block without
     tokens of its own has `start` = `end`."""
@@ -36,7 +36,7 @@ def blocks_of(
     ids: Sequence[int],
     finish: TokenFinish,
     vocabulary: Vocabulary,
-) -> list[Block]:
+) -> list[SampleBlock]:
     """The blocks of a turn's output, in order; offsets count output tokens. Propagates errors of
     the parser.
 
@@ -54,11 +54,11 @@ def blocks_of(
             reason = FinishReason.LENGTH
         parse.finish(TokenFinish(reason, finish.stop_id))
 
-    blocks: list[Block] = []
+    blocks: list[SampleBlock] = []
     for event in parse.read(sys.maxsize)[0]:
         if isinstance(event, BlockStart):
             at = blocks[-1].end if blocks else 0
-            blocks.append(Block(event.kind, at, at, event.name, event.call_id))
+            blocks.append(SampleBlock(event.kind, at, at, event.name, event.call_id))
         elif isinstance(event, Delta) and event.logprobs:
             block = blocks[-1]
             if block.start == block.end:

@@ -23,7 +23,7 @@ from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.tap import messages
 from turnwire_tools.tap.follow import follow
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
-from turnwire_tools.trajectories.blocks import Block, blocks_of
+from turnwire_tools.trajectories.blocks import SampleBlock, blocks_of
 from turnwire_tools.trajectories.samples import Sampler
 
 FLUSH_S = 1.0
@@ -94,7 +94,7 @@ class Writer:
             self._flushed = now
             self._write(now - self._idle_s)
 
-    def _blocks(self, turn: FollowedTurn) -> list[Block] | None:
+    def _blocks(self, turn: FollowedTurn) -> list[SampleBlock] | None:
         if self._vocabulary is None or turn.context is None or turn.reason is None:
             return None
         ids = turn.output

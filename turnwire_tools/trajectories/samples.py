@@ -18,7 +18,7 @@ from schemas.conversation import Call, Conversation, Part, Text
 from services.ledger.difference import answers_in, content_of
 from services.tokenization.segments import common_prefix
 from turnwire_tools.tap.turns import FollowedTurn
-from turnwire_tools.trajectories.blocks import Block
+from turnwire_tools.trajectories.blocks import SampleBlock
 
 _MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
 
@@ -48,7 +48,7 @@ class Break(Struct, frozen=True, omit_defaults=True):
     """The turn of that sample in which, or after which, that place is."""
 
 
-class TurnSpan(Struct, frozen=True):
+class SampleTurn(Struct, frozen=True):
     """One turn of a sample. Offsets count ids of the sample."""
 
     turn: str
@@ -61,7 +61,7 @@ class TurnSpan(Struct, frozen=True):
     """Why decoding ended: `stop`, `length`, `context`, `stop_string`."""
     stop_id: int | None
     """The end token, which is then the last one before `end`."""
-    blocks: list[Block] | None
+    blocks: list[SampleBlock] | None
     """The output's blocks; None: they were not computed."""
 
 
@@ -78,7 +78,7 @@ class Sample(Struct, frozen=True):
     """One for each id: 1 where the model decoded it in a turn of this sample, else 0."""
     logprobs: list[float | None] | None
     """One for each id, null where none was recorded; null: none at all."""
-    turns: list[TurnSpan]
+    turns: list[SampleTurn]
     departs: Break | None = None
     """Null: the beginning of a conversation."""
 
@@ -86,7 +86,7 @@ class Sample(Struct, frozen=True):
 class _SampleTurn(Struct, frozen=True):
     """A turn of an open sample, with which later prompts are compared."""
 
-    span: TurnSpan
+    span: SampleTurn
     head: int
     """Ids before the opening of its prompt (`_head`)."""
     written: list[Text | Call]
@@ -106,7 +106,7 @@ class _OpenSample:
         self.last = 0.0
         """When its last turn ended."""
 
-    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
+    def add(self, turn: FollowedTurn, blocks: list[SampleBlock] | None, now: float) -> None:
         """Appends a turn with a prompt that begins with all ids so far."""
         start = len(turn.prompt)
         self.last = now
@@ -115,7 +115,7 @@ class _OpenSample:
             if logprob is not None:
                 self.logprobs[at] = logprob
 
-        span = TurnSpan(
+        span = SampleTurn(
             turn.id,
             turn.time,
             start,
@@ -161,7 +161,7 @@ class _OpenSample:
         )
 
 
-def _moved(block: Block, by: int) -> Block:
+def _moved(block: SampleBlock, by: int) -> SampleBlock:
     return replace(block, start=block.start + by, end=block.end + by)
 
 
@@ -180,7 +180,7 @@ class Sampler:
     def __init__(self) -> None:
         self._open: list[_OpenSample] = []
 
-    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
+    def add(self, turn: FollowedTurn, blocks: list[SampleBlock] | None, now: float) -> None:
         """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
         continued = (sample for sample in self._open if sample.continues(turn))
         longest = max(continued, key=lambda sample: len(sample.ids), default=None)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from schemas.conversation import Sampling
 from schemas.events import FinishReason
-from services.worker.engine import Delta, EngineRequest
+from services.worker.engine import EngineDelta, EngineRequest
 from services.worker.engines.guide import Guide
 from services.worker.engines.memory import available_bytes, cpu_kv_tokens
 from services.worker.engines.support import chosen_first
@@ -89,7 +89,7 @@ class Turn:
         self.salt = request.cache_salt
         self.priority = request.priority
         self.closed = False
-        self.deliver: Callable[[Delta], None] = lambda _: None
+        self.deliver: Callable[[EngineDelta], None] = lambda _: None
         """Takes a step's result on the event loop."""
         self.limit = len(self.ids) + (sampling.max_tokens or 0)
         self.stops = frozenset(request.stop_ids)
@@ -108,15 +108,15 @@ class Turn:
         """Stops the decoding at the next step."""
         self.closed = True
 
-    def begin(self, cached: int) -> Delta | None:
+    def begin(self, cached: int) -> EngineDelta | None:
         """Makes the delta with the number of cached tokens, the first time that the turn gets a
         sequence."""
         if self._reported:
             return None
         self._reported = True
-        return Delta(cached=cached, waited_s=time.monotonic() - self._opened)
+        return EngineDelta(cached=cached, waited_s=time.monotonic() - self._opened)
 
-    def choose(self, context: Any, row: int, scores: NDArray[numpy.float32]) -> Delta:
+    def choose(self, context: Any, row: int, scores: NDArray[numpy.float32]) -> EngineDelta:
         """Chooses the next token by its scores, which are row `row` of llama.cpp's output and are
         changed in place."""
         top = self._sampling.logprobs
@@ -129,10 +129,10 @@ class Turn:
         self.ids.append(token)
         listed = None if logprobs is None else [_listed(logprobs, token, top or 0)]
         if token in self.stops:
-            return Delta(
+            return EngineDelta(
                 finish=FinishReason.STOP, stop_id=token, stop_logprobs=listed[0] if listed else None
             )
-        return Delta(
+        return EngineDelta(
             [token], listed, finish=FinishReason.LENGTH if len(self.ids) == self.limit else None
         )
 
@@ -289,7 +289,7 @@ class Decoder:
         self._stopped = True
         self._wake.set()
 
-    def run(self, deliver: Callable[[list[tuple[Turn, Delta]]], object]) -> None:
+    def run(self, deliver: Callable[[list[tuple[Turn, EngineDelta]]], object]) -> None:
         """Decodes until `stop`. `deliver` gets the result of each step."""
         while not self._stopped:
             self._wake.clear()
@@ -301,7 +301,7 @@ class Decoder:
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
 
-    def step(self) -> list[tuple[Turn, Delta]] | None:
+    def step(self) -> list[tuple[Turn, EngineDelta]] | None:
         """Runs one step, and returns what it decoded; None if no turn is open.
 
         Raises RuntimeError if llama.cpp fails.
@@ -327,7 +327,7 @@ class Decoder:
                     self._context, row, numpy.ctypeslib.as_array(pointer, (self.vocab_size,))
                 )
             elif len(cells.tokens) == turn.limit:
-                delta = Delta(finish=FinishReason.LENGTH)
+                delta = EngineDelta(finish=FinishReason.LENGTH)
             if delta is not None:
                 deltas.append((turn, delta))
                 if delta.finish is not None:
@@ -335,7 +335,7 @@ class Decoder:
         self.used = sum(len(cells.tokens) for cells in self._active)
         return deltas
 
-    def _admit(self) -> list[tuple[Turn, Delta]]:
+    def _admit(self) -> list[tuple[Turn, EngineDelta]]:
         """Releases closed turns, and begins turns that wait, as long as there are slots and cells
         for them."""
         while self._added:

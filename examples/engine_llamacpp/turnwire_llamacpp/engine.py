@@ -21,15 +21,15 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import local_folder, read_facts, with_defaults
 from services.worker.engine import (
     FEATURES,
-    Delta,
     Engine,
+    EngineDelta,
     EngineInfo,
     EngineRequest,
     EngineSupport,
     Sink,
 )
 from services.worker.engines.guide import load_guides
-from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread, run_for
+from services.worker.engines.support import EngineTurn, OpenTurns, in_daemon_thread, run_for
 
 from .decoder import Decoder, EngineArgs, Turn
 
@@ -143,7 +143,7 @@ class LlamaCppEngine(Engine):
         )
 
     @override
-    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         assert self._decoder is not None
         guide = None if self._guides is None else self._guides.open(request)
         decoding = Turn(request, with_defaults(request.sampling, self._own), guide)
@@ -182,7 +182,7 @@ class LlamaCppEngine(Engine):
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._turns.die, f"{type(error).__name__}: {error}")
 
-    def _deliver(self, deltas: Sequence[tuple[Turn, Delta]]) -> None:
+    def _deliver(self, deltas: Sequence[tuple[Turn, EngineDelta]]) -> None:
         self._turns.stepped()
         for turn, delta in deltas:
             turn.deliver(delta)

@@ -6,7 +6,7 @@ Special: text stands in `<|START_RESPONSE|>` or `<|START_TEXT|>`; the prompt ope
 ids are positions in the turn, which the template counts itself.
 """
 
-from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
+from services.families.authoring import CallMarker, Family, Form, JsonCalls, Markup, Shape, Style
 
 THINK = ("<|START_THINKING|>", "<|END_THINKING|>")
 FRAMES = (("<|START_RESPONSE|>", "<|END_RESPONSE|>"), ("<|START_TEXT|>", "<|END_TEXT|>"))
@@ -18,7 +18,7 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            Call(
+            CallMarker(
                 Shape("<|START_ACTION|>", then=("[", "{")),
                 JsonCalls(form=Form.LIST, names=("tool_name", "name"), closes=("<|END_ACTION|>",)),
             ),

@@ -5,7 +5,7 @@ r"""CWM (Code World Model).
 Special: the body is the tool's only parameter as bare text, or JSON with all arguments.
 """
 
-from services.families.authoring import THINK, Call, Family, Markup, Shape, Style, TextCall
+from services.families.authoring import THINK, CallMarker, Family, Markup, Shape, Style, TextCall
 
 CALL, END = "<tool: ", "</tool>"
 BODY = TextCall(END, (CALL,))
@@ -15,7 +15,7 @@ FAMILY = Family(
     models="CWM",
     grammar=Markup(
         think=(THINK,),
-        calls=(Call(Shape(CALL + "{name}>\n"), BODY),),
+        calls=(CallMarker(Shape(CALL + "{name}>\n"), BODY),),
         tails=(END,),
         stops=("<|eot_id|>",),
     ),

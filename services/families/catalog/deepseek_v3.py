@@ -9,7 +9,7 @@ from services.families.authoring import (
     DEEPSEEK_STOPS,
     FRAMED_THINK,
     THINK,
-    Call,
+    CallMarker,
     Family,
     Form,
     JsonCalls,
@@ -31,7 +31,9 @@ def grammar(opening: str, then: tuple[str, ...], closes: tuple[str, ...]) -> Mar
     openers = (SECTION + "{ws}" + CALL, CALL)
     return Markup(
         think=(THINK,),
-        calls=tuple(Call(Shape(opener + opening, then=then), arguments) for opener in openers),
+        calls=tuple(
+            CallMarker(Shape(opener + opening, then=then), arguments) for opener in openers
+        ),
         tails=(SECTION_END, END),
         stops=DEEPSEEK_STOPS,
     )

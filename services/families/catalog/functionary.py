@@ -3,7 +3,7 @@ r"""Functionary 3.1, and Llama 3.1 with custom tools.
 <function=run_shell>{"cmd": "ls"}</function>
 """
 
-from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
+from services.families.authoring import CallMarker, Family, Form, JsonCalls, Markup, Shape, Style
 
 OPENER, CLOSER = "<function={name}>", "</function>"
 
@@ -13,7 +13,7 @@ FAMILY = Family(
     tool_parsers=("functionary_v31",),
     grammar=Markup(
         calls=(
-            Call(
+            CallMarker(
                 Shape(OPENER, then=("{", '"', "null", CLOSER)),
                 JsonCalls(form=Form.ARGUMENTS, closes=(CLOSER,)),
             ),

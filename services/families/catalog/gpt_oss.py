@@ -21,7 +21,7 @@ from services.families.authoring import (
     MessageKind,
     Shape,
     Style,
-    Tool,
+    ToolChannel,
 )
 
 START = "<|start|>"
@@ -51,7 +51,7 @@ def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
         return MessageKind.NOTHING
     recipient = next((found for found in _TO.findall(header) if found not in NOBODY), None)
     if recipient is not None:
-        return Tool(recipient, arguments)
+        return ToolChannel(recipient, arguments)
     channels = _CHANNEL.findall(header)
     return (
         MessageKind.REASONING

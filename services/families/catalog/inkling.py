@@ -15,7 +15,7 @@ from services.families.authoring import (
     MessageKind,
     Shape,
     Style,
-    Tool,
+    ToolChannel,
 )
 
 START = "<|message_model|>"
@@ -28,7 +28,7 @@ def route(header: str) -> Kind:
     """The kind of a message with this header."""
     if header.endswith(INVOKE):
         name = header.removesuffix(INVOKE).rpartition(START)[2].strip()
-        return Tool(name or None, CALL)
+        return ToolChannel(name or None, CALL)
     return MessageKind.REASONING if header.endswith("<|content_thinking|>") else MessageKind.TEXT
 
 

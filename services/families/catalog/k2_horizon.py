@@ -7,7 +7,7 @@ prompt always opens reasoning, by `<ifm|think>`, `<ifm|think_fast>` or `<ifm|thi
 """
 
 from services.families.authoring import (
-    Call,
+    CallMarker,
     Family,
     JsonCalls,
     Markup,
@@ -39,7 +39,7 @@ FAMILY = Family(
         think=(("<ifm|think{suffix}>", "</ifm|think{suffix}>"),),
         calls=(
             *(
-                Call(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1]))
+                CallMarker(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1]))
                 for o in (SECTION + CALL, CALL)
             ),
             *(ARGUMENTS.call(o + "{ws}{name}") for o in (SECTION + CALL, CALL)),

@@ -12,7 +12,7 @@ from re import compile
 from services.families.authoring import (
     CHATML_STOPS,
     THINK,
-    Call,
+    CallMarker,
     Family,
     Form,
     JsonCalls,
@@ -42,16 +42,16 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            *(Call(Shape(begin + "{ws}" + CALL), ARGUMENTS, identify) for begin in BEGINS),
+            *(CallMarker(Shape(begin + "{ws}" + CALL), ARGUMENTS, identify) for begin in BEGINS),
             *(
-                Call(
+                CallMarker(
                     Shape(begin + "{junk}" + CALL, marker=begin + "{junk}<|tool_call_begin|>"),
                     ARGUMENTS,
                     identify,
                 )
                 for begin in BEGINS
             ),
-            Call(Shape(CALL), ARGUMENTS, identify),
+            CallMarker(Shape(CALL), ARGUMENTS, identify),
         ),
         tails=("<|tool_calls_section_end|>", "<|tool_call_section_end|>", "<|tool_call_end|>"),
         stops=CHATML_STOPS,

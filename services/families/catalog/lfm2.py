@@ -9,7 +9,7 @@ objects.
 from services.families.authoring import (
     CHATML_STOPS,
     THINK,
-    Call,
+    CallMarker,
     Family,
     Form,
     JsonCalls,
@@ -29,11 +29,11 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            Call(
+            CallMarker(
                 Shape(START, then=("[{", "[ {", "[\n", "{")),
                 JsonCalls(form=Form.LIST, closes=(END,)),
             ),
-            Call(Shape(START, then=("[",)), Pythonic(START, (END,))),
+            CallMarker(Shape(START, then=("[",)), Pythonic(START, (END,))),
         ),
         tails=(END,),
         stops=CHATML_STOPS,

@@ -6,7 +6,7 @@ Special: the JSON is its own marker, so an object is a call only if it has a nam
 nothing else, or the name of a tool of the request. Other JSON is text.
 """
 
-from services.families.authoring import Call, Family, JsonCalls, Markup, Shape, Style
+from services.families.authoring import CallMarker, Family, JsonCalls, Markup, Shape, Style
 
 PYTHON = "<|python_tag|>"
 
@@ -16,8 +16,8 @@ FAMILY = Family(
     tool_parsers=("llama3", "llama4_json", "default"),
     grammar=Markup(
         calls=(
-            Call(Shape(PYTHON, then=("{",)), JsonCalls()),
-            Call(
+            CallMarker(Shape(PYTHON, then=("{",)), JsonCalls()),
+            CallMarker(
                 Shape("{", then=('"name"', '"type"', '"function"', '"parameters"', '"arguments"')),
                 JsonCalls(strict=True),
             ),

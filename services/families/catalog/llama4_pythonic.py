@@ -5,7 +5,7 @@ r"""Llama 4.
 Special: the markers are optional.
 """
 
-from services.families.authoring import Call, Family, Markup, Pythonic, Shape, Style
+from services.families.authoring import CallMarker, Family, Markup, Pythonic, Shape, Style
 from services.families.catalog.pythonic import BARE, STYLE
 
 START, END = "<|python_start|>", "<|python_end|>"
@@ -15,7 +15,7 @@ FAMILY = Family(
     name="llama4_pythonic",
     models="Llama 4",
     grammar=Markup(
-        calls=(Call(Shape(START, then=("[",)), Pythonic(START, (END,))), *BARE),
+        calls=(CallMarker(Shape(START, then=("[",)), Pythonic(START, (END,))), *BARE),
         tails=(END,),
         stops=STOPS,
     ),

@@ -7,7 +7,15 @@ tags after the token are structure. Deployed models swallow the opener of the fi
 (`…"run_shell">cmd>ls`).
 """
 
-from services.families.authoring import Call, Family, Markup, Nested, NestedStyle, Shape, Style
+from services.families.authoring import (
+    CallMarker,
+    Family,
+    Markup,
+    Nested,
+    NestedStyle,
+    Shape,
+    Style,
+)
 
 NS = "]<]minimax[>["
 THINK = ("<mm:think>", "</mm:think>")
@@ -24,11 +32,11 @@ FAMILY = Family(
         think=(THINK,),
         calls=(
             *(
-                Call(Shape(front + INVOKE, then=(NS,), marker=mark), ARGUMENTS)
+                CallMarker(Shape(front + INVOKE, then=(NS,), marker=mark), ARGUMENTS)
                 for front, mark in FRONTS
             ),
             *(
-                Call(Shape(front + INVOKE + "{ws}{bare}>", marker=mark), ARGUMENTS)
+                CallMarker(Shape(front + INVOKE + "{ws}{bare}>", marker=mark), ARGUMENTS)
                 for front, mark in FRONTS
             ),
         ),

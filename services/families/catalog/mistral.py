@@ -12,7 +12,7 @@ ids, where written, have 9 characters.
 from services.families.authoring import (
     END,
     BareCall,
-    Call,
+    CallMarker,
     Family,
     Form,
     JsonCalls,
@@ -36,16 +36,16 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK, TEXT_THINK),
         calls=(
-            Call(
+            CallMarker(
                 Shape(OPENER, then=("[{", "[ {", "[\n", "{")),
                 JsonCalls(form=Form.LIST, ids=("id",)),
             ),
-            *(Call(Shape(name, then=("{", '"', "null")), ARGUMENTS) for name in NAMES),
+            *(CallMarker(Shape(name, then=("{", '"', "null")), ARGUMENTS) for name in NAMES),
             *(
-                Call(Shape(name, then=EMPTY), BareCall(whole=True, ends_turn=True))
+                CallMarker(Shape(name, then=EMPTY), BareCall(whole=True, ends_turn=True))
                 for name in NAMES
             ),
-            Call(Shape(OPENER + "{ws}{name}", then=("{",)), ARGUMENTS),
+            CallMarker(Shape(OPENER + "{ws}{name}", then=("{",)), ARGUMENTS),
         ),
         tails=(SECTION_END,),
         joints=(";",),

@@ -20,7 +20,7 @@ from services.families.authoring import (
     Shape,
     Style,
     Tags,
-    Tool,
+    ToolChannel,
 )
 
 ENDS = ("<|eom|>", "<|eot|>")
@@ -57,7 +57,7 @@ def route(header: str) -> Kind:
     recipient = (
         recipients[-1] if recipients else "functions" if header.endswith(UNMARKED.text) else "user"
     )
-    return TO.get(recipient) or Tool(recipient, CALLS)
+    return TO.get(recipient) or ToolChannel(recipient, CALLS)
 
 
 FAMILY = Family(

@@ -8,7 +8,7 @@ Special: one call a line; JSON's constants are read too. Think models' prompts o
 from services.families.authoring import (
     CHATML_STOPS,
     THINK,
-    Call,
+    CallMarker,
     Family,
     Markup,
     Pythonic,
@@ -26,9 +26,9 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            Call(Shape(START, then=("[",)), Pythonic(START, (END,))),
+            CallMarker(Shape(START, then=("[",)), Pythonic(START, (END,))),
             *(
-                Call(Shape(FIRST + first), Pythonic(START, (END,)))
+                CallMarker(Shape(FIRST + first), Pythonic(START, (END,)))
                 for first in ("{bare}{ws}=", ")")
             ),
         ),

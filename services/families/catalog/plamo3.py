@@ -4,7 +4,7 @@ r"""PLaMo 3.
 "ls"}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>
 """
 
-from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
+from services.families.authoring import CallMarker, Family, Form, JsonCalls, Markup, Shape, Style
 
 
 def tag(name: str) -> str:
@@ -26,7 +26,7 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=tuple(
-            Call(
+            CallMarker(
                 Shape(
                     opener + REQUEST + "{name}" + ARGUMENTS + constraint,
                     then=("{", '"', "null", ENDS[0]),

@@ -6,11 +6,19 @@ Special: the list is its own marker, at the start of the output or of a line (th
 a tool of the request).
 """
 
-from services.families.authoring import Call, Family, Markup, Pythonic, Shape, Style, python_style
+from services.families.authoring import (
+    CallMarker,
+    Family,
+    Markup,
+    Pythonic,
+    Shape,
+    Style,
+    python_style,
+)
 
 LIST = "[{ws}{name}{ws}({ws}"
 BARE = tuple(
-    Call(Shape(LIST + first, line_start=True), Pythonic()) for first in ("{bare}{ws}=", ")")
+    CallMarker(Shape(LIST + first, line_start=True), Pythonic()) for first in ("{bare}{ws}=", ")")
 )
 STYLE = Style(call="[{name}({arguments})]", arguments=python_style, joint="\n")
 

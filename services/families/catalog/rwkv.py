@@ -8,10 +8,18 @@ read, too.
 
 from dataclasses import replace
 
-from services.families.authoring import THINK, Call, Family, JsonCalls, Shape, Style, tagged_json
+from services.families.authoring import (
+    THINK,
+    CallMarker,
+    Family,
+    JsonCalls,
+    Shape,
+    Style,
+    tagged_json,
+)
 
 FENCE = "```"
-MARKED = Call(Shape("**Tool Call:**{ws}```json", then=("{",)), JsonCalls(closes=(FENCE,)))
+MARKED = CallMarker(Shape("**Tool Call:**{ws}```json", then=("{",)), JsonCalls(closes=(FENCE,)))
 TAGS = tagged_json("<tool_call>", closer="</tool_call>", stops=())
 
 FAMILY = Family(

@@ -8,7 +8,7 @@ digits.
 """
 
 from services.families.authoring import (
-    Call,
+    CallMarker,
     Channels,
     Family,
     Form,
@@ -18,7 +18,7 @@ from services.families.authoring import (
     Section,
     Shape,
     Style,
-    Tool,
+    ToolChannel,
 )
 
 ENDS = ("<|end|>", "<|calls|>")
@@ -33,14 +33,15 @@ CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
 CALL_END = "<|tool_call:end|>"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(CALL_END,))
 CALLS = Section(
-    (Call(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS)
+    (CallMarker(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),),
+    (*map(Shape, ENDS), *STARTS),
 )
 
 
 def route(header: str) -> Kind:
     """The kind of a message with this header."""
     if header.endswith("<|tool_calls|>"):
-        return Tool(None, CALLS)
+        return ToolChannel(None, CALLS)
     return MessageKind.REASONING if header.endswith("<|think|>") else MessageKind.TEXT
 
 

@@ -5,7 +5,16 @@ r"""Step-Audio 2.
 Special: the kind of the tool and its name stand on lines before the arguments.
 """
 
-from services.families.authoring import THINK, Call, Family, Form, JsonCalls, Markup, Shape, Style
+from services.families.authoring import (
+    THINK,
+    CallMarker,
+    Family,
+    Form,
+    JsonCalls,
+    Markup,
+    Shape,
+    Style,
+)
 
 CALL, END = "<tool_call>", "</tool_call>"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(END,))
@@ -15,7 +24,9 @@ FAMILY = Family(
     models="Step-Audio 2, Step-Audio 2 Think",
     grammar=Markup(
         think=(THINK,),
-        calls=(Call(Shape(CALL + "{ws}function{ws}{name}", then=("{", "null", END)), ARGUMENTS),),
+        calls=(
+            CallMarker(Shape(CALL + "{ws}function{ws}{name}", then=("{", "null", END)), ARGUMENTS),
+        ),
         tails=(END,),
         stops=("<|EOT|>",),
     ),

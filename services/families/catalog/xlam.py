@@ -9,7 +9,7 @@ from services.families.authoring import (
     CHATML_STOPS,
     FRAMED_THINK,
     THINK,
-    Call,
+    CallMarker,
     Family,
     Form,
     JsonCalls,
@@ -27,10 +27,10 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=(
-            Call(Shape("<tool_call>", then=("[", "{")), MARKED),
-            Call(Shape("[TOOL_CALLS]", then=("[", "{")), JsonCalls(form=Form.LIST)),
-            Call(Shape("```json{ws}[{ws}{", then=('"name"',), line_start=True), FENCED),
-            Call(Shape("[{ws}{", then=('"name"',)), JsonCalls(form=Form.LIST, strict=True)),
+            CallMarker(Shape("<tool_call>", then=("[", "{")), MARKED),
+            CallMarker(Shape("[TOOL_CALLS]", then=("[", "{")), JsonCalls(form=Form.LIST)),
+            CallMarker(Shape("```json{ws}[{ws}{", then=('"name"',), line_start=True), FENCED),
+            CallMarker(Shape("[{ws}{", then=('"name"',)), JsonCalls(form=Form.LIST, strict=True)),
         ),
         tails=("</tool_call>",),
         joints=("```\n",),

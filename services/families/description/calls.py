@@ -22,7 +22,7 @@ from services.families.description.delimiters import (
 from services.families.description.fields import refused
 from services.families.description.regions import Region
 from services.families.grammar import expressions
-from services.families.grammar.markup import Call
+from services.families.grammar.markup import CallMarker
 from services.families.grammar.shapes import Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
@@ -42,7 +42,7 @@ _FUNCTION: Final = re.compile(r"\[?\{(?:plain_)?name\}\(\Z")
 class DescribedCalls(NamedTuple):
     """The calls in a field's regions."""
 
-    calls: Sequence[Call]
+    calls: Sequence[CallMarker]
     style: Style
     closes: Sequence[str]
     inner: Sequence[str] = ()
@@ -84,7 +84,7 @@ def _json_arguments(region: Region, opens: Sequence[str]) -> DescribedCalls:
     then = ["{", *closes]
     if not opens[0].endswith("name}"):
         then.insert(1, "null")
-    calls = [Call(Shape(opener, then=then), body) for opener in opens]
+    calls = [CallMarker(Shape(opener, then=then), body) for opener in opens]
     return DescribedCalls(calls, style, closes, inner)
 
 
@@ -125,7 +125,7 @@ def _json_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
         keys.append("parameters")
     closes = tuple(without_brackets(region.closes))
     body = JsonCalls(form=form, closes=closes, names=(name,), arguments=tuple(keys))
-    calls = [Call(Shape(opener, then=then), body) for opener in opens]
+    calls = [CallMarker(Shape(opener, then=then), body) for opener in opens]
 
     written = f'{{"{name}": "{NAME}", "{arguments}": {ARGUMENTS}}}'
     if is_list:
@@ -194,7 +194,7 @@ def _tagged_calls(names: list[str], tag: _ArgumentTag, ends: list[str]) -> Descr
     calls = [
         *map(body.call, names),
         *(body.call(opener, line_start=True) for opener in without_wrapper),
-        *(Call(shape, BareCall(whole=False)) for shape in cut_shapes),
+        *(CallMarker(shape, BareCall(whole=False)) for shape in cut_shapes),
     ]
     style = _tagged_style(names[0], tag, [*inner, ends[0]])
     return DescribedCalls(calls, style, [*ends, *inner], [*opens, *tag.closes])
@@ -232,5 +232,5 @@ def _python_calls(region: Region, opens: Sequence[str], closes: Sequence[str]) -
     style = Style(
         call=f"{marker}[{NAME}({ARGUMENTS})]{samples(closes[:1])}", arguments=python_style
     )
-    call = Call(Shape(marker, then=("[",)), Pythonic(marker, tuple(closes)))
+    call = CallMarker(Shape(marker, then=("[",)), Pythonic(marker, tuple(closes)))
     return DescribedCalls([call], style, closes)

@@ -15,7 +15,7 @@ from functools import cached_property
 from re import Pattern, compile, escape
 from typing import Final, TypeAlias
 
-from services.families.grammar.markup import Call, CallReader
+from services.families.grammar.markup import CallMarker, CallReader
 from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
@@ -24,7 +24,7 @@ _MAX_HEADER: Final = 128
 
 
 @dataclass(frozen=True)
-class Tool:
+class ToolChannel:
     """A message that is a call of `name`."""
 
     name: str | None
@@ -39,7 +39,7 @@ class MessageKind(Enum):
     NOTHING = "not for the client"
 
 
-Kind: TypeAlias = MessageKind | Tool
+Kind: TypeAlias = MessageKind | ToolChannel
 
 
 class _Edge(Enum):
@@ -85,7 +85,7 @@ class Channels:
                 turn.reasoning = False
                 turn.after_thought = len(scanner.rest()) if edge is _Edge.END else None
             kind, header = yield from self._header(turn)
-            if shown and isinstance(kind, Tool):
+            if shown and isinstance(kind, ToolChannel):
                 calls = self._calls_in_code(turn, kind, fenced)
                 passed = yield from read_in_code(turn, calls, scanner.position, header)
                 kind = before if passed is not None else MessageKind.TEXT
@@ -141,10 +141,10 @@ class Channels:
             if scanner.final and not scanner.stopped and not ended:
                 return None, text
             kind = self.route(text)
-        if not ended or not isinstance(kind, Tool):
+        if not ended or not isinstance(kind, ToolChannel):
             text = parts[0]
         scanner.position += len(text)
-        if isinstance(kind, Tool) and turn.calls and not ended:
+        if isinstance(kind, ToolChannel) and turn.calls and not ended:
             turn.open_call(turn.tools.named(kind.name or "", ("functions.",)))
             turn.blocks.close(False)
             kind = MessageKind.TEXT
@@ -154,7 +154,7 @@ class Channels:
         """Reads calls; returns whether they are real: the code does not go on after them."""
         scanner = turn.scanner
         ends = tuple(Shape("{ws}" + end) for end in self.ends)
-        while isinstance(kind, Tool):
+        while isinstance(kind, ToolChannel):
             yield from kind.body.read(turn, self._opener(kind))
             yield from scanner.skip(*ends)
             if not fenced:
@@ -170,7 +170,7 @@ class Channels:
         input."""
         scanner = turn.scanner
         turn.reasoning = kind is MessageKind.REASONING
-        if isinstance(kind, Tool) and turn.calls:
+        if isinstance(kind, ToolChannel) and turn.calls:
             after = yield from kind.body.read(turn, self._opener(kind))
             if after:
                 turn.prose(after)
@@ -188,7 +188,7 @@ class Channels:
             scanner.position = found.match.end()
         return found.meaning
 
-    def _opener(self, kind: Tool) -> CallOpener:
+    def _opener(self, kind: ToolChannel) -> CallOpener:
         return CallOpener(head=_token(self.starts[0]), name=kind.name)
 
     @cached_property
@@ -255,7 +255,7 @@ class Section:
     that never completes.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[CallMarker, ...]
     ends: tuple[Shape, ...]
     rename: tuple[str, ...] = ()
     """Namespaces that may precede a tool's name in the header."""
@@ -277,7 +277,7 @@ class Section:
             yield from found.meaning.read(turn, found.match)
 
     @cached_property
-    def _markers(self) -> Markers[Call | None]:
+    def _markers(self) -> Markers[CallMarker | None]:
         calls = [(call.shape, call) for call in self.calls]
-        ends: list[tuple[Shape, Call | None]] = [(shape, None) for shape in self.ends]
+        ends: list[tuple[Shape, CallMarker | None]] = [(shape, None) for shape in self.ends]
         return Markers([*calls, *ends])

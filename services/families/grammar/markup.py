@@ -41,7 +41,7 @@ class CallReader(Protocol):
 
 
 @dataclass(frozen=True)
-class Call:
+class CallMarker:
     """The marker that opens a call, and its reader; `identify` splits the marker's `{id}` into name
     and call id."""
 
@@ -68,7 +68,7 @@ class Call:
         return self.shape.head[0] != "`" and any(map(str.isalnum, self.shape.head))
 
 
-class Mark(Enum):
+class MarkerKind(Enum):
     """The meaning of a marker that does not open a call."""
 
     THINK = "opens reasoning"
@@ -86,7 +86,7 @@ class Mark(Enum):
     NOISE = "has no meaning here"
 
 
-Meaning: TypeAlias = "Mark | Call"
+Meaning: TypeAlias = "MarkerKind | CallMarker"
 _Meanings: TypeAlias = Sequence[tuple[Shape, Meaning]]
 
 
@@ -100,7 +100,7 @@ class Markup:
     """
 
     think: tuple[tuple[str, str], ...] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CallMarker, ...] = ()
     tails: tuple[str, ...] = ()
     joints: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
@@ -124,11 +124,11 @@ class Markup:
         while True:
             turn.reasoning = place.reasoning
             hit = yield from read_prose(
-                turn, *self._markers.at(place), stop=Mark.STOP, tail=Mark.TAIL
+                turn, *self._markers.at(place), stop=MarkerKind.STOP, tail=MarkerKind.TAIL
             )
             if hit is None:
                 return
-            if isinstance(hit.meaning, Mark):
+            if isinstance(hit.meaning, MarkerKind):
                 place = yield from self._pass_mark(turn, place, hit.meaning, hit.match)
                 continue
             passed = yield from self._call(turn, hit.meaning, hit.match)
@@ -140,34 +140,36 @@ class Markup:
                 place = place.after_calls()
 
     def _pass_mark(
-        self, turn: TurnState, place: "_Place", mark: Mark, match: Match[str]
+        self, turn: TurnState, place: "_Place", mark: MarkerKind, match: Match[str]
     ) -> Reader["_Place"]:
         """Decides whether a marker that does not open a call is text, dropped, or the end of a
         block; returns the state after it."""
         text = match[0]
         match mark:
-            case Mark.NOISE:
+            case MarkerKind.NOISE:
                 if self._is_cut(turn.scanner, match):
                     turn.scanner.position = len(turn.scanner.text)
                 self._quote(turn, text)
                 return place
-            case Mark.LATE if not (yield from _counts(turn)):
+            case MarkerKind.LATE if not (yield from _counts(turn)):
                 self._quote(turn, text)
                 return place
-            case Mark.LATE if turn.reasoning:
+            case MarkerKind.LATE if turn.reasoning:
                 return replace(place, unclosed=True)
-            case Mark.ORPHAN | Mark.ALONE | Mark.LEAVE if turn.quotes or turn.code.fenced:
+            case MarkerKind.ORPHAN | MarkerKind.ALONE | MarkerKind.LEAVE if (
+                turn.quotes or turn.code.fenced
+            ):
                 turn.quote(text)
                 return place
-            case Mark.ORPHAN:
+            case MarkerKind.ORPHAN:
                 _drop(turn, text)
                 return place
-            case Mark.LEAVE if not (yield from _counts(turn)):
+            case MarkerKind.LEAVE if not (yield from _counts(turn)):
                 _drop(turn, text)
                 return place
         turn.end_prose()
         turn.blocks.passed(text)
-        turn.after_thought = len(turn.scanner.rest()) if mark is Mark.ANSWER else None
+        turn.after_thought = len(turn.scanner.rest()) if mark is MarkerKind.ANSWER else None
         return self._after(place, mark)
 
     def _is_cut(self, scanner: Scanner, match: Match[str]) -> bool:
@@ -193,7 +195,7 @@ class Markup:
     def _noise(self) -> Pattern[str]:
         return compile("|".join(map(escape, self.noise)))
 
-    def _call(self, turn: TurnState, call: Call, match: Match[str]) -> Reader[str | None]:
+    def _call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[str | None]:
         """Reads a call, or calls in code; returns as `CallReader.read` does."""
         fenced = call.marked and turn.code.fenced
         if fenced or turn.code.last == "`":
@@ -201,7 +203,7 @@ class Markup:
         return call.read(turn, match)
 
     def _calls_in_code(
-        self, turn: TurnState, call: Call, match: Match[str], fenced: bool
+        self, turn: TurnState, call: CallMarker, match: Match[str], fenced: bool
     ) -> Reader[bool]:
         """Reads calls; returns whether they are real: the code does not go on after them. A model
         may forget to close a fence."""
@@ -222,18 +224,18 @@ class Markup:
     def _closers(self) -> tuple[Shape, ...]:
         return tuple(Shape("{ws}" + text) for text in (*self.tails, *self.stops))
 
-    def _after(self, place: "_Place", mark: Mark) -> "_Place":
+    def _after(self, place: "_Place", mark: MarkerKind) -> "_Place":
         """The state after a marker that does not open a call."""
         match mark:
-            case Mark.EMPTY:
+            case MarkerKind.EMPTY:
                 return place.after_calls()
-            case Mark.THINK | Mark.LATE:
+            case MarkerKind.THINK | MarkerKind.LATE:
                 return replace(place, reasoning=True, called=False)
-            case Mark.ANSWER | Mark.LEAVE:
+            case MarkerKind.ANSWER | MarkerKind.LEAVE:
                 unclosed = place.unclosed and place.reasoning
                 return replace(place, reasoning=False, unclosed=unclosed, called=False)
-            case Mark.FRAME | Mark.UNFRAME:
-                return replace(place, framed=self.framed or mark is Mark.FRAME, called=False)
+            case MarkerKind.FRAME | MarkerKind.UNFRAME:
+                return replace(place, framed=self.framed or mark is MarkerKind.FRAME, called=False)
         return place
 
     @cached_property
@@ -279,9 +281,9 @@ class _MarkerSets:
         self._grammar = grammar
         self._openers = [opener for opener, _ in grammar.think]
         self._closers = [closer for _, closer in grammar.think]
-        self._answer = with_meaning(Mark.ANSWER, self._closers)
-        self._frame = with_meaning(Mark.FRAME, [opener for opener, _ in grammar.frames])
-        self._unframe = with_meaning(Mark.UNFRAME, [closer for _, closer in grammar.frames])
+        self._answer = with_meaning(MarkerKind.ANSWER, self._closers)
+        self._frame = with_meaning(MarkerKind.FRAME, [opener for opener, _ in grammar.frames])
+        self._unframe = with_meaning(MarkerKind.UNFRAME, [closer for _, closer in grammar.frames])
         self._sets: dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]] = {}
 
     def at(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
@@ -295,29 +297,29 @@ class _MarkerSets:
         running: _Meanings
         if place.reasoning:
             inside = self._inside_reasoning(place)
-            boundary = [*inside, *with_meaning(Mark.AGAIN, self._openers)]
-            running = [*inside, *with_meaning(Mark.LATE, self._openers)]
+            boundary = [*inside, *with_meaning(MarkerKind.AGAIN, self._openers)]
+            running = [*inside, *with_meaning(MarkerKind.LATE, self._openers)]
         else:
             boundary = self._before_text(place)
             running = self._inside_text(place)
-        noise = with_meaning(Mark.NOISE, self._grammar.noise)
+        noise = with_meaning(MarkerKind.NOISE, self._grammar.noise)
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
     def _inside_reasoning(self, place: _Place) -> _Meanings:
         leave: _Meanings = []
         if self._grammar.framed:
-            leave = [(shape, Mark.ANSWER) for shape, _ in (*self._frame, *self._unframe)]
+            leave = [(shape, MarkerKind.ANSWER) for shape, _ in (*self._frame, *self._unframe)]
         return [*self._answer, *leave, *self._always(place)]
 
     def _before_text(self, place: _Place) -> _Meanings:
         return [
-            *with_meaning(Mark.THINK, self._openers),
+            *with_meaning(MarkerKind.THINK, self._openers),
             *self._answer,
             *self._frame,
             *self._unframe,
             *self._always(place),
             *(self._after_call() if place.called else ()),
-            *((_whole(tail), Mark.ORPHAN) for tail in self._shown_tails(place)),
+            *((_whole(tail), MarkerKind.ORPHAN) for tail in self._shown_tails(place)),
         ]
 
     def _inside_text(self, place: _Place) -> _Meanings:
@@ -326,20 +328,20 @@ class _MarkerSets:
             *(self._answer if place.unclosed else ()),
             *(self._unframe if place.framed else ()),
             *self._always(place),
-            *((Shape(tail, ("\n",), line_start=True), Mark.ALONE) for tail in shown),
-            *((_whole(tail), Mark.ORPHAN) for tail in shown),
-            *with_meaning(Mark.LEAVE, self._not_noise(self._closers)),
-            *with_meaning(Mark.LATE, self._openers),
+            *((Shape(tail, ("\n",), line_start=True), MarkerKind.ALONE) for tail in shown),
+            *((_whole(tail), MarkerKind.ORPHAN) for tail in shown),
+            *with_meaning(MarkerKind.LEAVE, self._not_noise(self._closers)),
+            *with_meaning(MarkerKind.LATE, self._openers),
             *(self._frame if self._grammar.inline else ()),
         ]
 
     def _always(self, place: _Place) -> _Meanings:
         """The markers that count at every place: those of calls, and the stop tokens."""
         grammar = self._grammar
-        stops = with_meaning(Mark.STOP, grammar.stops)
+        stops = with_meaning(MarkerKind.STOP, grammar.stops)
         if not place.calls:
             return stops
-        empty = [(shape, Mark.EMPTY) for shape in grammar.empty_sections]
+        empty = [(shape, MarkerKind.EMPTY) for shape in grammar.empty_sections]
         calls = [(call.shape, call) for call in grammar.calls]
         return [*empty, *calls, *stops]
 
@@ -347,12 +349,12 @@ class _MarkerSets:
         """What closes a call and its section: also tags that the format does not have, before the
         closer of the section or the line's end."""
         tails = self._grammar.tails
-        closers = with_meaning(Mark.TAIL, (*tails, *self._grammar.joints))
+        closers = with_meaning(MarkerKind.TAIL, (*tails, *self._grammar.joints))
         if not tails:
             return closers
         heads = (*(Shape(tail).head for tail in tails), "\n", END)
         strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
-        return [*closers, *with_meaning(Mark.TAIL, strays, then=heads)]
+        return [*closers, *with_meaning(MarkerKind.TAIL, strays, then=heads)]
 
     def _shown_tails(self, place: _Place) -> list[str]:
         """The closers of calls that may stand in text, where no call is open."""

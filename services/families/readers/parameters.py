@@ -15,7 +15,7 @@ from itertools import product
 from re import Match, compile, escape
 from typing import Any, Final
 
-from services.families.grammar.markup import Call
+from services.families.grammar.markup import CallMarker
 from services.families.grammar.scanner import Reader, Trigger
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
 from services.families.grammar.turn import CallOpener, TurnState
@@ -76,9 +76,11 @@ class Parameters:
         texts = (*self.opens, *self.ends, *self.beyond, *self.json)
         return tuple(dict.fromkeys(Shape(text).head for text in texts))
 
-    def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:
+    def call(
+        self, opener: str, *, line_start: bool = False, marker: str | None = None
+    ) -> CallMarker:
         """A call that begins with the shape `opener`, with one of `follows` after it."""
-        return Call(Shape(opener, self.follows, line_start=line_start, marker=marker), self)
+        return CallMarker(Shape(opener, self.follows, line_start=line_start, marker=marker), self)
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""

@@ -13,12 +13,12 @@ from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import Invalid, TurnwireError
 from schemas.events import FinishReason
-from services.worker.engine import Delta, Engine, EngineDied, EngineRequest, Sink
+from services.worker.engine import Engine, EngineDelta, EngineDied, EngineRequest, Sink
 
 T = TypeVar("T")
 
 
-class OpenTurn:
+class EngineTurn:
     """One open turn, and the handle that closes it.
 
     It ends once: with a terminal delta, with a failure, or because it was closed. Later calls are
@@ -28,7 +28,11 @@ class OpenTurn:
     __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id", "task")
 
     def __init__(
-        self, turns: "dict[str, OpenTurn]", turn_id: str, sink: Sink, released: Callable[[], object]
+        self,
+        turns: "dict[str, EngineTurn]",
+        turn_id: str,
+        sink: Sink,
+        released: Callable[[], object],
     ) -> None:
         self.id = turn_id
         self.ended = False
@@ -44,7 +48,7 @@ class OpenTurn:
         it."""
         self.task = asyncio.create_task(work)
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         """Passes on one engine step's result."""
         if not self.ended:
             if delta.finish is not None:
@@ -79,7 +83,7 @@ class _FirstTurn:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the turn has ended, with its error if it failed."""
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: EngineDelta) -> None:
         """Notes a terminal delta."""
         if delta.finish is not None and not self.ended.done():
             self.ended.set_result(None)
@@ -107,7 +111,7 @@ class OpenTurns:
     def __init__(self, engine: str, on_death: Callable[[], object] = lambda: None) -> None:
         self._engine = engine
         self._on_death = on_death
-        self._turns: dict[str, OpenTurn] = {}
+        self._turns: dict[str, EngineTurn] = {}
         self._stopped = False
         self._stepped_at = 0.0
         self._watcher: asyncio.Task[None] | None = None
@@ -133,7 +137,7 @@ class OpenTurns:
 
     def open(
         self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None
-    ) -> OpenTurn:
+    ) -> EngineTurn:
         """Opens a turn. `released` is called once, when it ends, before the end is passed to the
         sink.
 
@@ -147,7 +151,7 @@ class OpenTurns:
             raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
         if not self._turns:
             self.stepped()  # the engine was idle, not silent
-        turn = OpenTurn(self._turns, turn_id, sink, released)
+        turn = EngineTurn(self._turns, turn_id, sink, released)
         self._turns[turn_id] = turn
         return turn
 
@@ -190,7 +194,7 @@ class OpenTurns:
         if self._watcher:
             self._watcher.cancel()
         for turn in list(self._turns.values()):
-            turn.put(Delta(finish=FinishReason.CANCELLED))
+            turn.put(EngineDelta(finish=FinishReason.CANCELLED))
 
 
 async def in_daemon_thread(work: Callable[[], T], name: str) -> T:

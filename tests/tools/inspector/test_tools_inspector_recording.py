@@ -18,7 +18,7 @@ from turnwire_tools.inspector.recording import read
 from turnwire_tools.inspector.turns import Row
 from turnwire_tools.inspector.views import TurnView, turn_view
 from turnwire_tools.tap.messages import line_of
-from turnwire_tools.tap.recorder import Recorder
+from turnwire_tools.tap.recorder import BusRecorder
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
 SUBJECTS: dict[Any, str] = {
@@ -33,8 +33,8 @@ class Recording(Bus):
 
     def __init__(self, fold: Fold, *, redact: bool = False) -> None:
         super().__init__(fold)
-        self.recorder = Recorder(redact=redact)
-        self.turns, self.messages = Recorder.head(), b""
+        self.recorder = BusRecorder(redact=redact)
+        self.turns, self.messages = BusRecorder.head(), b""
 
     def send(self, message: Any, receiver: str = "") -> None:
         super().send(message, receiver)

@@ -4,7 +4,7 @@ from schemas.conversation import Call, Text
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
 from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.views import (
-    Segment,
+    PromptSegment,
     rows_of,
     search,
     segments_of,
@@ -21,13 +21,13 @@ def test_a_prompt_is_cut_into_cached_original_and_encoded(bus: Bus) -> None:
     ids = [*range(1000, 1200), 1, 2, 3, 4, *range(2000, 2300)]
     turn = bus.turn(asked(*HISTORY), ids, [5], Text("x"), cached=192, reused=204, recall="reused")
     assert segments_of(turn, bus.fold.ancestors(turn)) == [
-        Segment(0, 192, True, "ledger"),
-        Segment(192, 200, False, "ledger"),
-        Segment(200, 204, False, "ledger", 1),
-        Segment(204, 504, False, "encoded"),
+        PromptSegment(0, 192, True, "ledger"),
+        PromptSegment(192, 200, False, "ledger"),
+        PromptSegment(200, 204, False, "ledger", 1),
+        PromptSegment(204, 504, False, "encoded"),
     ]
     other = bus.turn(asked(user("Other")), range(10), [1], recall="")
-    assert segments_of(other, ()) == [Segment(0, 10, False, "")]
+    assert segments_of(other, ()) == [PromptSegment(0, 10, False, "")]
 
 
 def test_answers_after_a_difference_are_not_in_the_prompt(bus: Bus) -> None:

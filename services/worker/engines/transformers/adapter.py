@@ -15,7 +15,7 @@ from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
-from services.worker.engine import LOWEST_LOGPROB, Delta, EngineRequest
+from services.worker.engine import LOWEST_LOGPROB, EngineDelta, EngineRequest
 
 HOST_FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
 """Features that are computed between two steps (`rows.py`)."""
@@ -194,10 +194,10 @@ class TransformersProgress:
 
     def take(
         self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None
-    ) -> Delta:
+    ) -> EngineDelta:
         """Returns the new tokens. The library reports no reason for an end: a stop token at the
         end, else the limit."""
-        delta = Delta(cached=cached)
+        delta = EngineDelta(cached=cached)
         if self.finished:
             delta.finish = FinishReason.LENGTH
         if self._limit == 0:

@@ -30,7 +30,7 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Sink
 from services.worker.engines.support import (
-    OpenTurn,
+    EngineTurn,
     OpenTurns,
     decode_one,
     in_daemon_thread,
@@ -105,7 +105,7 @@ class TransformersEngine(Engine):
         return self._info
 
     @override
-    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         progress = TransformersProgress(request)
         # A new id for each request: the library hangs on a duplicate, and a late cancellation would
         # hit the successor.
@@ -157,7 +157,7 @@ class TransformersEngine(Engine):
     async def _submit_with_images(
         self,
         key: str,
-        turn: OpenTurn,
+        turn: EngineTurn,
         request: EngineRequest,
         progress: TransformersProgress,
         deliver: Callable[[Any], None],
@@ -215,7 +215,7 @@ class TransformersEngine(Engine):
         return added is not None
 
     def _callback(
-        self, key: str, turn: OpenTurn, progress: TransformersProgress
+        self, key: str, turn: EngineTurn, progress: TransformersProgress
     ) -> Callable[[Any], None]:
         opened = time.monotonic()
 
@@ -243,7 +243,7 @@ class TransformersEngine(Engine):
 
         return deliver
 
-    def _failed(self, turn: OpenTurn, error: str) -> None:
+    def _failed(self, turn: EngineTurn, error: str) -> None:
         """Handles the error of a request: a refusal, or the end of the thread, which first fails
         each of its requests."""
         if self._is_ending():

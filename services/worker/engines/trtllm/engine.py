@@ -38,7 +38,7 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.support import (
-    OpenTurn,
+    EngineTurn,
     OpenTurns,
     guided_arguments,
     in_daemon_thread,
@@ -231,7 +231,7 @@ class TrtllmEngine(Engine, KvEventSource):
     # ----------------------------------------------------------------------------------------------
 
     @override
-    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         self._window.check(len(request.token_ids), request.sampling.max_tokens or 0)
         turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
         try:
@@ -249,7 +249,7 @@ class TrtllmEngine(Engine, KvEventSource):
         if handle is not None:
             _abort(handle)
 
-    def _submit(self, turn: OpenTurn, request: EngineRequest) -> Any:
+    def _submit(self, turn: EngineTurn, request: EngineRequest) -> Any:
         """Submits the request. TensorRT-LLM checks it at once, and may raise several kinds of
         errors."""
         sampling = requests.sampling_arguments(
@@ -297,7 +297,7 @@ class TrtllmEngine(Engine, KvEventSource):
             arguments["conversation_params"] = conversation
         return arguments
 
-    async def _pump(self, turn: OpenTurn, handle: Any, request: EngineRequest) -> None:
+    async def _pump(self, turn: EngineTurn, handle: Any, request: EngineRequest) -> None:
         """Passes the iterator's outputs to the turn. Runs in a task, so that a silent engine can be
         given up."""
         progress = requests.TrtllmProgress(request, self._facts.eos_ids)

@@ -9,7 +9,7 @@ from schemas.errors import EngineFailed, Invalid
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest, sampling_values
+from services.worker.engine import SAMPLING_FIELDS, EngineDelta, EngineRequest, sampling_values
 from services.worker.engines.support import chosen_first
 from services.worker.engines.trtllm.releases import Release
 
@@ -267,7 +267,7 @@ class TrtllmProgress:
         self._seen = 0
         self._started = False
 
-    def take(self, output: Any) -> Delta:
+    def take(self, output: Any) -> EngineDelta:
         """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the
         contract does not have.
 
@@ -285,7 +285,7 @@ class TrtllmProgress:
             ids = new[:-1]
             stop_id = new[-1]
 
-        delta = Delta([] if self._prefill_only else ids)
+        delta = EngineDelta([] if self._prefill_only else ids)
         if not self._started:
             self._started = True
             cached = int(getattr(output, "cached_tokens", 0) or 0)

@@ -30,7 +30,7 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.support import (
-    OpenTurn,
+    EngineTurn,
     OpenTurns,
     decode_one,
     guided_arguments,
@@ -117,7 +117,7 @@ class VllmEngine(Engine, KvEventSource):
         return self._info
 
     @override
-    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+    def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         turn = self._turns.open(request.id, sink)
         try:
             outputs = self._submit(request)
@@ -203,7 +203,7 @@ class VllmEngine(Engine, KvEventSource):
                     yield output
                 return
 
-    async def _pump(self, turn: OpenTurn, outputs: Any, progress: VllmProgress) -> None:
+    async def _pump(self, turn: EngineTurn, outputs: Any, progress: VllmProgress) -> None:
         """Passes the outputs to the turn."""
         try:
             async with aclosing(outputs):

@@ -13,7 +13,7 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest, sampling_values
+from services.worker.engine import SAMPLING_FIELDS, EngineDelta, EngineRequest, sampling_values
 from services.worker.engines.support import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
@@ -142,12 +142,12 @@ class VllmProgress:
         self._prefill_only = request.sampling.max_tokens == 0
         self._started = False
 
-    def take(self, output: Any) -> Delta:
+    def take(self, output: Any) -> EngineDelta:
         """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the
         contract does not have."""
         (out,) = output.outputs
         ids = list(out.token_ids)
-        delta = Delta(ids)
+        delta = EngineDelta(ids)
         if out.finish_reason is not None:
             if out.finish_reason not in _FINISH:
                 raise EngineFailed(f"vLLM ended the request: {out.finish_reason}")

@@ -68,7 +68,7 @@ def unpack_events(packed: bytes) -> bytes:
         return reader.read()
 
 
-class Recorder(Renderer):
+class StreamRecorder(Renderer):
     """Renders a stream and keeps a compressed copy of it."""
 
     def __init__(self, stream: ResponsesStream, packer: EventPacker) -> None:
@@ -124,10 +124,10 @@ class AcceptedRequest:
         turn = replace(self.turn, request=self.turn.request.without_input())
         return AcceptedRequest(turn, self.id, self.tenant)
 
-    def recorder(self, answer: AnswerInfo) -> Recorder:
+    def recorder(self, answer: AnswerInfo) -> StreamRecorder:
         """Returns a renderer that records its stream if the response is stored."""
         packer = EventPacker() if self.turn.request.store else NoPacker()
-        return Recorder(self.turn.renderer(answer), packer)
+        return StreamRecorder(self.turn.renderer(answer), packer)
 
     def record(
         self,
@@ -170,7 +170,7 @@ class AcceptedRequest:
         return [*self.compacted, *output[summary_items:]]
 
 
-class StoredStream(Recorder):
+class StoredStream(StreamRecorder):
     """Renders the stream of an HTTP answer, and stores the response when its turn has ended: before
     the client gets the end, because its next request may continue this response."""
 

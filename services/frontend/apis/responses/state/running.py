@@ -9,7 +9,7 @@ from typing_extensions import override
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.document import response_id
-from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder
+from services.frontend.apis.responses.state.keep import AcceptedRequest, StreamRecorder
 from services.frontend.turns.answer import RunningAnswer, logged
 from services.frontend.turns.interfaces import AnswerInfo
 from services.frontend.turns.sinks import StreamSink, StreamWriter
@@ -51,7 +51,7 @@ class RunningResponse(StreamWriter):
             await answer.admit(self.accepted.turn, may_shorten=self.accepted.turn.truncate)
             await answer.send(StreamSink(answer, self._renderer, self))
 
-    def _renderer(self, _answer: AnswerInfo) -> Recorder:
+    def _renderer(self, _answer: AnswerInfo) -> StreamRecorder:
         """Returns the renderer that was made with the response."""
         return self.recorder
 
