@@ -45,7 +45,7 @@ SETTLE_POLLS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class BehaviourFlags:
     """The flags of `turnwire behaviour`."""
 
     a: str
@@ -62,7 +62,11 @@ class Flags:
 
 
 def behaviour(
-    sources: Sources, tasks: Path, /, *agent: str, flags: Annotated[Flags, Parameter(name="*")]
+    sources: Sources,
+    tasks: Path,
+    /,
+    *agent: str,
+    flags: Annotated[BehaviourFlags, Parameter(name="*")],
 ) -> int:
     """Runs each task with an agent on two servers, and compares the turns and calls that it takes.
 
@@ -146,7 +150,7 @@ class Side:
             messages.of_turn(delivery.subject, delivery.data), time.time()
         )
 
-    async def run(self, task: str, agent: Sequence[str], flags: Flags) -> Counter[str]:
+    async def run(self, task: str, agent: Sequence[str], flags: BehaviourFlags) -> Counter[str]:
         """Runs the agent in a folder of its own, and counts its turns and calls."""
         words = [
             word.replace("{url}", self.url).replace("{side}", self.name).replace("{task}", task)
@@ -188,7 +192,7 @@ async def _run_agent(words: Sequence[str], folder: str, timeout_s: float) -> Non
 async def _run_all(
     tasks: Sequence[str],
     agent: Sequence[str],
-    flags: Flags,
+    flags: BehaviourFlags,
     config: BusConfig,
     buses: Mapping[str, str],
 ) -> Mapping[str, Sequence[Counter[str]]]:

@@ -71,7 +71,7 @@ class Parser(Service):
 
     # -- one tick: from a frame of tokens to frames of events
 
-    def _take_frame(self, delivery: Delivery) -> None:
+    def _on_frame(self, delivery: Delivery) -> None:
         """Takes a worker's `TokenFrame`: the tokens of its turns become events. They are sent at
         the end of this tick, in one `EventFrame` per frontend (`EventOutbox.fill`)."""
         frame = _decode_frame(delivery.data)
@@ -158,8 +158,8 @@ class Parser(Service):
     async def start(self) -> None:
         """Subscribes to tokens."""
         await self._sender.start()
-        await self._process.subscribe(subjects.cancel(self._model), self._take_cancel)
-        await self._process.subscribe(subjects.tokens(self._process.id), self._take_frame)
+        await self._process.subscribe(subjects.cancel(self._model), self._on_cancel)
+        await self._process.subscribe(subjects.tokens(self._process.id), self._on_frame)
 
     def load(self) -> Load:
         """Returns the number of turns in work."""
@@ -188,7 +188,7 @@ class Parser(Service):
 
     # -- cancellation
 
-    def _take_cancel(self, delivery: Delivery) -> None:
+    def _on_cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
         if cancel.reason in _FROM_PARSERS:
             return

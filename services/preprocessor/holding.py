@@ -95,8 +95,7 @@ class Hold:
 
     def sent_to(self, worker: str) -> HoldNotice:
         """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
-        nearly all of its prompt. Returns what the worker
-        gets."""
+        nearly all of its prompt. Returns what the worker gets."""
         prompt = self._prompt
         if not self._leads.is_worth_waiting_for(prompt, worker):
             return HoldNotice(held_s=prompt.held_s, held_for=prompt.held_for)

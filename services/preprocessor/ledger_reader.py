@@ -152,7 +152,7 @@ class LedgerReader(NoLedger):
 
     @override
     async def start(self) -> None:
-        await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._receive)
+        await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._on_entry)
 
     def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
         """Looks up a conversation's turns in memory; for any thread."""
@@ -243,7 +243,7 @@ class LedgerReader(NoLedger):
             self._process.log.warning("ledger.bucket_silent", reason=reason)
         self._silent_until = now + SILENT_S
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _on_entry(self, delivery: Delivery) -> None:
         """Receives the entry of a turn that has ended."""
         entry = self._add(delivery.data, "received")
         if entry is None:

@@ -112,7 +112,7 @@ class ModelSetup:
         traits = replace(traits, own_tags=own_tags(template, traits, family))
         if vision.frame is not None:
             traits = replace(traits, image=vision.frame)
-        thoughts = unlimited_thoughts(tokenizer, family, traits.separators[1])
+        thoughts = unlimited_thoughts(tokenizer, family, traits.separators.before_text)
 
         features: list[str] = []
         if thoughts:

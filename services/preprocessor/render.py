@@ -274,7 +274,7 @@ def _reads_calls_of(tool: ToolSpec, family: Family) -> bool:
 
 def _reasoning_end(setup: ModelSetup) -> str:
     """The text that closes an open reasoning block before a call."""
-    separator = setup.traits.separators[2]
+    separator = setup.traits.separators.before_call
     if separator:
         return separator
     if not setup.family.think:

@@ -94,7 +94,7 @@ class Preprocessor(Service):
         refusals = Reading("Texts that fastokens refused.", setup.encoder, "failures")
         register(process.metrics, CountCollector({"turnwire_tokenizer_refusals_total": refusals}))
 
-    def _turn(self, delivery: Delivery) -> None:
+    def _on_turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)
         if self._open.supersedes(request):
             self._open.start_turn(request, self._take_turn(request, len(delivery.data)))
@@ -148,7 +148,7 @@ class Preprocessor(Service):
         await self._process.wait_until_attached()
         seconds_left(deadline, asyncio.get_running_loop().time())
 
-    def _cancel(self, delivery: Delivery) -> None:
+    def _on_cancel(self, delivery: Delivery) -> None:
         self._open.cancel(_decode_cancel(delivery.data))
 
     async def start(self) -> None:
@@ -156,8 +156,8 @@ class Preprocessor(Service):
         model = self.models[0].name
         self._placement.start()
         await self._ledger.start()
-        await self._process.subscribe(subjects.cancel(model), self._cancel)
-        turns = await self._process.subscribe(subjects.turn(model, self._process.id), self._turn)
+        await self._process.subscribe(subjects.cancel(model), self._on_cancel)
+        turns = await self._process.subscribe(subjects.turn(model, self._process.id), self._on_turn)
         self._subscriptions = [turns, *await self._questions.start()]
 
     def load(self) -> Load:

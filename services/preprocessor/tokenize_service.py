@@ -46,9 +46,11 @@ class TokenizeService:
 
     async def start(self) -> list[Subscription]:
         """Subscribes to the requests; returns the subscriptions."""
-        return [await self._process.subscribe(subject, self._receive) for subject in self._answers]
+        return [
+            await self._process.subscribe(subject, self._on_request) for subject in self._answers
+        ]
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _on_request(self, delivery: Delivery) -> None:
         self._open.start(self._reply(delivery), delivery.subject)
 
     async def _reply(self, delivery: Delivery) -> None:

@@ -98,7 +98,7 @@ class Heartbeats:
 
     async def start(self, others: OtherProtocols) -> None:
         """Subscribes to heartbeats. None is sent before `announce`."""
-        await self._bus.subscribe(subjects.own_heartbeats(), self._receive)
+        await self._bus.subscribe(subjects.own_heartbeats(), self._on_heartbeat)
         # Apart, because a bus with the permissions of an earlier release refuses this one.
         await self._bus.subscribe(
             subjects.heartbeats(), lambda delivery: others.receive(delivery.subject)
@@ -196,7 +196,7 @@ class Heartbeats:
         except Exception:  # a listener must not stop the heartbeats
             self._log.exception("process.tick_failed")
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _on_heartbeat(self, delivery: Delivery) -> None:
         heartbeat = self._auth.decode(delivery.subject, delivery.data)
         if heartbeat is None:
             return

@@ -17,7 +17,7 @@ from services.templates.assistant import FRAME_USER, segments
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import render_messages
 from services.templates.thinking import EFFORT_VARIABLES, SWITCHES
-from services.templates.traits import TemplateTraits
+from services.templates.traits import TemplateTraits, ThoughtSeparators
 from services.templates.trial import (
     ANSWER,
     ANSWER2,
@@ -251,7 +251,8 @@ def _text_separators(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTr
     opening, _, rest = text.partition(THOUGHT)
     tag = max(opening.rfind("<"), opening.rfind("["), 0)
     before_text = rest.partition(ANSWER)[0]
-    return replace(traits, separators=(opening[tag:], before_text, before_text))
+    separators = ThoughtSeparators(opening[tag:], before_text, before_text)
+    return replace(traits, separators=separators)
 
 
 def _call_joins(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
@@ -278,10 +279,10 @@ def _call_separator(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTra
     text = trial.text(traits, messages, generation=False)
     after_thought = text.partition(THOUGHT)[2]
     before_call, shown, _ = after_thought.partition(trial.markup(traits, CALL_PART))
-    opening, before_text, _ = traits.separators
-    if not shown or before_text.strip() != before_call.strip():
+    separators = traits.separators
+    if not shown or separators.before_text.strip() != before_call.strip():
         return traits
-    return replace(traits, separators=(opening, before_text, before_call))
+    return replace(traits, separators=separators._replace(before_call=before_call))
 
 
 def _interleaved(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
@@ -326,9 +327,9 @@ def _renders_markup(trial: TemplateTrial, traits: TemplateTraits) -> bool:
     later: Part = TEXT_PART2
     middle = ANSWER2 + traits.text_join
     if traits.inline_reasoning:
-        opening, _, before_call = traits.separators
+        separators = traits.separators
         later = THOUGHT_PART2
-        middle = opening + THOUGHT2 + before_call
+        middle = separators.opening + THOUGHT2 + separators.before_call
     first_call = trial.markup(traits, CALL_PART)
     second_call = trial.markup(traits, CALL_PART2)
     expected = first_call + traits.call_join + middle + second_call

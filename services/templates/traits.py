@@ -4,9 +4,20 @@
 each trait come from 78 published templates.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
+
+
+class ThoughtSeparators(NamedTuple):
+    """The text around reasoning."""
+
+    opening: str = ""
+    """Before reasoning."""
+    before_text: str = ""
+    """Between reasoning and text."""
+    before_call: str = ""
+    """Between reasoning and a call."""
 
 
 class TemplateTraits(Struct, frozen=True, kw_only=True):
@@ -72,8 +83,8 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     frame: tuple[str, str] = ("", "")
     """The text before and after an assistant's text in the small conversation from which calls are
     cut out."""
-    separators: tuple[str, str, str] = ("", "", "")
-    """The text before reasoning, between reasoning and text, and between reasoning and a call."""
+    separators: ThoughtSeparators = ThoughtSeparators()
+    """The text around reasoning."""
     text_join: str = "\n"
     """White space between text and a call."""
     call_join: str = "\n"

@@ -56,7 +56,7 @@ def tap(url: str) -> Work:
 
 def inspect(url: str) -> Work:
     env = {"TURNWIRE_NATS_URL": url, "TURNWIRE_CONNECT_TIMEOUT_S": "600"}
-    return inspector._serve(Sources({}, env, None), (), inspector.Flags(port=0))
+    return inspector._serve(Sources({}, env, None), (), inspector.InspectorFlags(port=0))
 
 
 def follow_trajectories(url: str) -> Work:
@@ -66,7 +66,7 @@ def follow_trajectories(url: str) -> Work:
 
 def compare_behaviour(url: str) -> Work:
     config = BusConfig(nats_url=url, connect_timeout_s=600.0)
-    flags = behaviour.Flags(a="http://a", b="http://b")
+    flags = behaviour.BehaviourFlags(a="http://a", b="http://b")
     return behaviour._run_all(["task"], ["sleep", "600"], flags, config, {})
 
 
@@ -111,7 +111,7 @@ async def test_every_wait_of_a_replay_ends() -> None:
     read = replay_file.read(
         "r", '{"replay": 1}\n{"user": "Hi."}\n["Hello"]\n{"pause_ms": 20}\n[" there."]\n'
     )
-    flags = replay.Flags(api="messages", quiet=True, speed=1.0)
+    flags = replay.ReplayFlags(api="messages", quiet=True, speed=1.0)
     assert await cancel_everywhere(lambda: replay._play_all([read], flags)) >= 15
 
 

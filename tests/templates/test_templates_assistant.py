@@ -3,7 +3,7 @@
 from typing import Any
 
 from schemas.conversation import Message, Reasoning, Result, Text
-from services.templates.traits import TemplateTraits
+from services.templates.traits import TemplateTraits, ThoughtSeparators
 from tests.templates.adapting import assistant, call, result, template_messages, user
 
 TURN = assistant(Reasoning("r1"), call("A"), Reasoning("r2"), Text("t2"), call("B", call_id="c2"))
@@ -25,7 +25,7 @@ def inline(**more: Any) -> TemplateTraits:
         reasoning="reasoning_content",
         interleaved="inline",
         frame=("[user][assistant]", "[end]"),
-        separators=("<think>", "</think>", "</think>\n"),
+        separators=ThoughtSeparators("<think>", "</think>", "</think>\n"),
         text_join="\n",
         call_join=";",
         **more,

@@ -11,7 +11,7 @@ from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
 from services.templates.probe import image_frame, probe
-from services.templates.traits import TemplateTraits
+from services.templates.traits import TemplateTraits, ThoughtSeparators
 from tests.templates.real_templates import REAL_TEMPLATES
 
 PLAIN = """
@@ -43,7 +43,7 @@ def test_ideal_template_has_ideal_traits(demo_tokenizer: PreTrainedTokenizerBase
         inline_reasoning=True,
         inline_tail=True,
         frame=("<user>Hello.<end><assistant>", "<end>"),
-        separators=("<think>", "</think>", "</think>\n"),
+        separators=ThoughtSeparators("<think>", "</think>", "</think>\n"),
         closing="<end>",
         tools=False,
         variables=traits.variables,

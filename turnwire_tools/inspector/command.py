@@ -40,7 +40,7 @@ NICE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class InspectorFlags:
     """The flags of `turnwire inspect`."""
 
     host: str = "127.0.0.1"
@@ -62,7 +62,10 @@ class Flags:
 
 
 def inspect(
-    sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+    sources: Sources,
+    /,
+    *file: Path,
+    flags: Annotated[InspectorFlags, Parameter(name="*")] = InspectorFlags(),
 ) -> int:
     """Serves a page that shows sessions and turns: time line, prompt, blocks, and what was computed
     again and why.
@@ -78,7 +81,7 @@ def inspect(
 COMMAND = Command(inspect, (BusConfig,))
 
 
-async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
+async def _serve(sources: Sources, files: tuple[Path, ...], flags: InspectorFlags) -> int:
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
     vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
     decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
@@ -137,7 +140,7 @@ def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
         return None
 
 
-def required_key(flags: Flags) -> str | None:
+def required_key(flags: InspectorFlags) -> str | None:
     """The key that the server requires. Raises OSError or UsageError."""
     if flags.key_file is not None:
         key = read_text(flags.key_file).strip()

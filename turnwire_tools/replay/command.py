@@ -27,14 +27,14 @@ from turnwire_tools.clients.answer import Api, ClientAnswer
 from turnwire_tools.replay import replay_file
 from turnwire_tools.replay.gateway import ReplayGateway, serving
 from turnwire_tools.replay.player import OnEvent, Session
-from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, ReplayFile, Turn
+from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, RecordedTurn, ReplayFile
 
 GATE_MS = 200
 """Another server has no gates: it waits for this time at each."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class ReplayFlags:
     """The flags of `turnwire replay`."""
 
     api: Literal["messages", "responses", "chat", "all"] = "all"
@@ -61,7 +61,7 @@ class Flags:
 
 
 def replay(
-    file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+    file: Path, /, *more: Path, flags: Annotated[ReplayFlags, Parameter(name="*")] = ReplayFlags()
 ) -> int:
     """Plays recorded or written turns as a client of the HTTP APIs, and shows what the client
     receives.
@@ -84,7 +84,7 @@ def replay(
 COMMAND = Command(replay)
 
 
-async def _play_all(replays: Sequence[ReplayFile], flags: Flags) -> int:
+async def _play_all(replays: Sequence[ReplayFile], flags: ReplayFlags) -> int:
     console = Console(highlight=False, soft_wrap=True)
     failed = False
     for replay in replays:
@@ -98,7 +98,9 @@ async def _play_all(replays: Sequence[ReplayFile], flags: Flags) -> int:
     return int(failed)
 
 
-async def _play(replay: ReplayFile, api: Api, flags: Flags, title: str, console: Console) -> bool:
+async def _play(
+    replay: ReplayFile, api: Api, flags: ReplayFlags, title: str, console: Console
+) -> bool:
     """Plays a file over one API; returns whether all answers were as the file has them."""
 
     def show_event(name: str, data: Any) -> None:
@@ -120,7 +122,7 @@ async def _play(replay: ReplayFile, api: Api, flags: Flags, title: str, console:
     return is_right
 
 
-def _left_out(replay: ReplayFile, api: Api, flags: Flags) -> str | None:
+def _left_out(replay: ReplayFile, api: Api, flags: ReplayFlags) -> str | None:
     if api not in replay.apis:
         return f"it is made for {', '.join(replay.apis)}"
     return not_for_a_server(replay) if flags.url else None
@@ -140,7 +142,7 @@ def _show(answer: ClientAnswer, console: Console) -> None:
 
 @contextlib.asynccontextmanager
 async def _session(
-    replay: ReplayFile, api: Api, flags: Flags, on_event: OnEvent
+    replay: ReplayFile, api: Api, flags: ReplayFlags, on_event: OnEvent
 ) -> AsyncIterator[Session]:
     async with aiohttp.ClientSession() as http:
         open_session = partial(
@@ -157,7 +159,7 @@ async def _session(
             headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
             model = served.choose(flags.model).id
 
-            def ask(turn: Turn, text: str) -> str:
+            def ask(turn: RecordedTurn, text: str) -> str:
                 return text + directives(replay, turn)
 
             yield open_session(served.url, model=model, ask=ask, headers=headers)
@@ -174,7 +176,7 @@ async def _session(
             yield open_session(url, gateway=gateway)
 
 
-def directives(replay: ReplayFile, turn: Turn) -> str:
+def directives(replay: ReplayFile, turn: RecordedTurn) -> str:
     """The output of the turn and of the tool loop after it, in the form that `--script-mode
     request` reads from a user message: the n-th answer after the message is the n-th `[[say]]`."""
     first = replay.turns.index(turn)

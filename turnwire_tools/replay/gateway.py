@@ -39,9 +39,9 @@ from turnwire_tools.replay.replay_file import (
     Pause,
     RecordedEvents,
     RecordedTokens,
+    RecordedTurn,
     ReplayFile,
     Step,
-    Turn,
 )
 
 MODEL = "replay"
@@ -131,7 +131,7 @@ class ReplayGateway:
         self._turn = replay.turns[0]
         self._progress: ClientProgress | None = None
 
-    def select(self, turn: Turn, progress: ClientProgress | None) -> None:
+    def select(self, turn: RecordedTurn, progress: ClientProgress | None) -> None:
         """Chooses the turn for the next request; without `progress`, all gates are open."""
         self._turn = turn
         self._progress = progress
@@ -156,7 +156,11 @@ class ReplayGateway:
         return Prepared(prompt, limit, _SENDER, _SENDER)
 
     async def _play(
-        self, turn: Turn, progress: ClientProgress | None, parse: TurnParse | None, sink: TurnSink
+        self,
+        turn: RecordedTurn,
+        progress: ClientProgress | None,
+        parse: TurnParse | None,
+        sink: TurnSink,
     ) -> None:
         try:
             started = asyncio.get_running_loop().time()
@@ -211,7 +215,7 @@ class ReplayGateway:
         return []
 
     def _parse(
-        self, turn: Turn, conversation: Conversation, opened: ReplayTurn
+        self, turn: RecordedTurn, conversation: Conversation, opened: ReplayTurn
     ) -> TurnParse | None:
         """The parse of a turn's output; None if the turn consists of recorded events."""
         context = parse_context(self._replay, conversation, opened.prepared)

@@ -38,7 +38,7 @@ COLOURS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class TapFlags:
     """The flags of `turnwire tap`."""
 
     request: str | None = None
@@ -54,7 +54,7 @@ class Flags:
 
 
 def tap(
-    sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+    sources: Sources, /, *subject: str, flags: Annotated[TapFlags, Parameter(name="*")] = TapFlags()
 ) -> int:
     """Shows the messages on the bus, decoded, until Ctrl-C.
 
@@ -87,7 +87,7 @@ COMMAND = Command(tap, (BusConfig,))
 class Tap:
     """Shows and records the messages that the flags choose."""
 
-    def __init__(self, flags: Flags, upkeep: bool, record: IO[bytes] | None) -> None:
+    def __init__(self, flags: TapFlags, upkeep: bool, record: IO[bytes] | None) -> None:
         """`upkeep`: show messages that belong to no turn."""
         self._flags = flags
         self._upkeep = upkeep

@@ -31,7 +31,7 @@ FLUSH_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class TrajectoryFlags:
     """The flags of `turnwire trajectories`."""
 
     model: str | None = None
@@ -41,7 +41,10 @@ class Flags:
 
 
 def trajectories(
-    sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()
+    sources: Sources,
+    /,
+    *file: Path,
+    flags: Annotated[TrajectoryFlags, Parameter(name="*")] = TrajectoryFlags(),
 ) -> int:
     """Writes each session's tokens as a line of JSON: ids, loss mask, log probabilities, blocks.
 

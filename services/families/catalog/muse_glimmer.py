@@ -54,9 +54,12 @@ TO = {
 def route(header: str) -> Kind:
     """The kind of a message with this header."""
     recipients = _TO.findall(header.rpartition("<|start|>")[2])
-    recipient = (
-        recipients[-1] if recipients else "functions" if header.endswith(UNMARKED.text) else "user"
-    )
+    if recipients:
+        recipient = recipients[-1]
+    elif header.endswith(UNMARKED.text):
+        recipient = "functions"
+    else:
+        recipient = "user"
     return TO.get(recipient) or ToolChannel(recipient, CALLS)
 
 

@@ -56,9 +56,9 @@ class EventReceiver:
 
     async def start(self) -> None:
         """Subscribes to events."""
-        await self._process.subscribe(subjects.events(self._process.id), self._receive)
+        await self._process.subscribe(subjects.events(self._process.id), self._on_frame)
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _on_frame(self, delivery: Delivery) -> None:
         frame = _decode_frame(delivery.data)
         if frame.is_probe:
             return

@@ -12,7 +12,7 @@ from schemas.conversation import Call, Text
 from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest, encode_generate
 from services.cli.main import main
 from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
-from turnwire_tools.inspector.command import Flags, required_key
+from turnwire_tools.inspector.command import InspectorFlags, required_key
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.recording import read
 from turnwire_tools.inspector.turns import Row
@@ -163,13 +163,17 @@ def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:
     assert [
-        required_key(Flags(host=host)) for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")
+        required_key(InspectorFlags(host=host))
+        for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")
     ] == [None] * 4
-    keys = {required_key(Flags(host=host)) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")}
+    keys = {
+        required_key(InspectorFlags(host=host))
+        for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")
+    }
     assert len(keys - {None}) == 4  # a new one each time
     file = tmp_path / "key"
     file.write_text("a-key-of-sixteen-characters\n")
-    assert required_key(Flags(key_file=file)) == "a-key-of-sixteen-characters"
+    assert required_key(InspectorFlags(key_file=file)) == "a-key-of-sixteen-characters"
 
 
 def test_bounds_of_zero_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

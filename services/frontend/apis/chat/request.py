@@ -301,9 +301,9 @@ class Chat(Dialect):
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatRequest:
         """Parses POST /v1/chat/completions. Raises Invalid."""
-        ask = parse(body, headers, self._settings, decoder=self._decoder)
-        share_texts(ask.conversation, self._memo)
-        return ask
+        request = parse(body, headers, self._settings, decoder=self._decoder)
+        share_texts(request.conversation, self._memo)
+        return request
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatRequest:
         """Parses a request for its prompt only. Raises Invalid."""

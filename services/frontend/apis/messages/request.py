@@ -338,19 +338,19 @@ class Messages(Dialect):
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
         """Parses POST /v1/messages. Raises Invalid."""
-        ask = parse(body, headers, decoder=self._decoder)
-        share_texts(ask.conversation, self._memo)
-        return ask
+        request = parse(body, headers, decoder=self._decoder)
+        share_texts(request.conversation, self._memo)
+        return request
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
         return parse(body, headers, counting=True, decoder=self._decoder)
 
-    def count_body(self, ask: MessagesRequest, tokens: int) -> bytes:
+    def count_body(self, request: MessagesRequest, tokens: int) -> bytes:
         """The answer to count_tokens."""
         count = wire.Tokens(tokens)
-        if ask.edits is not None:
-            original = ask.edits.original_tokens
+        if request.edits is not None:
+            original = request.edits.original_tokens
             if original is None:
                 original = tokens
             count.context_management = wire.OriginalTokens(original)
