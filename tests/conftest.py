@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import random
 import shutil
 import signal
 import socket
@@ -33,6 +34,8 @@ pytest_plugins = ["tests.model_fixtures"]
 
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
+PORTS = range(10_000, 32_768)
+"""Ports that the system does not choose for connections."""
 
 SLOW_MACHINE = (hypothesis.HealthCheck.too_slow,)
 """What a property may not be judged by: on a loaded machine any example may take seconds, to make
@@ -85,10 +88,17 @@ def pytest_collection_finish() -> None:
 
 
 def free_port() -> int:
-    """A free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on which nothing listens.
+
+    One that the system chooses can be chosen again before its server starts, for a connection or
+    for another test's server.
+    """
+    chance = random.SystemRandom()  # Hypothesis seeds the shared one
+    while True:
+        port = chance.choice(PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class NatsServer:
