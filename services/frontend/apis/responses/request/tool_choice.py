@@ -56,11 +56,15 @@ def _one_tool(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> T
 def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
     index = ToolIndex(tools.names)
     allowed: dict[str, None] = {}
+    read: set[str | None] = set()
+    """Namespaces whose tools are in `allowed`: a list may name one thousands of times."""
     for number, raw in enumerate(chosen.tools or []):
         place = f"tool_choice.tools[{number}]"
         tool = convert(wire.AllowedTool, raw, place)
         if tool.type == "namespace":
-            allowed |= dict.fromkeys(index.in_namespace(tool.name))
+            if tool.name not in read:
+                read.add(tool.name)
+                allowed |= dict.fromkeys(index.in_namespace(tool.name))
             continue
         name = index.find(tool)
         if name is not None:
