@@ -56,8 +56,7 @@ def _one_tool(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> T
 def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
     index = ToolIndex(tools.names)
     allowed: dict[str, None] = {}
-    read: set[str | None] = set()
-    """Namespaces whose tools are in `allowed`: a list may name one thousands of times."""
+    read: set[str | None] = set()  # a list may name one namespace thousands of times
     for number, raw in enumerate(chosen.tools or []):
         place = f"tool_choice.tools[{number}]"
         tool = convert(wire.AllowedTool, raw, place)
