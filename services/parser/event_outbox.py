@@ -11,7 +11,7 @@ from itertools import islice
 
 from schemas.events import TurnEvent
 from schemas.frames import EventEntry, EventFrame
-from services.parser.fast_path import NO_FAST_PATH
+from services.parser.fast_path import FastPath
 from services.parser.observer import ParserObserver
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -55,10 +55,9 @@ class EventOutbox:
         emptied = 0
         for parse in unsent.values():
             fast = parse.fast
-            size = len(fast.fresh)
-            if size < room and fast is not NO_FAST_PATH:
-                room -= size
-                if size:
+            if isinstance(fast, FastPath) and len(fast.fresh) < room:
+                room -= len(fast.fresh)
+                if fast.fresh:
                     entries.append(fast.next_entry())
             else:
                 entry, room = self._next_entry(parse, room, seq)

@@ -76,15 +76,14 @@ class FastPath:
         return self._plain.text(self._ids[self._start :])
 
 
-class _NoFastPath(FastPath):
+class NoFastPath:
+    """Takes nothing: all entries of the turn must be parsed."""
+
     __slots__ = ()
 
-    def __init__(self) -> None:
-        self.fresh = ""
-
     def take(self, entry: TokenEntry) -> bool:
+        """As `FastPath.take`."""
         return False
 
 
-NO_FAST_PATH: Final = _NoFastPath()
-"""Takes nothing: all entries of the turn must be parsed."""
+NO_FAST_PATH: Final = NoFastPath()

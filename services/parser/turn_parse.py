@@ -15,7 +15,7 @@ from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
-from services.parser.fast_path import NO_FAST_PATH, FastPath
+from services.parser.fast_path import NO_FAST_PATH, FastPath, NoFastPath
 from services.parser.trace import Logprobs, one_for_each, token_logprob
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer, TenantSealer
@@ -53,7 +53,7 @@ class TurnParse:
 
     def __init__(self, stream: TurnStream) -> None:
         self.stream = stream
-        self.fast: FastPath = NO_FAST_PATH
+        self.fast: FastPath | NoFastPath = NO_FAST_PATH
         """Takes the turn's tokens while it is in a plain stretch."""
         context = stream.context
         has_logprobs = context.logprobs is not None
@@ -74,8 +74,9 @@ class TurnParse:
         return BlockReader(stream, parser_of(stream.context), builder)
 
     def __repr__(self) -> str:
-        path = "" if self.fast is NO_FAST_PATH else f", fast path to {self.fast.offset}"
-        return f"{self.stream}{path}"
+        if isinstance(self.fast, NoFastPath):
+            return str(self.stream)
+        return f"{self.stream}, fast path to {self.fast.offset}"
 
     @property
     def ended(self) -> bool:
@@ -109,7 +110,7 @@ class TurnParse:
     def leave_fast_path(self) -> None:
         """Leaves the fast path and brings log and parser up to date."""
         fast = self.fast
-        if fast is NO_FAST_PATH:
+        if isinstance(fast, NoFastPath):
             return
         self.fast = NO_FAST_PATH
         text = fast.text()

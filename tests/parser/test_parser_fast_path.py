@@ -12,7 +12,7 @@ from schemas.events import (
     Interrupted,
 )
 from schemas.frames import TokenEntry, TokenFinish
-from services.parser.fast_path import NO_FAST_PATH, UNREAD
+from services.parser.fast_path import NO_FAST_PATH, UNREAD, FastPath
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
@@ -37,6 +37,7 @@ STREAM = (
 
 
 def next_delta(parse: TurnParse) -> Any:
+    assert isinstance(parse.fast, FastPath)
     (delta,) = parse.fast.next_entry().events
     return delta
 
@@ -53,7 +54,7 @@ class Reader:
 
     def read(self) -> None:
         parse = self.parse
-        if parse.fast is not NO_FAST_PATH and len(parse.fast.fresh) < self.room:
+        if isinstance(parse.fast, FastPath) and len(parse.fast.fresh) < self.room:
             events: list[Any] = [next_delta(parse)] if parse.fast.fresh else []
         else:
             events, left = list[Any](), 0
