@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
@@ -148,7 +148,7 @@ class Responses(Dialect):
 
     def count_body(self, tokens: int) -> bytes:
         """The answer to POST /v1/responses/input_tokens."""
-        return msgspec.json.encode(wire.Tokens(input_tokens=tokens))
+        return msgspec.json.encode(wire_answers.Tokens(input_tokens=tokens))
 
 
 def _shape(request: ResponsesRequest, tools: RequestTools, built: Conversation) -> ResponsesShape:

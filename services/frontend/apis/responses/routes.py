@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire, wire_answers, wire_events
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
@@ -50,8 +50,8 @@ API = Api(
             "Create a response",
             body=wire.Body,
             example=_TURN,
-            answer=wire.Answer,
-            events=wire.Event,
+            answer=wire_answers.Answer,
+            events=wire_events.Event,
         ),
         Operation(PATH, "Open a WebSocket for responses", "get", upgrade=True),
         Operation(
@@ -59,27 +59,29 @@ API = Api(
             "Compact a conversation",
             body=wire.Body,
             example=_EXAMPLE,
-            answer=wire.Compaction,
+            answer=wire_answers.Compaction,
         ),
         Operation(
             f"{PATH}/input_tokens",
             "Count the tokens of a response's prompt",
             body=wire.Body,
             example=_EXAMPLE,
-            answer=wire.Tokens,
+            answer=wire_answers.Tokens,
         ),
         _response(
             _ONE,
             "Retrieve a stored response",
             "get",
-            answer=wire.Answer,
-            events=wire.Event,
+            answer=wire_answers.Answer,
+            events=wire_events.Event,
             query=_FOLLOW,
         ),
-        _response(_ONE, "Delete a stored response", "delete", answer=wire.Deleted),
-        _response(f"{_ONE}/cancel", "Cancel a background response", answer=wire.Answer),
-        _response(_INPUT, "List the input of a response", "get", answer=wire.Items, query=_PAGE),
+        _response(_ONE, "Delete a stored response", "delete", answer=wire_answers.Deleted),
+        _response(f"{_ONE}/cancel", "Cancel a background response", answer=wire_answers.Answer),
+        _response(
+            _INPUT, "List the input of a response", "get", answer=wire_answers.Items, query=_PAGE
+        ),
     ),
-    parts=wire.OUTPUT_ITEMS,
+    parts=wire_answers.OUTPUT_ITEMS,
     add_routes=_add_routes,
 )

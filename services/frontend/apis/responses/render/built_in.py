@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
 """Prefixes of item ids, by the kind of built-in tool."""
@@ -25,12 +25,14 @@ class LocalShellArguments(Struct, omit_defaults=True):
 
 
 _local_shell = msgspec.json.Decoder(LocalShellArguments)
-_shell = msgspec.json.Decoder(wire.ShellAction)
-_patch = msgspec.json.Decoder(wire.PatchOperation)
+_shell = msgspec.json.Decoder(wire_answers.ShellAction)
+_patch = msgspec.json.Decoder(wire_answers.PatchOperation)
 _object = msgspec.json.Decoder(dict[str, Raw])
 
 
-def built_in_call(kind: str, id: str, call_id: str, arguments: str) -> wire.OutputCall | None:
+def built_in_call(
+    kind: str, id: str, call_id: str, arguments: str
+) -> wire_answers.OutputCall | None:
     """The item of a complete call; None where the arguments are invalid. `kind`: a key of
     `ID_PREFIXES`."""
     try:
@@ -39,21 +41,29 @@ def built_in_call(kind: str, id: str, call_id: str, arguments: str) -> wire.Outp
         return None
 
 
-def _call(kind: str, id: str, call_id: str, arguments: str) -> wire.OutputCall:
-    status: wire.ItemStatus = "completed"
+def _call(kind: str, id: str, call_id: str, arguments: str) -> wire_answers.OutputCall:
+    status: wire_answers.ItemStatus = "completed"
     match kind:
         case "local_shell":
             command = _local_shell_action(arguments)
-            return wire.OutputLocalShellCall(id=id, status=status, call_id=call_id, action=command)
+            return wire_answers.OutputLocalShellCall(
+                id=id, status=status, call_id=call_id, action=command
+            )
         case "shell":
             commands = _shell.decode(arguments)
-            return wire.OutputShellCall(id=id, status=status, call_id=call_id, action=commands)
+            return wire_answers.OutputShellCall(
+                id=id, status=status, call_id=call_id, action=commands
+            )
         case "apply_patch":
             patch = _patch.decode(arguments)
-            return wire.OutputPatchCall(id=id, status=status, call_id=call_id, operation=patch)
+            return wire_answers.OutputPatchCall(
+                id=id, status=status, call_id=call_id, operation=patch
+            )
         case _:
             query = _object_on_one_line(arguments)
-            return wire.OutputToolSearchCall(id=id, status=status, call_id=call_id, arguments=query)
+            return wire_answers.OutputToolSearchCall(
+                id=id, status=status, call_id=call_id, arguments=query
+            )
 
 
 def _local_shell_action(arguments: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.events import BlockStart, BlockStop, TokenLogprob
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.built_in import ID_PREFIXES, built_in_call
 from services.frontend.apis.responses.render.events import plain_delta
 from services.frontend.apis.responses.render.items import (
@@ -44,15 +44,15 @@ class OpenNamedCall(OpenItem):
         self._call_id = call_id
 
     @override
-    def begin(self, out: wire.Events) -> None:
+    def begin(self, out: wire_events.Events) -> None:
         out.append(self._added(self._item("in_progress")))
 
     @override
-    def cut_off(self) -> wire.OutputCall:
+    def cut_off(self) -> wire_answers.OutputCall:
         return self._item("incomplete")
 
     @abstractmethod
-    def _item(self, status: wire.ItemStatus) -> wire.OutputCall:
+    def _item(self, status: wire_answers.ItemStatus) -> wire_answers.OutputCall:
         """The item with the text so far."""
 
 
@@ -64,7 +64,7 @@ class OpenFunctionCall(OpenNamedCall):
         self.plain = plain_delta(self._delta(""))
 
     @override
-    def end(self, stop: BlockStop, out: wire.Events) -> Raw:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw:
         if stop.complete and not self.pieces:
             self.add("{}", (), out)
         text = self.text
@@ -75,20 +75,22 @@ class OpenFunctionCall(OpenNamedCall):
         if not is_json(text, dict[str, Raw]):
             self._dispatch = None
         out.append(
-            wire.FunctionArgumentsDone(
+            wire_events.FunctionArgumentsDone(
                 item_id=self.id, output_index=self.index, arguments=text, name=self._name
             )
         )
-        status: wire.ItemStatus = "completed" if stop.complete else "incomplete"
+        status: wire_answers.ItemStatus = "completed" if stop.complete else "incomplete"
         return self._done(self._item(status), out)
 
     @override
-    def _delta(self, text: str) -> wire.FunctionArgumentsDelta:
-        return wire.FunctionArgumentsDelta(item_id=self.id, output_index=self.index, delta=text)
+    def _delta(self, text: str) -> wire_events.FunctionArgumentsDelta:
+        return wire_events.FunctionArgumentsDelta(
+            item_id=self.id, output_index=self.index, delta=text
+        )
 
     @override
-    def _item(self, status: wire.ItemStatus) -> wire.OutputCall:
-        return wire.OutputFunctionCall(
+    def _item(self, status: wire_answers.ItemStatus) -> wire_answers.OutputCall:
+        return wire_answers.OutputFunctionCall(
             id=self.id,
             status=status,
             call_id=self._call_id,
@@ -106,24 +108,26 @@ class OpenCustomCall(OpenNamedCall):
         self._input = FreeformInput()
 
     @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire_events.Events) -> None:
         super().add(self._input.feed(text), tokens, out)
 
     @override
-    def end(self, stop: BlockStop, out: wire.Events) -> Raw:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw:
         if not stop.complete:  # a truncated input looks like a whole one
             return encode_item(self.cut_off())
         super().add(self._input.end(), (), out)  # an input that was not spelled as expected
-        out.append(wire.CustomInputDone(item_id=self.id, output_index=self.index, input=self.text))
+        out.append(
+            wire_events.CustomInputDone(item_id=self.id, output_index=self.index, input=self.text)
+        )
         return self._done(self._item("completed"), out)
 
     @override
-    def _delta(self, text: str) -> wire.CustomInputDelta:
-        return wire.CustomInputDelta(item_id=self.id, output_index=self.index, delta=text)
+    def _delta(self, text: str) -> wire_events.CustomInputDelta:
+        return wire_events.CustomInputDelta(item_id=self.id, output_index=self.index, delta=text)
 
     @override
-    def _item(self, status: wire.ItemStatus) -> wire.OutputCall:
-        return wire.OutputCustomCall(
+    def _item(self, status: wire_answers.ItemStatus) -> wire_answers.OutputCall:
+        return wire_answers.OutputCustomCall(
             id=self.id,
             status=status,
             call_id=self._call_id,
@@ -144,7 +148,7 @@ class OpenBuiltInCall(OpenItem):
         self._call_id = call_id
 
     @override
-    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw | None:
         if not stop.complete:
             return None
         call = built_in_call(self._name.kind, self.id, self._call_id, self.text or "{}")
@@ -153,7 +157,7 @@ class OpenBuiltInCall(OpenItem):
         out.append(self._added(replace(call, status="in_progress")))
         return self._done(call, out)
 
-    def _end_as_function(self, stop: BlockStop, out: wire.Events) -> Raw:
+    def _end_as_function(self, stop: BlockStop, out: wire_events.Events) -> Raw:
         function = OpenFunctionCall(self._place, self._name, self._call_id)
         function.begin(out)
         function.add(self.text, (), out)
@@ -161,4 +165,4 @@ class OpenBuiltInCall(OpenItem):
 
 
 def _dispatch(place: ItemPlace) -> DispatchKind | None:
-    return wire.ToolCallDispatch if place.answer.dispatch else None
+    return wire_events.ToolCallDispatch if place.answer.dispatch else None

@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, PromptComparison, Usage
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.errors import failure
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.shared.answer import TokenReport
@@ -23,10 +23,10 @@ _MISS_REASONS = {
 }
 """Parts of a request, as in `PromptComparison.changed`; all others are input."""
 
-_LAST_EVENTS: dict[wire.Status, type[wire.LastEvent]] = {
-    "completed": wire.ResponseCompleted,
-    "incomplete": wire.ResponseIncomplete,
-    "failed": wire.ResponseFailed,
+_LAST_EVENTS: dict[wire_answers.Status, type[wire_events.LastEvent]] = {
+    "completed": wire_events.ResponseCompleted,
+    "incomplete": wire_events.ResponseIncomplete,
+    "failed": wire_events.ResponseFailed,
 }
 
 
@@ -68,7 +68,7 @@ class ResponseState:
         self.shape = shape
         self.items: list[Raw] = []
         """The finished output items, as JSON."""
-        self.status: wire.Status = "in_progress"
+        self.status: wire_answers.Status = "in_progress"
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
         self._completed_at: int | None = None
@@ -84,13 +84,13 @@ class ResponseState:
         """Whether the Response has ended."""
         return self.status != "in_progress"
 
-    def add_whole(self, item: Raw) -> wire.Events:
+    def add_whole(self, item: Raw) -> wire_events.Events:
         """Adds an item that is complete, and returns its events."""
         index = len(self.items)
         self.items.append(item)
         return [
-            wire.OutputItemAdded(output_index=index, item=item),
-            wire.OutputItemDone(output_index=index, item=item),
+            wire_events.OutputItemAdded(output_index=index, item=item),
+            wire_events.OutputItemDone(output_index=index, item=item),
         ]
 
     def cut_by(self, finish: Finish) -> bool:
@@ -115,11 +115,11 @@ class ResponseState:
         self.status = "failed"
         self.failure = info
 
-    def last_event(self) -> wire.Event:
+    def last_event(self) -> wire_events.Event:
         """The last event of the stream, with the Response."""
         return _LAST_EVENTS[self.status](response=self.document())
 
-    def document(self, status: wire.Status | None = None) -> wire.Answer:
+    def document(self, status: wire_answers.Status | None = None) -> wire_answers.Answer:
         """The Response object at this moment; `status` overrides the state."""
         status = status or self.status
         completed_at = error = incomplete_details = None
@@ -129,7 +129,7 @@ class ResponseState:
             incomplete_details = {"reason": "max_output_tokens"}
         elif status == "failed" and self.failure is not None:
             error = failure(self.failure)
-        return wire.Answer(
+        return wire_answers.Answer(
             id=response_id(self.answer.turn),
             created_at=self.answer.created,
             status=status,
@@ -150,10 +150,10 @@ class ResponseState:
         return self.tokens.prompt() | self.tokens.output()
 
 
-def _usage(usage: Usage | None) -> wire.Usage | None:
+def _usage(usage: Usage | None) -> wire_answers.Usage | None:
     if usage is None:
         return None
-    return wire.Usage(
+    return wire_answers.Usage(
         usage.prompt,
         {"cached_tokens": usage.cached, "cache_write_tokens": 0},
         usage.output,

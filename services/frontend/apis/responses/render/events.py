@@ -6,7 +6,7 @@ from typing import TypeAlias, get_args
 import msgspec
 
 from schemas.events import Delta, TurnEvent
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_events
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
@@ -15,9 +15,9 @@ other type without content; openai-python and the AI SDK skip it."""
 Plain: TypeAlias = tuple[bytes, bytes]
 """The bytes of a delta before its number, and after its text."""
 _NAMES: dict[type, bytes] = {
-    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire.Event)
+    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire_events.Event)
 }
-_LAST = get_args(wire.LastEvent)
+_LAST = get_args(wire_events.LastEvent)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,10 +28,10 @@ class EventEncoder:
         self.number = 0
         """The `sequence_number` of the next event."""
 
-    def encode(self, events: Sequence[wire.Event]) -> bytes:
+    def encode(self, events: Sequence[wire_events.Event]) -> bytes:
         """The bytes of the next events; `[DONE]` follows the last event of a stream."""
         for event in events:
-            if not isinstance(event, wire.ItemDispatch):
+            if not isinstance(event, wire_events.ItemDispatch):
                 event.sequence_number = self.number
                 self.number += 1
         frames = [_frame(event) for event in events]
@@ -54,7 +54,7 @@ class EventEncoder:
         return b'%b%d,"delta":%b%b' % (plain[0], number, _encode(text), plain[1])
 
 
-def plain_delta(delta: wire.Delta) -> Plain:
+def plain_delta(delta: wire_events.Delta) -> Plain:
     """The bytes around number and text of every delta like this one, which has neither."""
     before, _, after = _frame(delta).partition(b'0,"delta":""')
     return before, after
@@ -76,7 +76,7 @@ def sse_frame(payload: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (payload[start : payload.index(b'"', start)], payload)
 
 
-def _frame(event: wire.Event) -> bytes:
+def _frame(event: wire_events.Event) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event))
 
 

@@ -13,14 +13,14 @@ from msgspec import Raw, Struct
 from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.events import Plain
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.turns.interfaces import AnswerInfo
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block that was open when the turn ended."""
-DispatchKind: TypeAlias = type[wire.ToolCallDispatch] | type[wire.ReasoningDispatch]
+DispatchKind: TypeAlias = type[wire_events.ToolCallDispatch] | type[wire_events.ReasoningDispatch]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,10 +86,10 @@ class OpenItem(ABC):
         """The text so far."""
         return "".join(self.pieces)
 
-    def begin(self, out: wire.Events) -> None:  # noqa: B027  only calls begin with their block
+    def begin(self, out: wire_events.Events) -> None:  # noqa: B027  only calls begin with their block
         """Begins the block."""
 
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire_events.Events) -> None:
         """Adds the next piece. `tokens`: as in `Delta.logprobs`."""
         if not text:
             return
@@ -101,30 +101,30 @@ class OpenItem(ABC):
             out.append(delta)
 
     @abstractmethod
-    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw | None:
         """Ends the block. Returns the item for the Response; None where it has none.
 
         Agents run calls on `output_item.done`, so a cut-off call that looks complete has none.
         """
 
-    def cut_off(self) -> wire.OutputItem | None:
+    def cut_off(self) -> wire_answers.OutputItem | None:
         """The item of a turn that ended in this block; None where the Response has none."""
         return None
 
-    def _open(self, out: wire.Events) -> None:  # noqa: B027  only items of text begin here
+    def _open(self, out: wire_events.Events) -> None:  # noqa: B027  only items of text begin here
         """Begins with the first character."""
 
-    def _delta(self, text: str) -> wire.Delta | None:
+    def _delta(self, text: str) -> wire_events.Delta | None:
         """The event of a piece of text; None for items that are sent whole."""
         return None
 
-    def _added(self, item: wire.OutputItem) -> wire.OutputItemAdded:
-        return wire.OutputItemAdded(output_index=self.index, item=encode_item(item))
+    def _added(self, item: wire_answers.OutputItem) -> wire_events.OutputItemAdded:
+        return wire_events.OutputItemAdded(output_index=self.index, item=encode_item(item))
 
-    def _done(self, item: wire.OutputItem, out: wire.Events) -> Raw:
+    def _done(self, item: wire_answers.OutputItem, out: wire_events.Events) -> Raw:
         """Ends the item with its last events, and returns its JSON."""
         encoded = encode_item(item)
-        out.append(wire.OutputItemDone(output_index=self.index, item=encoded))
+        out.append(wire_events.OutputItemDone(output_index=self.index, item=encoded))
         if self._dispatch is not None:
             out.append(self._dispatch(self.index, encoded))
         return encoded
@@ -140,17 +140,17 @@ class NoItem(OpenItem):
         return "<no item>"
 
     @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire_events.Events) -> None:
         pass
 
     @override
-    def end(self, stop: BlockStop, out: wire.Events) -> None:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> None:
         return None
 
 
 NO_ITEM = NoItem()
 
 
-def encode_item(item: wire.OutputItem) -> Raw:
+def encode_item(item: wire_answers.OutputItem) -> Raw:
     """The JSON of an item."""
     return Raw(_encode(item))

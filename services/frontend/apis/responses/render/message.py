@@ -8,7 +8,7 @@ from msgspec import Raw
 from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.events import plain_delta
 from services.frontend.apis.responses.render.items import ItemPlace, OpenItem
 from services.frontend.apis.shared.openai.chunks import logprob
@@ -28,7 +28,7 @@ class OpenMessage(OpenItem):
         self._logprobs: list[dict[str, Any]] = []
 
     @override
-    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire.Events) -> None:
+    def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire_events.Events) -> None:
         if not text and not self.pieces:
             return
         logprobs: list[dict[str, Any]] = []
@@ -42,26 +42,28 @@ class OpenMessage(OpenItem):
             out.append(self._text_delta(text, logprobs))
 
     @override
-    def _open(self, out: wire.Events) -> None:
-        opening = wire.OutputTextPart("", [], [])
+    def _open(self, out: wire_events.Events) -> None:
+        opening = wire_answers.OutputTextPart("", [], [])
         out.append(self._added(self._item("in_progress", [])))
-        out.append(wire.ContentPartAdded(item_id=self.id, output_index=self.index, part=opening))
+        out.append(
+            wire_events.ContentPartAdded(item_id=self.id, output_index=self.index, part=opening)
+        )
         if not self._with_logprobs:
             self.plain = plain_delta(self._text_delta("", []))
 
     @override
-    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw | None:
         if not self.pieces:
             return None
         part = self._part(url_citations(self.text, self._titles))
         self._end_part(part, out)
-        status: wire.ItemStatus = "completed" if stop.complete else "incomplete"
+        status: wire_answers.ItemStatus = "completed" if stop.complete else "incomplete"
         return self._done(self._item(status, [part]), out)
 
-    def _end_part(self, part: wire.OutputTextPart, out: wire.Events) -> None:
+    def _end_part(self, part: wire_answers.OutputTextPart, out: wire_events.Events) -> None:
         for number, citation in enumerate(part.annotations):
             out.append(
-                wire.OutputTextAnnotationAdded(
+                wire_events.OutputTextAnnotationAdded(
                     item_id=self.id,
                     output_index=self.index,
                     annotation_index=number,
@@ -69,36 +71,36 @@ class OpenMessage(OpenItem):
                 )
             )
         out.append(
-            wire.OutputTextDone(
+            wire_events.OutputTextDone(
                 item_id=self.id,
                 output_index=self.index,
                 text=part.text,
                 logprobs=part.logprobs,
             )
         )
-        out.append(wire.ContentPartDone(item_id=self.id, output_index=self.index, part=part))
+        out.append(wire_events.ContentPartDone(item_id=self.id, output_index=self.index, part=part))
 
     @override
-    def cut_off(self) -> wire.OutputMessage | None:
+    def cut_off(self) -> wire_answers.OutputMessage | None:
         if not self.pieces:
             return None
         return self._item("incomplete", [self._part([])])
 
-    def _text_delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire.OutputTextDelta:
-        return wire.OutputTextDelta(
+    def _text_delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire_events.OutputTextDelta:
+        return wire_events.OutputTextDelta(
             item_id=self.id, output_index=self.index, delta=text, logprobs=logprobs
         )
 
-    def _part(self, citations: list[wire.UrlCitation]) -> wire.OutputTextPart:
-        return wire.OutputTextPart(self.text, citations, self._logprobs)
+    def _part(self, citations: list[wire_answers.UrlCitation]) -> wire_answers.OutputTextPart:
+        return wire_answers.OutputTextPart(self.text, citations, self._logprobs)
 
     def _item(
-        self, status: wire.ItemStatus, content: list[wire.OutputTextPart]
-    ) -> wire.OutputMessage:
-        return wire.OutputMessage(id=self.id, status=status, content=content)
+        self, status: wire_answers.ItemStatus, content: list[wire_answers.OutputTextPart]
+    ) -> wire_answers.OutputMessage:
+        return wire_answers.OutputMessage(id=self.id, status=status, content=content)
 
 
-def url_citations(text: str, titles: Mapping[str, str]) -> list[wire.UrlCitation]:
+def url_citations(text: str, titles: Mapping[str, str]) -> list[wire_answers.UrlCitation]:
     """The citations of a text, in its order. `titles`: the titles of pages by URL.
 
     A citation covers a Markdown link with the URL, or else the URL. Indexes count characters; the
@@ -110,7 +112,7 @@ def url_citations(text: str, titles: Mapping[str, str]) -> list[wire.UrlCitation
     citations = []
     for match in _pattern(urls).finditer(text):
         url = match["linked"] or match["bare"]
-        citations.append(wire.UrlCitation(match.start(), match.end(), url, titles[url]))
+        citations.append(wire_answers.UrlCitation(match.start(), match.end(), url, titles[url]))
     return citations
 
 

@@ -7,7 +7,7 @@ from msgspec import Raw
 from typing_extensions import override
 
 from schemas.events import BlockStart, BlockStop, HostedResult
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, encode_item
 from services.frontend.hosted.tools import hosted_argument, pack
 
@@ -23,35 +23,37 @@ class OpenSearch(OpenItem):
         self._with_sources = place.shape.sources
 
     @override
-    def end(self, stop: BlockStop, out: wire.Events) -> Raw | None:
+    def end(self, stop: BlockStop, out: wire_events.Events) -> Raw | None:
         if not stop.complete:
             return None
         item = self._item("in_progress")
         out.append(self._added(item))
-        out.append(wire.WebSearchInProgress(item_id=self.id, output_index=self.index))
-        out.append(wire.WebSearchSearching(item_id=self.id, output_index=self.index))
+        out.append(wire_events.WebSearchInProgress(item_id=self.id, output_index=self.index))
+        out.append(wire_events.WebSearchSearching(item_id=self.id, output_index=self.index))
         return encode_item(item)
 
-    def finish(self, result: HostedResult, out: wire.Events) -> Raw:
+    def finish(self, result: HostedResult, out: wire_events.Events) -> Raw:
         """Ends the search, and returns its item."""
         finished = self._item("failed" if result.error else "completed")
-        if self._with_sources and isinstance(finished.action, wire.SearchAction):
-            finished.action.sources = [wire.SearchSource(source.url) for source in result.sources]
-        out.append(wire.WebSearchCompleted(item_id=self.id, output_index=self.index))
+        if self._with_sources and isinstance(finished.action, wire_answers.SearchAction):
+            finished.action.sources = [
+                wire_answers.SearchSource(source.url) for source in result.sources
+            ]
+        out.append(wire_events.WebSearchCompleted(item_id=self.id, output_index=self.index))
         return self._done(finished, out)
 
     def fail(self) -> Raw:
         """The item of a search that will have no result."""
         return encode_item(self._item("failed"))
 
-    def _item(self, status: wire.ItemStatus) -> wire.OutputWebSearchCall:
-        return wire.OutputWebSearchCall(id=self.id, status=status, action=self._action())
+    def _item(self, status: wire_answers.ItemStatus) -> wire_answers.OutputWebSearchCall:
+        return wire_answers.OutputWebSearchCall(id=self.id, status=status, action=self._action())
 
-    def _action(self) -> wire.SearchAction | wire.OpenPageAction:
+    def _action(self) -> wire_answers.SearchAction | wire_answers.OpenPageAction:
         argument = hosted_argument(self._kind, self.text)
         if self._kind == "web_search":
-            return wire.SearchAction(argument, [argument])
-        return wire.OpenPageAction(argument)
+            return wire_answers.SearchAction(argument, [argument])
+        return wire_answers.OpenPageAction(argument)
 
 
 class Searches:
@@ -68,7 +70,7 @@ class Searches:
         self._open[search.call_id] = search
 
     def finish(
-        self, results: Sequence[HostedResult], items: list[Raw], out: wire.Events
+        self, results: Sequence[HostedResult], items: list[Raw], out: wire_events.Events
     ) -> list[HostedResult]:
         """Ends the searches that have results, in `items` too. Returns their results."""
         expected = [result for result in results if result.call_id in self._open]
@@ -85,11 +87,11 @@ class Searches:
         self._open.clear()
 
 
-def results_item(place: ItemPlace, results: Sequence[HostedResult]) -> wire.OutputReasoning:
+def results_item(place: ItemPlace, results: Sequence[HostedResult]) -> wire_answers.OutputReasoning:
     """The item that carries results to the next request, in the `encrypted_content` of reasoning,
     which every agent returns unchanged. A `web_search_call` has no member for results, and agents
     drop members that they do not know."""
-    return wire.OutputReasoning(
+    return wire_answers.OutputReasoning(
         id=place.item_id("rs"),
         summary=[],
         encrypted_content=pack(msgspec.json.encode(results)),

@@ -33,7 +33,7 @@ from schemas.events import (
     TokenLogprob,
     TurnEvent,
 )
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.calls import open_call
 from services.frontend.apis.responses.render.document import ResponseState, diagnostics
 from services.frontend.apis.responses.render.events import EventEncoder
@@ -59,7 +59,7 @@ from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 
 
-class ResponsesStream(TurnRenderer[wire.Event], Renderer):
+class ResponsesStream(TurnRenderer[wire_events.Event], Renderer):
     """Renders one turn."""
 
     def __init__(self, answer: AnswerInfo, shape: ResponsesShape) -> None:
@@ -78,16 +78,16 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         turn."""
         return self.encode(self.opening(prepared[0]))
 
-    def opening(self, prepared: Prepared) -> list[wire.Event]:
+    def opening(self, prepared: Prepared) -> list[wire_events.Event]:
         """The events of `start`."""
         shape = self.state.shape
         self.state.tokens.start(prepared)
         if shape.compared:
             self.state.diagnostics = diagnostics(prepared.comparison, compacted=shape.compacted)
         response = self.state.document()
-        out: wire.Events = [
-            wire.ResponseCreated(response=response),
-            wire.ResponseInProgress(response=response),
+        out: wire_events.Events = [
+            wire_events.ResponseCreated(response=response),
+            wire_events.ResponseInProgress(response=response),
         ]
         for item in shape.before:
             out += self.state.add_whole(item)
@@ -103,28 +103,28 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         return self.encode(self.render(events))
 
     @override
-    def render(self, events: Sequence[TurnEvent]) -> list[wire.Event]:
+    def render(self, events: Sequence[TurnEvent]) -> list[wire_events.Event]:
         return [] if self.state.ended else super().render(events)
 
     @override
-    def encode(self, events: Sequence[wire.Event]) -> bytes:
+    def encode(self, events: Sequence[wire_events.Event]) -> bytes:
         return self._encoder.encode(events)
 
     def error(self, info: ErrorInfo) -> bytes:
         """`response.failed`, the last event."""
-        out: wire.Events = []
+        out: wire_events.Events = []
         self._fail(info, out)
         return self.encode(out)
 
     def break_off(self) -> bytes:
         """Ends the output of a cancelled turn: writes the pending end of a message. An open item is
         incomplete in the Response."""
-        out: wire.Events = []
+        out: wire_events.Events = []
         if not self.state.ended:
             self._break_off(out)
         return self.encode(out)
 
-    def _start(self, event: BlockStart, out: wire.Events) -> None:
+    def _start(self, event: BlockStart, out: wire_events.Events) -> None:
         self._close_message(out)
         self._item = self._open_item(event)
         self._item.begin(out)
@@ -145,19 +145,19 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         state = self.state
         return ItemPlace(state.answer, state.shape, self._turn, len(state.items))
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire.Events) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire_events.Events) -> None:
         self._item.add(text, tokens, out)
 
-    def _stop(self, event: BlockStop, out: wire.Events) -> None:
+    def _stop(self, event: BlockStop, out: wire_events.Events) -> None:
         if isinstance(self._item, OpenMessage):
             self._pending_stop = event
         else:
             self._close(event, out)
 
-    def _tokens(self, event: OutputTokens, out: wire.Events) -> None:
+    def _tokens(self, event: OutputTokens, out: wire_events.Events) -> None:
         self.state.tokens.add(event)
 
-    def _close(self, stop: BlockStop, out: wire.Events) -> None:
+    def _close(self, stop: BlockStop, out: wire_events.Events) -> None:
         item = self._item
         self._item = NO_ITEM
         self._pending_stop = None
@@ -168,12 +168,12 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         if isinstance(item, OpenSearch):
             self._searches.add(item)
 
-    def _close_message(self, out: wire.Events) -> None:
+    def _close_message(self, out: wire_events.Events) -> None:
         """Writes the pending end of a message."""
         if self._pending_stop is not None:
             self._close(self._pending_stop, out)
 
-    def _results(self, event: HostedResults, out: wire.Events) -> None:
+    def _results(self, event: HostedResults, out: wire_events.Events) -> None:
         """Ends the searches that have results, and adds the item that carries the results."""
         carried = self._searches.finish(event.results, self.state.items, out)
         if carried:
@@ -181,7 +181,7 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
             out += self.state.add_whole(encode_item(item))
         self._turn = event.turn
 
-    def _finish(self, event: Finish, out: wire.Events) -> None:
+    def _finish(self, event: Finish, out: wire_events.Events) -> None:
         cut = self.state.cut_by(event)
         stop = self._pending_stop
         if cut or stop is None:
@@ -190,14 +190,14 @@ class ResponsesStream(TurnRenderer[wire.Event], Renderer):
         self.state.finish(event.usage, cut=cut)
         out.append(self.state.last_event())
 
-    def _fail(self, info: ErrorInfo, out: wire.Events) -> None:
+    def _fail(self, info: ErrorInfo, out: wire_events.Events) -> None:
         if self.state.ended:
             return
         self._break_off(out)
         self.state.fail(info)
         out.append(self.state.last_event())
 
-    def _break_off(self, out: wire.Events) -> None:
+    def _break_off(self, out: wire_events.Events) -> None:
         self._close_message(out)
         self._searches.fail(self.state.items)
         # An open item gets no end: agents that retry keep the items that have one.
@@ -221,27 +221,27 @@ class SummaryStream(ResponsesStream):
         """The pieces of each text."""
 
     @override
-    def _start(self, event: BlockStart, out: wire.Events) -> None:
+    def _start(self, event: BlockStart, out: wire_events.Events) -> None:
         self._pieces = []
         if event.kind == "text":
             self._texts.append(self._pieces)
 
     @override
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire.Events) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire_events.Events) -> None:
         self._pieces.append(text)
 
     @override
-    def _stop(self, event: BlockStop, out: wire.Events) -> None:
+    def _stop(self, event: BlockStop, out: wire_events.Events) -> None:
         self._pieces = []
 
     @override
-    def _finish(self, event: Finish, out: wire.Events) -> None:
+    def _finish(self, event: Finish, out: wire_events.Events) -> None:
         texts = ["".join(pieces) for pieces in self._texts]
         summary = "\n".join(text for text in texts if text).strip()
         if not summary:
             self._fail(NO_SUMMARY, out)
             return
-        item = wire.OutputCompaction(
+        item = wire_answers.OutputCompaction(
             id=f"cmp_{self.state.answer.turn}000",
             encrypted_content=seal_summary(self._sealer, summary),
         )
@@ -276,7 +276,7 @@ class ResponsesCollector(Collector):
         document = state.document()
         if self._user_messages is None or document.usage is None:
             return msgspec.json.encode(document)
-        compaction = wire.Compaction(
+        compaction = wire_answers.Compaction(
             id=document.id,
             created_at=document.created_at,
             output=[*self._user_messages, *document.output],

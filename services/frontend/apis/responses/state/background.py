@@ -9,7 +9,7 @@ from functools import partial
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
@@ -38,12 +38,12 @@ class Job(RunningResponse):
         return f"<background {self.id} {self.status}, {len(self.payloads)} events>"
 
     @property
-    def status(self) -> wire.Status:
+    def status(self) -> wire_answers.Status:
         """The status that clients see."""
         state = self.recorder.stream.state
         return state.status if state.ended or self.running else "queued"
 
-    def document(self) -> wire.Answer:
+    def document(self) -> wire_answers.Answer:
         """The Response object at this moment."""
         return self.recorder.stream.state.document(self.status)
 

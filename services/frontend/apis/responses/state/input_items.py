@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire, wire_answers
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.state.record import item_id
 from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
@@ -113,7 +113,7 @@ def list_page(
         start = ids.index(after) + 1
     end = start + limit
     listed = ids[start:end]
-    page = wire.Items(
+    page = wire_answers.Items(
         data=[by_id[id] for id in listed],
         first_id=listed[0] if listed else "",
         last_id=listed[-1] if listed else "",

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, Prepared, TurnEvent
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import ResponsesTurn
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
@@ -134,7 +134,7 @@ class AcceptedRequest:
         stream: ResponsesStream,
         recording: bytes = b"",
         *,
-        status: wire.Status | None = None,
+        status: wire_answers.Status | None = None,
         owner: str = "",
     ) -> StoredResponse:
         """Makes the record of the response at this moment.

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import Invalid, TurnwireError
-from services.frontend.apis.responses import wire
+from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
@@ -140,7 +140,7 @@ class ResponsesServer:
             await job.wait()
         if not await self.store.delete(id, http[REQUEST_CONTEXT].tenant):
             raise not_found("Response", id, "response_id")
-        return json_response(msgspec.json.encode(wire.Deleted(id)))
+        return json_response(msgspec.json.encode(wire_answers.Deleted(id)))
 
     async def cancel(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/{id}/cancel`: cancels a background response. A response that has
