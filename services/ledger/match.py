@@ -62,7 +62,10 @@ class MatchedHistory(Struct, frozen=True):
     @property
     def answered(self) -> int:
         """The number of the model's turns that another message follows."""
-        return len(self.chain.turns) - (self.open_turn is not None)
+        turns = len(self.chain.turns)
+        if self.open_turn is not None:
+            turns -= 1
+        return turns
 
     def newest_turn(self) -> Turn | None:
         """The newest answered turn that is restored."""

@@ -82,8 +82,9 @@ class BlockReader:
         after = self.parser.after_thought
         if after is None:
             return
-        last_is_after = after >= len(text)
-        self._count(tokens - last_is_after, reasoning=True)
+        if after >= len(text):  # the last token is after the thought
+            tokens -= 1
+        self._count(tokens, reasoning=True)
 
     def _count(self, tokens: int, *, reasoning: bool) -> None:
         """Counts the tokens up to number `tokens` that were not counted before."""

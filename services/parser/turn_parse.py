@@ -234,11 +234,14 @@ class TurnParse:
     ) -> None:
         stream = self.stream
         prompt_tokens = stream.context.prompt_tokens
+        output = len(stream.ids)
+        if ended_by_token:
+            output += 1
         usage = Usage(
             prompt=prompt_tokens,
             # An engine may have found tokens of an earlier attempt in its cache, too.
             cached=min(stream.cached or 0, prompt_tokens),
-            output=len(stream.ids) + ended_by_token,
+            output=output,
             reasoning=self.blocks.reasoning_tokens,
         )
         reported = usage.output if stream.context.prompt_ids else 0

@@ -3,7 +3,7 @@ CPU-bound.
 
 | step    | file                                | result                                    |
 |---------|-------------------------------------|-------------------------------------------|
-| strip   | `strip.py`, `render.py`, `pairs.py` | the conversation that the model is to see |
+| strip   | `strip.py`                          | the conversation that the model is to see |
 | restore | `services/ledger/restore.py`        | its earlier turns as the model wrote them |
 | render  | `render.py`                         | the text, by the chat template, whole     |
 | encode  | `encode.py` here and in the ledger  | ids: original ones of turns, others of    |
@@ -17,22 +17,17 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Sampling, ToolSpec, Unseal
+from schemas.conversation import Conversation, OutputFormat, RawPrompt, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import LedgerPrompt
-from services.ledger.pairs import join_pairs
 from services.ledger.recall import Recall
 from services.preprocessor.encode import NOT_RECALLED, encode, encode_raw
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.render import (
-    as_rendered,
-    render,
-    with_format_instruction,
-)
-from services.preprocessor.strip import strip_preamble
+from services.preprocessor.render import RenderedPrompt, as_rendered, render
+from services.preprocessor.strip import strip
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
 
@@ -102,30 +97,12 @@ def assemble(
     """
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    tools = PromptTools()
-    recall: Recall | None = None
-    recalled = NOT_RECALLED
-    ids: Sequence[int]
     try:
         if conversation.prompt is not None:
             on_step("encode")
-            rendered = as_rendered(conversation, conversation.prompt)
-            ids = encode_raw(conversation.prompt, setup.tokenizer)
+            encoded = _encode_raw_prompt(conversation, conversation.prompt, setup)
         else:
-            on_step("strip")
-            tools = setup.tools_of(conversation.tools)
-            stripped = _strip(conversation, setup)
-
-            if look_up is not None:
-                on_step("ledger")
-                recall = look_up(stripped, tools.rendered)
-                stripped = recall.restore()
-
-            on_step("render")
-            rendered = render(stripped, setup, tools, unseal)
-
-            on_step("encode")
-            ids, recalled = encode(rendered, setup.encoder, recall)
+            encoded = _encode_conversation(conversation, setup, unseal, look_up, on_step)
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
 
@@ -134,35 +111,75 @@ def assemble(
     window_limited = False
     if limit:
         cap = setup.card.max_output_tokens or None
-        max_tokens, window_limited = limit_output(len(ids), requested, setup.window(window), cap)
-        if recall is not None:
-            recall.keep(recalled)
+        max_tokens, window_limited = limit_output(
+            len(encoded.ids), requested, setup.window(window), cap
+        )
+        if encoded.recall is not None:
+            encoded.recall.keep(encoded.recalled)
 
+    rendered = encoded.rendered
     sampling = with_defaults(conversation.sampling, setup.sampling)
     return Prompt(
-        ids=ids,
+        ids=encoded.ids,
         text=setup.encoder.plain(rendered.text),
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
-        tools=tools.rendered,
-        parser_tools=tools.parser_json,
+        tools=encoded.tools.rendered,
+        parser_tools=encoded.tools.parser_json,
         allowed_tools=rendered.allowed_tools,
         enforced_format=rendered.enforced_format,
         max_tokens=max_tokens,
         window_limited=window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(sampling, max_tokens=max_tokens),
-        recalled=recalled,
-        images=place_images(ids, rendered.images),
+        recalled=encoded.recalled,
+        images=place_images(encoded.ids, rendered.images),
     )
 
 
-def _strip(conversation: Conversation, setup: ModelSetup) -> Conversation:
-    """The conversation that the model is to see."""
-    if setup.strip_preamble:
-        conversation = strip_preamble(conversation)
-    conversation = with_format_instruction(conversation)
-    return replace(conversation, messages=join_pairs(conversation.messages))
+class _EncodedPrompt(Struct, frozen=True):
+    """The text of a prompt and its ids, with what made them."""
+
+    rendered: RenderedPrompt
+    ids: Sequence[int]
+    tools: PromptTools
+    recall: Recall | None = None
+    """None: nothing was looked up in the ledger."""
+    recalled: LedgerPrompt = NOT_RECALLED
+
+
+def _encode_raw_prompt(
+    conversation: Conversation, prompt: RawPrompt, setup: ModelSetup
+) -> _EncodedPrompt:
+    """A prompt that the client sent whole: it goes to the model unchanged."""
+    rendered = as_rendered(conversation, prompt)
+    return _EncodedPrompt(rendered, encode_raw(prompt, setup.tokenizer), PromptTools())
+
+
+def _encode_conversation(
+    conversation: Conversation,
+    setup: ModelSetup,
+    unseal: Unseal | None,
+    look_up: LookUp | None,
+    on_step: OnStep,
+) -> _EncodedPrompt:
+    """The steps strip, restore, render and encode."""
+    on_step("strip")
+    tools = setup.tools_of(conversation.tools)
+    conversation = strip(conversation, preamble=setup.strip_preamble)
+
+    recall: Recall | None = None
+    if look_up is not None:
+        on_step("ledger")
+        recall = look_up(conversation, tools.rendered)
+        conversation = recall.restore()
+
+    on_step("render")
+    rendered = render(conversation, setup, tools, unseal)
+
+    on_step("encode")
+    ids, recalled = encode(rendered, setup.encoder, recall)
+    return _EncodedPrompt(rendered, ids, tools, recall, recalled)
 
 
 def _stop_ids(sampling: Sampling, setup: ModelSetup) -> list[int]:

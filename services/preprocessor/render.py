@@ -2,25 +2,19 @@
 
 A request may demand a call: then the prompt ends with the opening of that call.
 
-A request may demand a format (`response_format`, `text.format`). The engine enforces it where no
-tool may be called. A model with tools cannot be constrained in this way: its first token would
-belong to the answer, and an agent that sends a format with every request (Codex' `--output-schema`)
-would never get a call. An instruction describes the format to such a model, the same in every turn
-of the session.
+It may demand a format (`response_format`, `text.format`): the engine enforces it where no tool may
+be called. Else an instruction describes it (`strip.py`).
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from schemas.conversation import (
     Conversation,
     OutputFormat,
     RawPrompt,
-    Text,
     ToolSpec,
     Unseal,
 )
@@ -37,13 +31,6 @@ from services.tokenization.image_processor import Expansion
 
 _TAIL_CHARS = 512
 _CONTINUATION = "\ue000continues here\ue000"
-_ANY_OBJECT = (
-    "Your final answer, when you call no more tools, must be one JSON object and nothing else."
-)
-_SCHEMA_FOLLOWS = (
-    "Your final answer, when you call no more tools, must be JSON that fits this schema, "
-    "and nothing else:\n"
-)
 
 
 class RenderedPrompt(Struct, frozen=True, kw_only=True):
@@ -121,17 +108,6 @@ def enforced_format(conversation: Conversation) -> OutputFormat | None:
     """The format that the engine enforces; None where the output is free."""
     may_call_tools = conversation.tools and conversation.tool_choice.mode != "none"
     return None if may_call_tools else conversation.format
-
-
-def with_format_instruction(conversation: Conversation) -> Conversation:
-    """The conversation with its format among the instructions, if it has tools."""
-    output = conversation.format
-    if output is None or not conversation.tools:
-        return conversation
-    text = _ANY_OBJECT
-    if output.schema is not None:
-        text = _SCHEMA_FOLLOWS + json.dumps(output.schema, ensure_ascii=False)
-    return replace(conversation, system=[*conversation.system, Text(text)])
 
 
 def forced_call(

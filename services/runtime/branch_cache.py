@@ -47,7 +47,10 @@ class BranchCache(Generic[V]):
             former = self._values.get(key, [])
             if former and former[0] is value:
                 return
-            values = [value, *(one for one in former if one is not value and one is not instead_of)]
+            values = [
+                value,
+                *(kept for kept in former if kept is not value and kept is not instead_of),
+            ]
             del values[self._branches :]
             while sum(map(self._size_of, values)) > self._max_bytes:
                 values.pop()

@@ -87,9 +87,9 @@ def _handled(tree: nodes.Template) -> Iterator[str]:
         *((applied.name, applied.args) for applied in tree.find_all(nodes.Filter)),
     ):
         texts = [
-            one.value
-            for one in arguments
-            if isinstance(one, nodes.Const) and isinstance(one.value, str)
+            argument.value
+            for argument in arguments
+            if isinstance(argument, nodes.Const) and isinstance(argument.value, str)
         ]
         replaced = name == "replace" and "".join(texts[1:]).strip()
         if name in _TAKES_APART and texts and len(texts[0]) > 1 and not replaced:

@@ -257,17 +257,17 @@ def _text_separators(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTr
 
 def _call_joins(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     """The white space between text and a call, and between two calls."""
-    one = trial.markup(traits, CALL_PART)
-    two = trial.markup(traits, CALL_PART2)
+    first_call = trial.markup(traits, CALL_PART)
+    second_call = trial.markup(traits, CALL_PART2)
     beside = ""
     if traits.text_with_call:
         beside = trial.framed(traits, [TEXT_PART, CALL_PART]).partition(ANSWER)[2]
-    text_join, shown, _ = beside.partition(one)
+    text_join, shown, _ = beside.partition(first_call)
     if not shown or text_join.strip():
         text_join = traits.text_join
 
     pair = trial.markup(traits, CALL_PART, CALL_PART2) if traits.parallel else ""
-    call_join = pair.removeprefix(one).removesuffix(two)
+    call_join = pair.removeprefix(first_call).removesuffix(second_call)
     if call_join.strip():
         call_join = text_join
     return replace(traits, text_join=text_join, call_join=call_join)

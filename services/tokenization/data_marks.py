@@ -293,8 +293,8 @@ def _mark_at(text: str) -> int:
     not change."""
 
     def rank(place: int) -> tuple[bool, bool, bool]:
-        one = text[place]
-        return one.isspace(), not one.isascii(), one.isalnum() or one in "\"\\'"
+        char = text[place]
+        return char.isspace(), not char.isascii(), char.isalnum() or char in "\"\\'"
 
     return min(range(len(text)), key=rank)
 

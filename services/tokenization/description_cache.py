@@ -43,7 +43,7 @@ class CacheEntry:
         try:
             for record in (
                 __version__.encode(),
-                *(version(one).encode() for one in ("tokenizers", "transformers")),
+                *(version(package).encode() for package in ("tokenizers", "transformers")),
             ):
                 _add(hasher, record)
             _add(hasher, code)

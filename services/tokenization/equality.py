@@ -77,7 +77,7 @@ def trials(tokenizer: Tokenizer) -> Iterator[str]:
     for _ in range(_SHORT):
         yield _mixed(source, words, added, source.randrange(1, 14))
     yield "a" * 5000
-    yield from (one * 3000 for one in " \n1=")
+    yield from (char * 3000 for char in " \n1=")
     yield from (word * 2000 for word in ("\u6f22", "ab1 "))
     yield "\U0001f642" * 1000
     for size in _LONG:

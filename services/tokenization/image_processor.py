@@ -76,7 +76,7 @@ class ImageProcessor:
         `pixel_values` and what belongs to them."""
         with self._lock:
             found = self._processor.image_processor(
-                images=[[one] for one in images], return_tensors="pt"
+                images=[[image] for image in images], return_tensors="pt"
             )
         return dict(found)
 

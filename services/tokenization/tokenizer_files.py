@@ -203,7 +203,7 @@ def _listed(tokens: Any) -> list[str] | None:
 
 
 def _text(token: Any) -> Any:
-    return [str(one) for one in token] if isinstance(token, list | tuple) else str(token)
+    return [str(part) for part in token] if isinstance(token, list | tuple) else str(token)
 
 
 def _last_line(output: bytes) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Message, OutputFormat, Text, ToolChoice, ToolSpec
-from services.preprocessor.render import enforced_format, with_format_instruction
+from services.preprocessor.render import enforced_format
+from services.preprocessor.strip import with_format_instruction
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -247,7 +247,8 @@ class Fold:
                         event.kind, turn.ms_at(now), event.name or "", event.call_id or ""
                     )
                 )
-                turn.calls += event.kind == "tool_use"
+                if event.kind == "tool_use":
+                    turn.calls += 1
             case events.Delta():
                 turn.first_output(now)
                 self._add_text(turn.blocks[-1], event.text)

@@ -87,9 +87,16 @@ def is_large(*pieces: bytes | Raw) -> bool:
 async def run_in_thread_if(large: bool, work: Callable[[], T]) -> T:
     """Runs `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises
     its error."""
-    if not large:
-        with suppress(LongWork), on_loop():
-            return work()
+    if large:
+        return await asyncio.to_thread(work)
+    return await run_in_thread_if_long(work)
+
+
+async def run_in_thread_if_long(work: Callable[[], T]) -> T:
+    """Runs `work`; again, in a thread, if it calls `long_work`. Returns its result or raises its
+    error."""
+    with suppress(LongWork), on_loop():
+        return work()
     return await asyncio.to_thread(work)
 
 

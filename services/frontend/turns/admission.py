@@ -15,7 +15,7 @@ from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
-from services.frontend.http.bodies import run_in_thread_if
+from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_document import PdfDocument
 from services.frontend.media.pdf_reader import PdfReader
@@ -103,7 +103,7 @@ class Admission:
         elif caller is not None:
             caller.permit(card, conversation.model)
         _check_tools(conversation, card)
-        media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
+        media = await run_in_thread_if_long(lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
 

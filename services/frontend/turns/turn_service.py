@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from services.frontend.http.bodies import run_in_thread_if
+from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.flusher import Flusher
@@ -82,8 +82,8 @@ class RequestModel:
         """Records for headers and log what the answer will lack. Raises as `card_for`."""
         conversation = request.conversations[0]
         card = self.card_for(conversation)
-        self.not_enforced = await run_in_thread_if(
-            False, lambda: not_enforced(conversation, card.features, card.family)
+        self.not_enforced = await run_in_thread_if_long(
+            lambda: not_enforced(conversation, card.features, card.family)
         )
         dropped = _safe_names(request.notes)
         if dropped:

@@ -294,7 +294,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         out.append(wire.ContentBlockStop(block.index))
 
         if event.complete:
-            self._calls += block.kind == "tool_use"
+            if block.kind == "tool_use":
+                self._calls += 1
             self._send_whole(block, event.seal, out)
 
     def _send_whole(self, block: OpenBlock, seal: str | None, out: list[Event]) -> None:
@@ -316,7 +317,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         for result in event.results:
             index = self._blocks
             self._blocks += 1
-            self._hosted_uses[result.kind] += result.error is None
+            if result.error is None:
+                self._hosted_uses[result.kind] += 1
             out.append(wire.ContentBlockStart(index, result_block(result)))
             out.append(wire.ContentBlockStop(index))
 

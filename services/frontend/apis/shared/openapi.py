@@ -45,16 +45,20 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
-        bodies = _schemas([one.body for one in api.operations], api.name, components)
-        events = [one.events for one in api.operations if not isinstance(one.events, str)]
-        kinds = [*(one.answer for one in api.operations), *events, *api.parts]
+        bodies = _schemas([operation.body for operation in api.operations], api.name, components)
+        events = [
+            operation.events
+            for operation in api.operations
+            if not isinstance(operation.events, str)
+        ]
+        kinds = [*(operation.answer for operation in api.operations), *events, *api.parts]
         contents = _schemas(kinds, api.name, components, answers=True)
         error_schemas = _schemas([api.errors.schema], "", components, answers=True)
         errors = {_JSON: {"schema": error_schemas[api.errors.schema]}}
-        for one in api.operations:
-            answers = _answers(one, contents, api.errors, errors)
-            operation = _operation(one, api, bodies.get(one.body), answers)
-            paths.setdefault(one.path, {})[one.method] = operation
+        for operation in api.operations:
+            answers = _answers(operation, contents, api.errors, errors)
+            described = _operation(operation, api, bodies.get(operation.body), answers)
+            paths.setdefault(operation.path, {})[operation.method] = described
     return {
         "openapi": "3.1.0",
         "info": {
@@ -91,21 +95,21 @@ def _schemas(
             required = schema["required"]
             schema["required"] = [
                 key
-                for key, one in schema["properties"].items()
-                if key in required or "default" in one
+                for key, member in schema["properties"].items()
+                if key in required or "default" in member
             ]
         components[prefix + name] = schema
     return dict(zip(kinds, schemas, strict=True))
 
 
 def _operation(
-    one: Operation, api: Api, body: dict[str, Any] | None, answers: dict[int, dict[str, Any]]
+    operation: Operation, api: Api, body: dict[str, Any] | None, answers: dict[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    path = one.path.replace("{id}", "one")
+    path = operation.path.replace("{id}", "one")
     words = [word for word in path.replace(".", "_").split("/") if word]
     described: dict[str, Any] = {
-        "operationId": "_".join([one.method, *words]),
-        "summary": one.summary,
+        "operationId": "_".join([operation.method, *words]),
+        "summary": operation.summary,
         "tags": [api.title],
         "responses": {str(status): answer for status, answer in sorted(answers.items())},
     }
@@ -116,55 +120,61 @@ def _operation(
             "description": query.description,
             "schema": query.schema,
         }
-        for query in one.query
+        for query in operation.query
     ]
-    if one.id:
+    if operation.id:
         schema = {"type": "string", "minLength": 1}
         parameters.append(
-            {"name": "id", "in": "path", "required": True, "description": one.id, "schema": schema}
+            {
+                "name": "id",
+                "in": "path",
+                "required": True,
+                "description": operation.id,
+                "schema": schema,
+            }
         )
     if parameters:
         described["parameters"] = parameters
     if body is not None:
         schema = body
-        if one.required:
-            schema = {"allOf": [body, {"required": list(one.required)}]}
-        content = {"schema": schema, "examples": {"first": {"value": one.example}}}
+        if operation.required:
+            schema = {"allOf": [body, {"required": list(operation.required)}]}
+        content = {"schema": schema, "examples": {"first": {"value": operation.example}}}
         described["requestBody"] = {"required": True, "content": {_JSON: content}}
-    if one.public:
+    if operation.public:
         described["security"] = []
     return described
 
 
 def _answers(
-    one: Operation,
+    operation: Operation,
     contents: Mapping[Any, dict[str, Any]],
     format: ErrorFormat,
     errors: dict[str, Any],
 ) -> dict[int, dict[str, Any]]:
     """`contents`: the schema of each type of an answer or of events."""
     content: dict[str, Any] = {}
-    answer = contents.get(one.answer)
-    if one.text:
+    answer = contents.get(operation.answer)
+    if operation.text:
         content = {
             kind: {"schema": {"type": "string"}}
             for kind in ("text/plain", "application/openmetrics-text")
         }
     elif answer is not None:
         content = {_JSON: {"schema": answer}}
-    if one.events:
-        content["text/event-stream"] = {"schema": _event(one.events, contents)}
+    if operation.events:
+        content["text/event-stream"] = {"schema": _event(operation.events, contents)}
     answers = {200: _answer("Success", content)}
-    if one.upgrade:
+    if operation.upgrade:
         answers = {
             101: _answer("The events of responses follow, one a frame"),
             426: _answer(REASONS[426], errors),
         }
-    if one.cached:
+    if operation.cached:
         answers[304] = _answer(REASONS[304])
-    if one.unavailable:
+    if operation.unavailable:
         answers[503] = _answer("Failure", content)
-    if not one.public:
+    if not operation.public:
         for status in format.statuses:
             answers[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
     return answers
