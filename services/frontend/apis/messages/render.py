@@ -182,6 +182,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self._ids = TokenReport()
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
+        self._has_hosted_results = False
+        """Whether a search or a fetch ran, with success or not: only then are they reported."""
 
     @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
@@ -314,6 +316,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self._ids.add(event)
 
     def _results(self, event: HostedResults, out: list[Event]) -> None:
+        self._has_hosted_results = True
         for result in event.results:
             index = self._blocks
             self._blocks += 1
@@ -326,7 +329,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if self._block is not None:
             self._stop(BlockStop(self._block.start.block, complete=False), out)
         usage = _last_usage(event.usage)
-        if self._hosted_uses:
+        if self._has_hosted_results:
             kinds = ("web_search", "web_fetch")
             usage.server_tool_use = {f"{kind}_requests": self._hosted_uses[kind] for kind in kinds}
         if self._compaction is not None:
