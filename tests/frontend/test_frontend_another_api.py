@@ -100,10 +100,7 @@ def add_shouting(setup: ApiSetup) -> None:
     async def shout(http: web.Request) -> web.StreamResponse:
         async with http_answer(setup.turns, http, shouting) as answer:
             request = await read_request(http, setup.config.max_body_bytes, shouting.parse)
-            await answer.admit(request)
-            if request.stream:
-                return await answer.stream(request.renderer)
-            return await answer.document(request.collector)
+            return await answer.respond(request)
 
     setup.app.router.add_post("/v1/shouts", shout)
 

@@ -42,6 +42,10 @@ class AnswerSink(TurnSink):
     """All events of the answer have arrived."""
 
     @abstractmethod
+    def expect(self, choices: int) -> None:
+        """Takes the number of choices of an admitted request. Their turns are opened next."""
+
+    @abstractmethod
     def begin(self, prepared: Sequence[Prepared]) -> None:
         """Starts the answer when all turns are open. Raises TurnwireError for a turn that has
         failed since."""
@@ -90,8 +94,8 @@ class RunningAnswer:
         self.turn_id = model.context.id if turn_id is None else turn_id
         self.record = AnswerRecord(turns.metrics, started, loop.time)
         self._deadline = started + turns.config.request_timeout_s
-        self._until_sent = asyncio.timeout_at(self._deadline)
-        """The deadline until `send` is called, which has its own."""
+        self._until_opening = asyncio.timeout_at(self._deadline)
+        """The deadline until turns are opened, which has its own."""
         self._admitted: list[Admitted] = []
         """One for each choice."""
         self._model_name = ""
@@ -104,23 +108,18 @@ class RunningAnswer:
             f"<{self.turn_id} of {self.dialect}, {len(self._open_turns)} open turns, {self.record}>"
         )
 
-    @property
-    def choices(self) -> int:
-        """The number of choices, over all prompts."""
-        return len(self._admitted)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While entered, the answer is made. At the end, it is recorded and charged.
 
-        Raises TimedOut if the deadline passes before `send`.
+        Raises TimedOut if the deadline passes before turns are opened.
         """
         record = self.record
         try:
-            async with self._until_sent:
+            async with self._until_opening:
                 yield
         except TimeoutError:
-            if self._until_sent.when() is None:  # `send` has begun: not this deadline
+            if self._until_opening.when() is None:  # turns are being opened: not this deadline
                 raise
             record.conclude(str(ErrorKind.TIMED_OUT))
             raise _timed_out() from None
@@ -136,17 +135,20 @@ class RunningAnswer:
             if self.context.caller is not None:
                 self.context.caller.spend(record.tokens)
 
-    async def admit(self, request: ParsedRequest, *, may_shorten: bool = False) -> None:
-        """Admits the conversation of every choice. `may_shorten`: see `admit_conversations`.
+    async def send(
+        self, request: ParsedRequest, sink: AnswerSink, *, may_shorten: bool = False
+    ) -> None:
+        """Admits a request, and passes the events of its turns to the sink until the answer ends.
 
-        Raises as `Admission.admit`.
+        `may_shorten`: see `admit`. Raises as `admit` and `run_turns`.
         """
         self.record.stream = request.stream
         self.record.choices_per_prompt = request.choices
-        await self.admit_conversations(request.conversations, may_shorten=may_shorten)
+        await self.admit(request.conversations, may_shorten=may_shorten)
         await self.model.report(request)  # examines schemas, which have a limit now
+        await self.run_turns(sink)
 
-    async def admit_conversations(
+    async def admit(
         self, conversations: Sequence[Conversation], *, may_shorten: bool = False
     ) -> None:
         """Admits one conversation for each choice. Raises as `Admission.admit`.
@@ -166,13 +168,14 @@ class RunningAnswer:
         """Returns what a renderer needs besides the events. `admit` must have returned."""
         return self.model.answer_info(self._model_name)
 
-    async def send(self, sink: AnswerSink) -> None:
-        """Opens every turn, or none, and passes their events to the sink until the answer ends. If
-        cancelled, cancels the turns.
+    async def run_turns(self, sink: AnswerSink) -> None:
+        """Opens the turn of every choice, or none, and passes their events to the sink until the
+        answer ends. If cancelled, cancels the turns.
 
         Raises TurnwireError, for a stream only before its first byte: later errors are its last
         event.
         """
+        sink.expect(len(self._admitted))
         try:
             await self._open(sink)
             await self._finish(sink)
@@ -192,10 +195,10 @@ class RunningAnswer:
     async def _open(self, sink: AnswerSink) -> None:
         """Opens every turn and starts the answer. A stream that its first events have started
         survives the deadline: `_finish` ends it with an error."""
-        self._until_sent.reschedule(None)
+        self._until_opening.reschedule(None)
         try:
             async with asyncio.timeout_at(self._deadline):
-                if self.choices == 1:
+                if len(self._admitted) == 1:
                     opened = [await self._open_turn(sink)]
                 else:
                     opened = await self._open_choices(sink)

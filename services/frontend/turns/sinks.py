@@ -13,6 +13,7 @@ from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
 from services.frontend.turns.answer import AnswerSink, RunningAnswer
 from services.frontend.turns.flusher import FlushedStream
 from services.frontend.turns.interfaces import AnswerInfo, Renderer
+from services.runtime.requests import after_sending
 
 
 class StreamWriter(Protocol):
@@ -51,8 +52,8 @@ class StreamSink(AnswerSink, FlushedStream):
     """Renders turn events into a stream.
 
     Making the renderer costs as much as rendering the first events, so it is made in advance
-    (`get_ready`). The call that brings the first events also writes them; it does not wait for the
-    task that awaits the turn.
+    (`get_ready`), once the preprocessor has the request. The call that brings the first events also
+    writes them; it does not wait for the task that awaits the turn.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class StreamSink(AnswerSink, FlushedStream):
         self._renderer: Renderer | None = None
         """None until the stream is made ready."""
         self._writer = writer
-        self._running = answer.choices
+        self._running = 0
         """Choices that have not ended."""
         self._pending: list[Batch] = []
         """Events of this tick, or all events before the stream starts."""
@@ -85,6 +86,11 @@ class StreamSink(AnswerSink, FlushedStream):
             return None
         _, events, _ = self._pending[0]
         return failure_of(events[0])
+
+    @override
+    def expect(self, choices: int) -> None:
+        self._running = choices
+        after_sending(self.get_ready)
 
     def get_ready(self) -> Renderer:
         """Makes the renderer, once."""
@@ -216,14 +222,19 @@ class EventBuffer(AnswerSink):
         self.started = False
         """Stays False, because an error can be the response until the end."""
         self.ended = False
-        self.events: list[list[TurnEvent]] = [[] for _ in range(answer.choices)]
+        self.events: Sequence[list[TurnEvent]] = ()
         """The events of each choice."""
         self.prepared: Sequence[Prepared] = ()
         self._answer = answer
-        self._running = answer.choices
+        self._running = 0
         """Choices that have not ended."""
         self._failure: ErrorInfo | None = None
         self._done = asyncio.Event()
+
+    @override
+    def expect(self, choices: int) -> None:
+        self._running = choices
+        self.events = [[] for _ in range(choices)]
 
     @override
     def opened(self, prepared: Prepared) -> None:

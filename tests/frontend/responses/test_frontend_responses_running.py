@@ -78,8 +78,9 @@ class Lane:
         self.writer = Emitted(model)
 
     async def admit(self) -> None:
-        await self.answer.admit(self.writer.accepted.turn)
+        await self.answer.admit(self.writer.accepted.turn.conversations)
         self.sink = StreamSink(self.answer, lambda _: self.renderer, self.writer)
+        self.sink.expect(1)
 
     @property
     def emitted(self) -> list[bytes]:

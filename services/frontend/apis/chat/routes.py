@@ -37,11 +37,7 @@ class ChatRoutes:
         """`POST /v1/chat/completions`: a turn for each choice, streamed or as a document."""
         async with http_answer(self._turns, http, self._chat) as answer:
             request = await read_request(http, self._max_bytes, self._chat.parse)
-
-            await answer.admit(request)
-            if request.stream:
-                return await answer.stream(request.renderer)
-            return await answer.document(request.collector)
+            return await answer.respond(request)
 
 
 def _add_routes(setup: ApiSetup) -> None:

@@ -31,11 +31,7 @@ class CompletionsRoutes:
         document."""
         async with http_answer(self._turns, http, self._completions) as answer:
             request = await read_request(http, self._max_bytes, self._completions.parse)
-
-            await answer.admit(request)
-            if request.stream:
-                return await answer.stream(request.renderer)
-            return await answer.document(request.collector)
+            return await answer.respond(request)
 
 
 def _add_routes(setup: ApiSetup) -> None:

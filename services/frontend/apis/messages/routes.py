@@ -70,11 +70,7 @@ class MessagesRoutes:
             request = await read_request(http, self._max_bytes, self._messages.parse)
             request = await apply_context_edits(request, answer.model)
             request = await compact(request, answer.model)
-
-            await answer.admit(request)
-            if request.stream:
-                return await answer.stream(request.renderer)
-            return await answer.document(request.collector)
+            return await answer.respond(request)
 
     async def count_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/messages/count_tokens`: the exact size of a message's prompt."""

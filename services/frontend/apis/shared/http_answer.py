@@ -1,13 +1,10 @@
 """Answers HTTP requests with turns, as a stream or as a document.
 
-An operation reads its request, admits it and sends the answer:
+An operation reads its request and responds to it:
 
     async with http_answer(turns, http, dialect) as answer:
         request = await read_request(http, limit, dialect.parse)
-        await answer.admit(request)
-        if request.stream:
-            return await answer.stream(request.renderer)
-        return await answer.document(request.collector)
+        return await answer.respond(request)
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,10 +20,9 @@ from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import RunningAnswer
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect
+from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, ParsedRequest
 from services.frontend.turns.sinks import EventBuffer, MakeRenderer, StreamSink
 from services.frontend.turns.turn_service import RequestModel, TurnService
-from services.runtime.requests import after_sending
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
@@ -44,9 +40,20 @@ class HttpAnswer(RunningAnswer):
         self._http = http
         self._keepalive = dialect.keepalive
 
-    async def stream(self, make_renderer: MakeRenderer) -> web.StreamResponse:
-        """Sends the admitted request and streams its answer. Raises TurnwireError before the first
-        byte."""
+    async def respond(
+        self, request: ParsedRequest, *, may_shorten: bool = False
+    ) -> web.StreamResponse:
+        """Sends a request, and returns its answer in the form that it asks for: a stream or one
+        document. `may_shorten`: see `admit`. Raises TurnwireError before the first byte."""
+        if request.stream:
+            return await self.stream(request, request.renderer, may_shorten=may_shorten)
+        collector = await self.collect(request, request.collector, may_shorten=may_shorten)
+        return json_response(collector.body())
+
+    async def stream(
+        self, request: ParsedRequest, make_renderer: MakeRenderer, *, may_shorten: bool = False
+    ) -> web.StreamResponse:
+        """Sends a request and streams its answer. Raises TurnwireError before the first byte."""
         writer = SseWriter(
             self._http,
             EventStream(self._http),
@@ -55,20 +62,19 @@ class HttpAnswer(RunningAnswer):
             on_slow=self._drop_slow_reader,
         )
         sink = StreamSink(self, make_renderer, writer)
-        after_sending(sink.get_ready)  # the preprocessor gets the request first
-        await self.send(sink)
+        await self.send(request, sink, may_shorten=may_shorten)
         return writer.response
 
-    async def document(self, make_collector: Callable[[AnswerInfo], Collector]) -> web.Response:
-        """Sends the admitted request and returns its answer in one document. Raises
-        TurnwireError."""
-        collector = await self.collect(make_collector)
-        return json_response(collector.body())
-
-    async def collect(self, make_collector: Callable[[AnswerInfo], C]) -> C:
-        """Sends the admitted request and collects its whole answer. Raises TurnwireError."""
+    async def collect(
+        self,
+        request: ParsedRequest,
+        make_collector: Callable[[AnswerInfo], C],
+        *,
+        may_shorten: bool = False,
+    ) -> C:
+        """Sends a request and collects its whole answer. Raises TurnwireError."""
         sink = EventBuffer(self)
-        await self.send(sink)
+        await self.send(request, sink, may_shorten=may_shorten)
 
         collector = make_collector(self.info())
         collector.start(sink.prepared)

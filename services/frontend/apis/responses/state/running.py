@@ -48,8 +48,9 @@ class RunningResponse(StreamWriter):
         """
         answer = RunningAnswer(self._model, Responses.name)
         async with logged(answer, "response"):
-            await answer.admit(self.accepted.turn, may_shorten=self.accepted.turn.truncate)
-            await answer.send(StreamSink(answer, self._renderer, self))
+            turn = self.accepted.turn
+            sink = StreamSink(answer, self._renderer, self)
+            await answer.send(turn, sink, may_shorten=turn.truncate)
 
     def _renderer(self, _answer: AnswerInfo) -> StreamRecorder:
         """Returns the renderer that was made with the response."""

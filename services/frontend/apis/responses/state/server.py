@@ -11,7 +11,7 @@ from msgspec import Raw
 from schemas.control import ResponseCancelled, ResponseDeleted, ResponseNotice
 from schemas.errors import Invalid, TurnwireError
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state.background import Background, Job
@@ -80,10 +80,9 @@ class ResponsesServer:
                 request = request.without_input()
                 accepted = accepted.without_input()
 
-            await answer.admit(accepted.turn, may_shorten=accepted.turn.truncate)
             if request.store:
                 return await self._send_stored(answer, accepted)
-            return await _send(answer, accepted.turn)
+            return await answer.respond(accepted.turn, may_shorten=accepted.turn.truncate)
 
     async def compact(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
@@ -95,9 +94,7 @@ class ResponsesServer:
             accepted = await self._intake.accept(
                 request, http.headers, answer.model, compacting=True
             )
-
-            await answer.admit(accepted.turn)
-            return await _send(answer, accepted.turn)
+            return await answer.respond(accepted.turn)
 
     async def input_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
@@ -212,9 +209,11 @@ class ResponsesServer:
         if turn.stream:
             log = self._turns.log
             return await answer.stream(
-                lambda info: StoredStream(turn.renderer(info), accepted, self.store, log)
+                turn,
+                lambda info: StoredStream(turn.renderer(info), accepted, self.store, log),
+                may_shorten=turn.truncate,
             )
-        collector = await answer.collect(turn.collector)
+        collector = await answer.collect(turn, turn.collector, may_shorten=turn.truncate)
         document = collector.body()
         self.store.put(accepted.record(collector.stream))
         return json_response(document)
@@ -255,12 +254,6 @@ class ResponsesServer:
             if record.ended:
                 break
         return record
-
-
-async def _send(answer: HttpAnswer, turn: ResponsesTurn) -> web.StreamResponse:
-    if turn.stream:
-        return await answer.stream(turn.renderer)
-    return await answer.document(turn.collector)
 
 
 def _open_store(setup: ApiSetup) -> MemoryStore:
