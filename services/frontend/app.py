@@ -1,6 +1,7 @@
 """Makes the HTTP application: the APIs, and the middleware around them."""
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -47,39 +48,57 @@ HOSTED: web.AppKey[HostedTools] = web.AppKey("hosted", HostedTools)
 """Set if hosted tools are served."""
 
 
+@dataclass(frozen=True)
+class Telemetry:
+    """Where the application reports what happens."""
+
+    registry: CollectorRegistry
+    log: FilteringBoundLogger
+    tracer: "Tracer | None" = None
+    """Records the requests."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets on the bus that the application uses."""
+
+    put_image: Put | None = None
+    """Stores an image for the workers. None if no model gets images."""
+    responses: Sharing | None = None
+    """Access to the shared store of Responses. None if responses are not shared."""
+
+
 def make_app(
     config: FrontendConfig,
     pipeline: Pipeline,
-    registry: CollectorRegistry,
-    log: FilteringBoundLogger,
+    telemetry: Telemetry,
+    buckets: Buckets = Buckets(),
     *,
-    sharing: Sharing | None = None,
-    put_image: Put | None = None,
     apis: tuple[Api, ...] = APIS,
-    tracer: "Tracer | None" = None,
 ) -> web.Application:
     """Makes the application for a pipeline. `make_runner` runs it.
-
-    `sharing`: access to the shared store of Responses; `put_image`: stores an image for the
-    workers, and None if no model gets images; `tracer`: records the requests.
 
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file
     cannot be read.
     """
+    registry = telemetry.registry
+    log = telemetry.log
     callers = _callers(config)
-    middlewares = [tracing_middleware(tracer)] if tracer is not None else []
+    middlewares = []
+    if telemetry.tracer is not None:
+        middlewares.append(tracing_middleware(telemetry.tracer))
     middlewares.append(RequestMiddleware(config, _formats(apis), SHARED, callers, log).handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
-    if sharing is not None:
-        app[SHARING] = sharing
+    if buckets.responses is not None:
+        app[SHARING] = buckets.responses
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
         keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
         app.cleanup_ctx.append(keys.context)
 
-    opener = _opener(app, config, pipeline, registry, log)
-    images = _image_reader(app, config, put_image, log)
+    opener = _opener(app, config, pipeline, telemetry)
+    images = _image_reader(app, config, buckets.put_image, log)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
@@ -126,17 +145,14 @@ def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:
 
 
 def _opener(
-    app: web.Application,
-    config: FrontendConfig,
-    pipeline: Pipeline,
-    registry: CollectorRegistry,
-    log: FilteringBoundLogger,
+    app: web.Application, config: FrontendConfig, pipeline: Pipeline, telemetry: Telemetry
 ) -> TurnGateway:
     """What opens turns: the pipeline's gateway, with hosted tools in front of it if any are
     served."""
     if config.web_provider is None:
         return pipeline.gateway
-    hosted = HostedTools(pipeline.gateway, provider_of(config), config, registry, log)
+    provider = provider_of(config)
+    hosted = HostedTools(pipeline.gateway, provider, config, telemetry.registry, telemetry.log)
     app[HOSTED] = hosted
     app.cleanup_ctx.append(hosted.context)
     return hosted

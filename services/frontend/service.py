@@ -15,7 +15,7 @@ from schemas.control import (
 )
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
-from services.frontend.app import HOSTED, make_app, make_runner
+from services.frontend.app import HOSTED, Buckets, Telemetry, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.turns.gateway import BusGateway
@@ -121,15 +121,9 @@ class _NoticeReceiver:
 
 def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> web.Application:
     images = ImageStore(process.bus, config, process.log, patience_s=config.wait_s)
-    return make_app(
-        config,
-        pipeline,
-        process.metrics,
-        process.log,
-        sharing=_sharing(process, config),
-        put_image=images.put,
-        tracer=process.tracer,
-    )
+    telemetry = Telemetry(process.metrics, process.log, process.tracer)
+    buckets = Buckets(images.put, _sharing(process, config))
+    return make_app(config, pipeline, telemetry, buckets)
 
 
 async def _listen(site: web.TCPSite) -> None:

@@ -28,7 +28,7 @@ from schemas.events import (
 from schemas.frames import TextReply, pack_ids, unpack_ids
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing
-from services.frontend.app import CALLERS, make_app, make_runner
+from services.frontend.app import CALLERS, Buckets, Telemetry, make_app, make_runner
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
 from services.frontend.media.image import without_images
@@ -269,7 +269,7 @@ async def serving(
     lines: list[MutableMapping[str, Any]] = []
     log = log_into(lines)
     config = config or FrontendConfig()
-    app = make_app(config, gateway, registry, log, sharing=sharing, put_image=put_image)
+    app = make_app(config, gateway, Telemetry(registry, log), Buckets(put_image, sharing))
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)

@@ -15,7 +15,7 @@ from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Delta, Prepared, TurnEvent
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation
 from services.frontend.apis.shared.http_answer import http_answer, read_request
-from services.frontend.app import APIS, make_app
+from services.frontend.app import APIS, Telemetry, make_app
 from services.frontend.http.errors import ErrorFormat, ErrorReply
 from services.frontend.turns.interfaces import AnswerInfo
 from services.runtime.config import FrontendConfig
@@ -126,9 +126,8 @@ SHOUTING = Api(
 async def test_another_api_serves_turns_errors_and_its_part_of_the_document() -> None:
     gateway = FakeGateway()
     apis = tuple(api for api in APIS if api.errors.name != "openai")
-    app = make_app(
-        FrontendConfig(), gateway, CollectorRegistry(), get_logger(), apis=(*apis, SHOUTING)
-    )
+    telemetry = Telemetry(CollectorRegistry(), get_logger())
+    app = make_app(FrontendConfig(), gateway, telemetry, apis=(*apis, SHOUTING))
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -14,7 +14,7 @@ from structlog import get_logger
 
 from services.frontend.apis.shared.api import Api
 from services.frontend.apis.shared.openapi import REASONS, document
-from services.frontend.app import APIS, make_app
+from services.frontend.app import APIS, Telemetry, make_app
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (
     MODEL,
@@ -51,7 +51,8 @@ def everything_said() -> list[Step]:
 
 @pytest.fixture
 def app() -> web.Application:
-    return make_app(FrontendConfig(), FakeGateway(), CollectorRegistry(), get_logger())
+    telemetry = Telemetry(CollectorRegistry(), get_logger())
+    return make_app(FrontendConfig(), FakeGateway(), telemetry)
 
 
 def test_document_describes_every_route_and_no_other(app: web.Application) -> None:

@@ -22,7 +22,7 @@ from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
-from services.frontend.app import make_app, make_runner
+from services.frontend.app import Telemetry, make_app, make_runner
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -328,7 +328,7 @@ async def serving(pipeline: Pipeline) -> AsyncIterator[str]:
     """Serves the whole HTTP stack on a free loopback port; yields its URL."""
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # writes nothing
     config = FrontendConfig()
-    app = make_app(config, pipeline, CollectorRegistry(), log)
+    app = make_app(config, pipeline, Telemetry(CollectorRegistry(), log))
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     try:
