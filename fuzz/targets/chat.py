@@ -16,7 +16,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.media.image import without_images
+from services.frontend.content.image import without_images
 
 _encoder: Final = msgspec.json.Encoder()
 _dialects: Final = (Chat(), Completions())

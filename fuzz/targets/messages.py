@@ -14,7 +14,7 @@ import msgspec
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
-from services.frontend.media.image import without_images
+from services.frontend.content.image import without_images
 
 FIXTURES: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "messages"
 _encoder: Final = msgspec.json.Encoder()

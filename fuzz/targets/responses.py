@@ -28,7 +28,7 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.media.image import without_images
+from services.frontend.content.image import without_images
 from services.frontend.turns.interfaces import AnswerInfo
 
 _encoder: Final = msgspec.json.Encoder()

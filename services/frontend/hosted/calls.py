@@ -10,9 +10,9 @@ from prometheus_client import Counter as MetricCounter
 
 from schemas.conversation import Call, Conversation, HostedTool
 from schemas.events import HostedResult, WebSource
+from services.frontend.content.hosted_tools import hosted_argument
 from services.frontend.hosted.contract import Provider, ProviderError
 from services.frontend.hosted.policy import permitted_sources, refusal
-from services.frontend.hosted.tools import hosted_argument
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, HostedTool, Result, Text
 from schemas.events import WebSource
-from services.frontend.http.public_address import MAX_URL_CHARS, is_public
+from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public
 
 MAX_QUERY_CHARS = 1000
 
@@ -27,7 +27,7 @@ def refusal(
         return "query_too_long" if len(argument) > MAX_QUERY_CHARS else None
     if len(argument) > MAX_URL_CHARS:
         return "url_too_long"
-    host = _host(argument)
+    host = host_of(argument)
     if host is None:
         return "invalid_tool_input"
     if not is_permitted(tool, argument) or not (allow_private or is_public(host)):
@@ -69,7 +69,7 @@ def permitted_sources(
 
 
 def _is_in(url: str, domains: Sequence[str]) -> bool:
-    host = _host(url) or ""
+    host = host_of(url) or ""
     path = urlsplit(url).path.lower() or "/"
     return any(_covers(entry.lower(), host, path) for entry in domains)
 
@@ -80,17 +80,6 @@ def _covers(entry: str, host: str, path: str) -> bool:
     if host != domain and not host.endswith("." + domain):
         return False
     return not slash or path.startswith("/" + rest)
-
-
-def _host(url: str) -> str | None:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname
-    except ValueError:
-        return None
-    if parts.scheme not in ("http", "https") or not host:
-        return None
-    return host.rstrip(".")
 
 
 def _texts(conversation: Conversation) -> Iterator[str]:

@@ -1,2 +1,2 @@
-"""Handles images and documents in requests: reads PDFs, and notes in the answer what the model does
-not receive."""
+"""Reads the images and documents of admitted requests: fetches, checks and stores images, and
+converts PDFs to text."""

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from cachetools import LRUCache
 from typing_extensions import override
 
-from services.frontend.http.public_address import MAX_URL_CHARS, is_public
+from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public, matches
 from services.images.image import MAX_BYTES
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -74,14 +74,10 @@ class ImageFetcher:
 
     def allows(self, url: str) -> bool:
         """Returns whether an image may be fetched."""
-        try:
-            parts = urlsplit(url)
-            host = (parts.hostname or "").rstrip(".")
-        except ValueError:
+        host = host_of(url, ("https",))
+        if host is None or len(url) > MAX_URL_CHARS or not is_public(host):
             return False
-        if parts.scheme != "https" or len(url) > MAX_URL_CHARS or not is_public(host):
-            return False
-        return any(_matches(host, name) for name in self._hosts)
+        return any(matches(host, name) for name in self._hosts)
 
     async def fetch(self, url: str) -> bytes | None:
         """Returns the data; None if it cannot be fetched within the limits."""
@@ -124,10 +120,3 @@ class ImageFetcher:
         yield
         if self._client is not None:
             await self._client.close()
-
-
-def _matches(host: str, name: str) -> bool:
-    """Returns whether a host is one of those that a name of the list stands for."""
-    if name.startswith("*."):
-        return host.endswith(name[1:]) or host == name
-    return host == name

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
-from services.frontend.media.image import ImageSource, InlineImage
+from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.media.image_fetch import ImageFetcher
 from services.frontend.media.pdf_reader import data_key
 from services.images.image import ImageFacts, image_hash, read_facts

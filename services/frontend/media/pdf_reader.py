@@ -16,8 +16,8 @@ from cachetools import LRUCache
 
 from schemas.conversation import Conversation, Media, Text
 from schemas.errors import Invalid
-from services.frontend.media.image import ImageSource, InlineImage
-from services.frontend.media.pdf_document import PdfContent, PdfDocument, PdfSource
+from services.frontend.content.image import ImageSource, InlineImage
+from services.frontend.content.pdf_document import PdfContent, PdfDocument, PdfSource
 from services.images.parts import media_of, replace_media
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

@@ -14,10 +14,10 @@ from schemas.control import VISION, ModelCard
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
+from services.frontend.content.pdf_document import PdfDocument
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import run_in_thread_if_long
 from services.frontend.media.image_reader import ImageReader, RequestImages
-from services.frontend.media.pdf_document import PdfDocument
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink

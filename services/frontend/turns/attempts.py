@@ -19,7 +19,7 @@ from schemas.errors import (
 )
 from schemas.events import Interrupted, Prepared
 from schemas.session import tenant_key
-from services.frontend.media.image import without_images
+from services.frontend.content.image import without_images
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable

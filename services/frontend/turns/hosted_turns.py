@@ -47,9 +47,9 @@ from schemas.events import (
     Usage,
     blocks_of,
 )
+from services.frontend.content.hosted_tools import add_results, result_part
 from services.frontend.hosted.calls import AnswerCalls, CallRunner
 from services.frontend.hosted.contract import Provider
-from services.frontend.hosted.tools import add_results, result_part
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,

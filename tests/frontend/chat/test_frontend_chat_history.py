@@ -9,7 +9,7 @@ from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, 
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
-from services.frontend.media.pdf_document import document
+from services.frontend.content.pdf_document import document
 from tests.frontend.frontend_fakes import messages_as_notes
 
 CALL = {

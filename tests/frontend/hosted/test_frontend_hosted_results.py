@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Message, Result, Text
-from services.frontend.hosted.tools import insert_results
+from services.frontend.content.hosted_tools import insert_results
 
 ids = st.sampled_from("abcd")
 messages = st.builds(

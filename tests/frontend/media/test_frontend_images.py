@@ -20,8 +20,8 @@ from PIL import Image
 from schemas.control import VISION, ModelCard
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from schemas.errors import Invalid, Unavailable
+from services.frontend.content.image import ImageSource, InlineImage, without_images
 from services.frontend.media import image_reader, pdf_reader
-from services.frontend.media.image import ImageSource, InlineImage, without_images
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.turns.notice import notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
+from services.frontend.content.pdf_document import PDF, PdfDocument, document
 from services.frontend.media import pdf_reader
-from services.frontend.media.pdf_document import PDF, PdfDocument, document
 from services.frontend.media.pdf_reader import PdfReader
 from tests.frontend.frontend_fakes import log_into
 from tests.pdf_files import pdf, pdf_of

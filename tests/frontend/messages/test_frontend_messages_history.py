@@ -10,8 +10,8 @@ from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, 
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.media.pdf_document import PDF
-from services.frontend.media.pdf_document import document as pdf_document
+from services.frontend.content.pdf_document import PDF
+from services.frontend.content.pdf_document import document as pdf_document
 from tests.frontend.frontend_fakes import messages_as_notes
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.summaries import COMPACTED, seal_summary
-from services.frontend.media.pdf_document import document
+from services.frontend.content.pdf_document import document
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.frontend.frontend_fakes import messages_as_notes
 

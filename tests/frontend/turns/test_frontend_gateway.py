@@ -37,7 +37,7 @@ from schemas.events import (
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
-from services.frontend.media.image import ImageSource, InlineImage
+from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.media.image_reader import Put
 from services.frontend.turns import preprocessor_client, turn_table
 from services.frontend.turns.gateway import BusGateway

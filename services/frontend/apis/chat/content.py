@@ -13,7 +13,7 @@ from services.frontend.apis.shared.content import (
     linked_image,
     linked_media,
 )
-from services.frontend.media.pdf_document import document
+from services.frontend.content.pdf_document import document
 
 
 def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:

@@ -38,7 +38,7 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
-from services.frontend.hosted.tools import missing_tools
+from services.frontend.content.hosted_tools import missing_tools
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
 from services.runtime.memo import Memo
 

@@ -12,7 +12,7 @@ from services.frontend.apis.chat import wire
 from services.frontend.apis.shared.decode import ToolList, is_set
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
 from services.frontend.apis.shared.tools import checked_grammar
-from services.frontend.hosted.tools import hosted_spec
+from services.frontend.content.hosted_tools import hosted_spec
 
 
 class _Location(Struct):

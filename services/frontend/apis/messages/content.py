@@ -17,8 +17,8 @@ from services.frontend.apis.shared.content import (
     linked_media,
     readable_lines,
 )
-from services.frontend.media.image import ImageSource, InlineImage
-from services.frontend.media.pdf_document import document
+from services.frontend.content.image import ImageSource, InlineImage
+from services.frontend.content.pdf_document import document
 
 PDF = "application/pdf"
 _UNREADABLE = "Could not process image"

@@ -16,7 +16,7 @@ from services.frontend.apis.messages.content import hosted_text, plain_parts, ra
 from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
-from services.frontend.hosted.tools import insert_results, result_part
+from services.frontend.content.hosted_tools import insert_results, result_part
 
 _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)

@@ -10,7 +10,7 @@ from schemas.conversation import HostedTool, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import HostedResult, WebSource
 from services.frontend.apis.messages import wire
-from services.frontend.hosted.tools import hosted_spec, pack, unpack
+from services.frontend.content.hosted_tools import hosted_spec, pack, unpack
 
 _CHARS_PER_TOKEN = 4
 _PREFIX = "srv"

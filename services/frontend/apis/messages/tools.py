@@ -22,7 +22,7 @@ from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import raw_text
 from services.frontend.apis.messages.hosted import tool_spec
 from services.frontend.apis.shared.decode import ToolList
-from services.frontend.hosted.tools import missing_tools
+from services.frontend.content.hosted_tools import missing_tools
 
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 CUSTOM = "custom"

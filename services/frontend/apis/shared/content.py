@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from schemas.conversation import Call, Media, Message, Result
 from schemas.errors import Invalid
-from services.frontend.media.image import ImageSource, InlineImage
+from services.frontend.content.image import ImageSource, InlineImage
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""

@@ -9,7 +9,7 @@ from typing_extensions import override
 from schemas.events import BlockStart, BlockStop, HostedResult
 from services.frontend.apis.responses import wire_answers, wire_events
 from services.frontend.apis.responses.render.items import ItemPlace, OpenItem, encode_item
-from services.frontend.hosted.tools import hosted_argument, pack
+from services.frontend.content.hosted_tools import hosted_argument, pack
 
 
 class OpenSearch(OpenItem):

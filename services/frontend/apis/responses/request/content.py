@@ -18,7 +18,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.body import TRIGGER
 from services.frontend.apis.shared.content import data_url, file_size, linked_image, readable_lines
 from services.frontend.apis.shared.openai.wording import unsupported
-from services.frontend.media.pdf_document import document
+from services.frontend.content.pdf_document import document
 
 AS_TEXT = frozenset(
     {"web_search_call", "file_search_call", "computer_call", "image_generation_call"}

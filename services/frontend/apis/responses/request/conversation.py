@@ -25,7 +25,7 @@ from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
-from services.frontend.hosted.tools import missing_tools
+from services.frontend.content.hosted_tools import missing_tools
 
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 

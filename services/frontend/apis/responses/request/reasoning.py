@@ -10,7 +10,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.summaries import TextSealer
-from services.frontend.hosted.tools import result_part, unpack
+from services.frontend.content.hosted_tools import result_part, unpack
 
 
 class ReasoningReader:

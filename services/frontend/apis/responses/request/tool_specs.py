@@ -12,7 +12,7 @@ from schemas.conversation import Grammar, HostedTool, ToolSpec
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
 from services.frontend.apis.shared.tools import checked_grammar
-from services.frontend.hosted.tools import hosted_spec
+from services.frontend.content.hosted_tools import hosted_spec
 
 TOOL_SEARCH = "tool_search"
 WEB_SEARCH = "web_search"
