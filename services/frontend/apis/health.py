@@ -1,6 +1,6 @@
 """Serves probes, metrics and the OpenAPI document."""
 
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -47,7 +47,7 @@ class HealthRoutes:
     def __init__(self, setup: ApiSetup) -> None:
         self._pipeline = setup.pipeline
         self._registry = LabelledRegistry(setup.registry, process_labels("frontend"))
-        self._document = cache(lambda: msgspec.json.encode(document(__version__, setup.apis)))
+        self._apis = setup.apis
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answers 503 when the process should be restarted."""
@@ -82,7 +82,11 @@ class HealthRoutes:
 
     async def openapi(self, _request: web.Request) -> web.Response:
         """Answers with the OpenAPI document."""
-        return json_response(self._document())
+        return json_response(self._document)
+
+    @cached_property
+    def _document(self) -> bytes:
+        return msgspec.json.encode(document(__version__, self._apis))
 
 
 def _status(document: object, status: int) -> web.Response:

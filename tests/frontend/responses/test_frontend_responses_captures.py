@@ -14,7 +14,7 @@ import pytest
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.summaries import COMPACTED
+from services.frontend.apis.responses.request.compaction import COMPACTED
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.captures import CAPTURES, REASON
 
@@ -241,6 +241,6 @@ def test_captured_websocket_session_continues_its_responses() -> None:
         request.body.previous_response_id is not None and not request.prefill
         for request in requests[1:]
     )
-    ask = Responses().understand(requests[1].with_history(requests[0].items), {})
+    ask = Responses().understand(requests[1], {}, requests[0].items)
     assert [message.role for message in ask.conversation.messages][:1] == ["developer"]
     assert len(ask.conversation.messages) == len(requests[0].items) + len(requests[1].items)

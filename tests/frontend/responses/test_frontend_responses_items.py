@@ -11,7 +11,7 @@ from schemas.conversation import Call, Media, Message, Reasoning, Result, Text, 
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.summaries import COMPACTED, seal_summary
+from services.frontend.apis.responses.request.compaction import COMPACTED, seal_summary
 from services.frontend.content.pdf_document import document
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.frontend.frontend_fakes import messages_as_notes
@@ -35,8 +35,6 @@ def ask(*items: Any, **options: Any) -> ResponsesTurn:
     request = decode(json.dumps({"model": "m", "input": list(items), **body}).encode())
     if stored is not None:
         request = request.with_references(stored)
-    if (history := options.pop("history", None)) is not None:
-        request = request.with_history(history)
     return Responses().understand(request, {}, **options)
 
 

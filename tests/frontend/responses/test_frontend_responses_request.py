@@ -345,7 +345,7 @@ def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place:
     request = decode(json.dumps({"model": "m", "input": [call(own)]}).encode())
     history = [msgspec.Raw(json.dumps(item).encode()) for item in (call("b"), call(stored))]
     with pytest.raises(Invalid) as refused:
-        Responses().understand(request.with_history(history), {})
+        Responses().understand(request, {}, history)
     assert refused.value.info.param == place
 
 
@@ -355,7 +355,7 @@ def test_history_precedes_the_input() -> None:
         b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}'
     )
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
-    ask = Responses().understand(second.with_history([*first.items, said]), {})
+    ask = Responses().understand(second, {}, [*first.items, said])
     assert [(message.role, message.parts) for message in ask.conversation.messages] == [
         ("user", [Text("One.")]),
         ("assistant", [Text("Two.")]),

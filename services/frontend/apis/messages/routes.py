@@ -10,6 +10,7 @@ from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_res
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
+from services.runtime.config import FrontendConfig
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -88,6 +89,10 @@ def _add_routes(setup: ApiSetup) -> None:
     setup.app.router.add_post(COUNT_PATH, routes.count_tokens)
 
 
+def _is_enabled(config: FrontendConfig) -> bool:
+    return config.enable_anthropic_api
+
+
 API = Api(
     name="Messages",
     title="Anthropic Messages",
@@ -113,5 +118,5 @@ API = Api(
         ),
     ),
     add_routes=_add_routes,
-    enabled=lambda config: config.enable_anthropic_api,
+    enabled=_is_enabled,
 )

@@ -7,9 +7,9 @@ data) stay raw.
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import NULL, Integer, Limit, Refused
+from services.frontend.apis.shared.decode import NULL, Integer, Limit, Refused, raw_default
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
@@ -138,7 +138,7 @@ class HostedUse(Struct):
 
     id: str = ""
     name: str = ""
-    input: Raw = field(default_factory=lambda: Raw(b"{}"))
+    input: Raw = raw_default(b"{}")
 
 
 class ServerToolUseBlock(HostedUse, tag="server_tool_use"):

@@ -3,6 +3,7 @@ clients."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from schemas.control import THINKING_BUDGET, VISION, ModelCard
@@ -64,7 +65,7 @@ def names(cards: Sequence[ModelCard]) -> list[Named]:
     """Every model under each of its names, the model's own first. An alias of several models is
     listed once, with the model that gets most new sessions."""
     models = {card.name: card for card in cards}
-    for card in sorted(cards, key=lambda card: -card.weight):
+    for card in sorted(cards, key=attrgetter("weight"), reverse=True):
         for name in card.aliases:
             models.setdefault(name, card)
     named = [(card, name) for card in cards for name in dict.fromkeys((card.name, *card.aliases))]

@@ -22,13 +22,16 @@ from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
     SOURCES,
-    TRIGGER,
     ResponsesRequest,
     decode,
 )
+from services.frontend.apis.responses.request.compaction import (
+    TRIGGER,
+    TextSealer,
+    ends_in_trigger,
+)
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.responses.summaries import TextSealer
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import AnswerInfo, Dialect
@@ -92,15 +95,17 @@ class Responses(Dialect):
         self,
         request: ResponsesRequest,
         headers: Mapping[str, str],
+        history: Sequence[Raw] = (),
         *,
         sealer: TextSealer | None = None,
         counting: bool = False,
         compacting: bool = False,
     ) -> ResponsesTurn:
-        """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a
-        reference that was not resolved.
+        """Converts a request to a conversation. Raises Invalid; NotFound for a reference that was
+        not resolved.
 
         Args:
+            history: the items of the responses that it continues.
             sealer: opens compaction items, and seals a new one where the input ends in a
                 `compaction_trigger` or `compacting` is set.
             counting: only the size of the prompt is needed.
@@ -109,7 +114,7 @@ class Responses(Dialect):
         tools = RequestTools.of(body.tools or [], self._tools, self._served)
         if request.references:
             raise not_found("Item", request.references[0], "input")
-        compacting = conversation.ends_in_trigger(request) or compacting
+        compacting = ends_in_trigger(request) or compacting
         if compacting and sealer is None and not counting:
             raise Invalid(
                 "This server cannot compact: it has no key to seal with.",
@@ -118,7 +123,7 @@ class Responses(Dialect):
             )
 
         items = ItemReader(tools, sealer, pairing=not counting)
-        items.read(request)
+        items.read(request, history)
         built = conversation.build(request, headers, tools, items)
         if compacting:
             built = request_summary(built)
@@ -130,7 +135,7 @@ class Responses(Dialect):
             request,
             built,
             notes,
-            _shape(request, tools, built),
+            _shape(request, tools, built, compacted=items.compacted),
             truncate=body.truncation == "auto",
             sealer=sealer if compacting else None,
         )
@@ -151,7 +156,9 @@ class Responses(Dialect):
         return msgspec.json.encode(wire_answers.Tokens(input_tokens=tokens))
 
 
-def _shape(request: ResponsesRequest, tools: RequestTools, built: Conversation) -> ResponsesShape:
+def _shape(
+    request: ResponsesRequest, tools: RequestTools, built: Conversation, *, compacted: bool
+) -> ResponsesShape:
     include = request.body.include or ()
     return ResponsesShape(
         names=tools.names,
@@ -162,5 +169,5 @@ def _shape(request: ResponsesRequest, tools: RequestTools, built: Conversation) 
         logprobs=built.sampling.logprobs is not None,
         prefill=request.prefill,
         compared=request.comparison is not None,
-        compacted=any(kind.type == "compaction" for kind in request.kinds),
+        compacted=compacted,
     )

@@ -56,6 +56,10 @@ class Operation(Struct, frozen=True):
     """Needs no key and returns no errors of its own."""
 
 
+def _always(_config: FrontendConfig) -> bool:
+    return True
+
+
 class Api(Struct, frozen=True, kw_only=True):
     """One HTTP API. A module or package under `apis/` exports it as `API`; `app.APIS` lists all."""
 
@@ -71,7 +75,7 @@ class Api(Struct, frozen=True, kw_only=True):
     parts: tuple[type, ...] = ()
     """Types of parts of answers that the types of answers and events do not contain, but name."""
     add_routes: "Callable[[ApiSetup], None]"
-    enabled: Callable[[FrontendConfig], bool] = lambda _: True
+    enabled: Callable[[FrontendConfig], bool] = _always
 
 
 def json_response(body: bytes | Raw, status: int = 200) -> web.Response:

@@ -3,7 +3,7 @@ the JSON are reported as `Invalid`."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -81,9 +81,21 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Struct)
 L = TypeVar("L", bound=ToolList)
 
-NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
-"""Default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw`
-default."""
+Decode: TypeAlias = Callable[[bytes], T]
+"""Decodes a body. Raises as msgspec."""
+Explain: TypeAlias = Callable[[bytes, str], Invalid]
+"""Makes the error for a body that is not valid, from msgspec's message."""
+Refuse: TypeAlias = Callable[[str], Invalid]
+"""Makes the error for a field of another API, by its name."""
+
+
+def raw_default(json: bytes) -> Any:
+    """The default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw`
+    default."""
+    return msgspec.field(default_factory=lambda: Raw(json))
+
+
+NULL = raw_default(b"null")
 
 MAX_OBJECTS = 250_000
 MAX_VALUES = 4_000_000
@@ -126,14 +138,13 @@ def tags_of(union: Any) -> tuple[str, ...]:
     return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
 
 
-def body_decoder(body: type[B], refuse: Callable[[str], Invalid]) -> Callable[[bytes], B]:
-    """Returns a function that decodes a body. It raises `refuse(name)` for a field of another API,
-    and as msgspec."""
+def body_decoder(body: type[B], refuse: Refuse) -> Decode[B]:
+    """Returns a function that decodes a body. It raises the error of `refuse`, and as msgspec."""
     foreign = [name for name in _DECISIVE if name not in body.__struct_fields__]
-    whole = msgspec.defstruct(
+    with_foreign: Any = msgspec.defstruct(
         body.__name__, [(name, Any, None) for name in foreign], bases=(body,), kw_only=True
     )
-    decoder: Any = msgspec.json.Decoder(whole)
+    decoder = msgspec.json.Decoder(with_foreign)
 
     def decode(data: bytes) -> B:
         request: B = decoder.decode(data)
@@ -145,11 +156,8 @@ def body_decoder(body: type[B], refuse: Callable[[str], Invalid]) -> Callable[[b
     return decode
 
 
-def decode_body(
-    decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]
-) -> T:
-    """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed
-    validation."""
+def decode_body(decode: Decode[T], body: bytes, explain: Explain) -> T:
+    """Decodes a body. Raises Invalid."""
     if _has_too_many_values(body):
         raise Invalid(
             f"The request body has more than {MAX_OBJECTS} objects, or {MAX_VALUES} values."
@@ -175,7 +183,7 @@ def _has_too_many_values(body: bytes) -> bool:
     return body.count(b",") > MAX_VALUES
 
 
-def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
+def decode_mended(decode: Decode[T], body: bytes) -> T:
     """Decodes a body, with `mend_surrogates` if necessary. Raises as `decode`."""
     try:
         return decode(body)
@@ -184,10 +192,10 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
     except msgspec.DecodeError:
         # Only after a failure: searching 240 KB takes 290 us, more than decoding, and msgspec
         # refuses every lone half.
-        whole = mend_surrogates(body)
-        if whole is body:
+        mended = mend_surrogates(body)
+        if mended is body:
             raise
-        return decode(whole)
+        return decode(mended)
 
 
 class BodyDecoder(Generic[B, L]):
@@ -196,13 +204,12 @@ class BodyDecoder(Generic[B, L]):
     def __init__(
         self,
         body: type[B],
-        read_tools: Callable[[bytes], L],
-        explain: Callable[[bytes, str], Invalid],
-        refuse: Callable[[str], Invalid],
+        read_tools: Decode[L],
+        explain: Explain,
+        refuse: Refuse,
         tools: Memo[L] | None = None,
     ) -> None:
-        """`explain`, `refuse`: see `decode_body`, `body_decoder`. `tools`: the memo of tools; None:
-        no memo."""
+        """`tools`: the memo of tools; None: no memo."""
         with_raw_tools: Any = msgspec.defstruct(
             body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True
         )

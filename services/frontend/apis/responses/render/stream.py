@@ -52,7 +52,7 @@ from services.frontend.apis.responses.render.searches import (
     Searches,
     results_item,
 )
-from services.frontend.apis.responses.summaries import TextSealer, seal_summary
+from services.frontend.apis.responses.request.compaction import TextSealer, seal_summary
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 

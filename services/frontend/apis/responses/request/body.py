@@ -24,7 +24,6 @@ REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 SOURCES = "web_search_call.action.sources"
 MESSAGE = "message"
-TRIGGER = "compaction_trigger"
 _REFERENCE = "item_reference"
 _MOVED = {
     "messages": "input",
@@ -57,8 +56,6 @@ class ResponsesRequest(Struct, frozen=True):
     """How long the client expects to use the prompt's prefix; a key of `CACHE_TTLS`."""
     comparison: str | None = None
     """Id of the response that the prompt is compared with."""
-    earlier: int = 0
-    """The number of items before the request's own, from the responses that it continues."""
 
     @property
     def model(self) -> str:
@@ -73,26 +70,12 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        ids = [reference_of(kind) for kind in self.kinds[self.earlier :]]
+        ids = [reference_of(kind) for kind in self.kinds]
         return [id for id in ids if id is not None]
-
-    def place(self, index: int) -> str:
-        """The place of an item for error messages: in the request's own input, or in the history
-        before it."""
-        if index < self.earlier:
-            return f"history[{index}]"
-        return f"input[{index - self.earlier}]"
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """Returns the request with other input items. Raises Invalid."""
-        return replace(self, items=items, kinds=item_kinds(items, "input"), earlier=0)
-
-    def with_history(self, items: Sequence[Raw]) -> "ResponsesRequest":
-        """Returns the request with these items before its own. Raises Invalid."""
-        kinds = item_kinds(items, "history")
-        return replace(
-            self, items=[*items, *self.items], kinds=[*kinds, *self.kinds], earlier=len(items)
-        )
+        return replace(self, items=items, kinds=item_kinds(items, "input"))
 
     def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
         """Returns the request with stored items in place of the references to them. Raises
@@ -107,17 +90,11 @@ class ResponsesRequest(Struct, frozen=True):
             items[index] = stored[id]
         return self.with_items(items)
 
-    def own(self) -> "ResponsesRequest":
-        """Returns the request without the items before its own."""
-        items = self.items[self.earlier :]
-        kinds = self.kinds[self.earlier :]
-        return replace(self, items=items, kinds=kinds, earlier=0)
-
     def without_input(self) -> "ResponsesRequest":
         """Returns the part that rendering the answer needs: the items would keep the bytes of the
         whole request in memory."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return replace(self, body=body, items=[], kinds=[], earlier=0)
+        return replace(self, body=body, items=[], kinds=[])
 
 
 def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:

@@ -15,7 +15,7 @@ from msgspec import Raw
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import TRIGGER
+from services.frontend.apis.responses.request.compaction import TRIGGER
 from services.frontend.apis.shared.content import data_url, file_size, linked_image, readable_lines
 from services.frontend.apis.shared.openai.wording import unsupported
 from services.frontend.content.pdf_document import document

@@ -16,7 +16,7 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
+from services.frontend.apis.responses.request.body import LOGPROBS, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_choice import choice_of
@@ -57,19 +57,6 @@ def build(
     )
     compare = _compared_turn(request)
     return with_client(conversation, headers, body.prompt_cache_key, compare=compare)
-
-
-def ends_in_trigger(request: ResponsesRequest) -> bool:
-    """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    kinds = request.kinds[request.earlier :]
-    for index, kind in enumerate(kinds[:-1]):
-        if kind.type == TRIGGER:
-            raise Invalid(
-                "A compaction_trigger must be the last item.",
-                param=f"input[{index}]",
-                code="invalid_value",
-            )
-    return bool(kinds) and kinds[-1].type == TRIGGER
 
 
 def _system(request: ResponsesRequest, tools: RequestTools) -> list[Text]:

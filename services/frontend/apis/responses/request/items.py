@@ -1,19 +1,20 @@
 """Reads the input items of a request: messages, and settings and tools among them."""
 
+from collections.abc import Sequence
+
 from msgspec import Raw
 
 from schemas.conversation import Media, Message, Text
-from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request import content
-from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.apis.responses.request.calls import ToolCallReader
+from services.frontend.apis.responses.request.compaction import COMPACTED, TextSealer, open_summary
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.history import ItemHistory
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.reasoning import ReasoningReader
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.responses.summaries import COMPACTED, TextSealer, open_summary
 from services.frontend.apis.shared.decode import is_set
 
 
@@ -24,6 +25,8 @@ class ItemReader:
         """`pairing`: an output without its call is an error."""
         self.notes: list[str] = []
         """The kinds of items that were left out."""
+        self.compacted = False
+        """An item is a compaction."""
         self.reasoning = Raw(b"null")
         self.text = Raw(b"null")
         """Settings of the last `configuration_update` that has them."""
@@ -38,11 +41,16 @@ class ItemReader:
         """The messages, once everything was read."""
         return self._history.messages
 
-    def read(self, request: ResponsesRequest) -> None:
-        """Reads the items of a request. Raises Invalid."""
-        for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
-            self._read(kind.type or MESSAGE, item, request.place(index))
+    def read(self, request: ResponsesRequest, history: Sequence[Raw]) -> None:
+        """Reads the items of the responses that a request continues, then its own. Raises
+        Invalid."""
+        self._read_items(history, item_kinds(history, "history"), "history")
+        self._read_items(request.items, request.kinds, "input")
         self._history.close()
+
+    def _read_items(self, items: Sequence[Raw], kinds: Sequence[wire.ItemKind], place: str) -> None:
+        for index, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+            self._read(kind.type or MESSAGE, item, f"{place}[{index}]")
 
     def _read(self, kind: str, raw: Raw, at: str) -> None:
         match kind:
@@ -104,15 +112,8 @@ class ItemReader:
             self.text = update.text
 
     def _add_compaction(self, item: wire.CompactionItem, at: str) -> None:
-        summary = None
-        if self._sealer is not None:
-            summary = open_summary(self._sealer, item.encrypted_content)
-        if summary is None:
-            raise Invalid(
-                "The encrypted content of this compaction item could not be verified.",
-                param=f"{at}.encrypted_content",
-                code="invalid_encrypted_content",
-            )
+        self.compacted = True
+        summary = open_summary(self._sealer, item, at)
         self._history.add_message("user", [Text(COMPACTED + summary)])
 
     def _add_screen(self, item: wire.ComputerOutput, at: str) -> None:

@@ -6,7 +6,7 @@ instructions, the summary and the user's last message. The `compaction` item is 
 the answer; for the client and in a chain it replaces everything before it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Raw
 
@@ -50,14 +50,19 @@ async def summarize(turn: ResponsesTurn, model: RequestModel) -> ResponseState:
 
 def instructions(items: Sequence[Raw]) -> list[Raw]:
     """The items that instruct the model: system and developer messages, tools and settings."""
-    return _selected(items, lambda kind: kind.type in _INSTRUCTING or kind.role in _INSTRUCTORS)
+    return [
+        item
+        for item, kind in _with_kinds(items)
+        if kind.type in _INSTRUCTING or kind.role in _INSTRUCTORS
+    ]
 
 
 def user_messages(items: Sequence[Raw]) -> list[Raw]:
     """The user's messages among stored items."""
-    return _selected(items, lambda kind: kind.type == MESSAGE and kind.role == "user")
+    return [
+        item for item, kind in _with_kinds(items) if kind.type == MESSAGE and kind.role == "user"
+    ]
 
 
-def _selected(items: Sequence[Raw], is_wanted: Callable[[wire.ItemKind], bool]) -> list[Raw]:
-    kinds = item_kinds(items, "history")
-    return [item for item, kind in zip(items, kinds, strict=True) if is_wanted(kind)]
+def _with_kinds(items: Sequence[Raw]) -> Iterator[tuple[Raw, wire.ItemKind]]:
+    return zip(items, item_kinds(items, "history"), strict=True)

@@ -1,5 +1,5 @@
-"""Completes a request's input: adds the items of the responses that it continues, and those that it
-refers to."""
+"""Reads what a request refers to from the store: the items of the responses that it continues, and
+single items in its input."""
 
 from itertools import chain
 
@@ -9,29 +9,28 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.bodies import is_large, run_in_thread_if
 
 MAX_CHAIN = 10_000
 """The most responses in one chain. Agents create one for each tool call."""
 
 
-async def expand(
+async def history_of(
+    request: ResponsesRequest, store: MemoryStore, tenant: str | None
+) -> list[Raw]:
+    """The items of the responses that a request continues. Raises as `chain_items`."""
+    previous = request.body.previous_response_id
+    return [] if previous is None else await chain_items(store, previous, tenant)
+
+
+async def resolve_references(
     request: ResponsesRequest, store: MemoryStore, tenant: str | None
 ) -> ResponsesRequest:
-    """Replaces `item_reference`s by stored items, and adds the items of `previous_response_id`
-    before the input.
-
-    Raises Invalid and NotFound for what is not stored, TurnwireError where the store does not
-    answer.
-    """
-    previous = request.body.previous_response_id
-    history = [] if previous is None else await chain_items(store, previous, tenant)
-    if request.references:
-        stored = await store.items(set(request.references), tenant)
-        request = request.with_references(stored)
-    if not history:
+    """Replaces `item_reference`s by stored items. Raises NotFound for an item that is not stored,
+    TurnwireError where the store does not answer."""
+    if not request.references:
         return request
-    return await run_in_thread_if(is_large(*history), lambda: request.with_history(history))
+    stored = await store.items(set(request.references), tenant)
+    return request.with_references(stored)
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:

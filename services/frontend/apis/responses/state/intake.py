@@ -1,8 +1,8 @@
-"""Accepts requests: completes the input, converts it to a conversation, and compacts the
+"""Accepts requests: reads what they refer to, converts them to conversations, and compacts a
 conversation if necessary."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -12,17 +12,17 @@ from schemas.conversation import Conversation
 from schemas.events import Usage
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.compaction import TextSealer
 from services.frontend.apis.responses.state.compaction import (
     exceeds_threshold,
     instructions,
     summarize,
     user_messages,
 )
-from services.frontend.apis.responses.state.expand import expand
+from services.frontend.apis.responses.state.expand import history_of, resolve_references
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.apis.responses.summaries import TextSealer
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.turns.turn_service import RequestModel, TurnService
 
@@ -53,22 +53,25 @@ class Intake:
         where a store does not answer.
         """
         context = model.context
+        store = self.store if store is None else store
         reader = self._reader(request, headers, model)
-        whole = await expand(request, self.store if store is None else store, context.tenant)
-        large = _is_large(whole)
-        turn = await reader.read(whole, in_thread=large, compacting=compacting)
-        accepted = AcceptedRequest(replace(turn, request=whole.own()), context.id, context.tenant)
+        history = await history_of(request, store, context.tenant)
+        request = await resolve_references(request, store, context.tenant)
+
+        large = _is_large(request, history)
+        turn = await reader.read(request, history, in_thread=large, compacting=compacting)
+        accepted = AcceptedRequest(turn, context.id, context.tenant)
         if large and request.store:
             # A small input is prepared for the store after the answer, when no client waits.
             await asyncio.to_thread(lambda: accepted.items)
 
         if turn.sealer is not None:  # the answer is a summary
-            items = _all_items(accepted, whole)
+            items = [*history, *accepted.items]
             accepted.compacted = instructions(items)
             if compacting:
                 accepted.turn = replace(accepted.turn, user_messages=user_messages(items))
         elif await exceeds_threshold(request, turn.conversation, model):
-            await _compact_before(accepted, whole, reader, model)
+            await _compact_before(accepted, history, reader, model)
         return accepted
 
     async def prompt(
@@ -76,8 +79,10 @@ class Intake:
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
         reader = self._reader(request, headers, model)
-        whole = await expand(request, self.store, model.context.tenant)
-        turn = await reader.read(whole, in_thread=_is_large(whole), counting=True)
+        history = await history_of(request, self.store, model.context.tenant)
+        request = await resolve_references(request, self.store, model.context.tenant)
+        large = _is_large(request, history)
+        turn = await reader.read(request, history, in_thread=large, counting=True)
         return turn.conversation
 
     def _reader(
@@ -97,6 +102,7 @@ class _RequestReader:
     async def read(
         self,
         request: ResponsesRequest,
+        history: Sequence[Raw] = (),
         *,
         in_thread: bool,
         counting: bool = False,
@@ -108,6 +114,7 @@ class _RequestReader:
             lambda: self.dialect.understand(
                 request,
                 self.headers,
+                history,
                 sealer=self.sealer,
                 counting=counting,
                 compacting=compacting,
@@ -116,29 +123,22 @@ class _RequestReader:
 
 
 async def _compact_before(
-    accepted: AcceptedRequest, whole: ResponsesRequest, reader: _RequestReader, model: RequestModel
+    accepted: AcceptedRequest, history: Sequence[Raw], reader: _RequestReader, model: RequestModel
 ) -> None:
     """Replaces the conversation by a summary before it is answered. Raises TurnwireError."""
-    items = _all_items(accepted, whole)
-    own = accepted.turn.request
-    summary_request = own.with_items(items)
+    request = accepted.turn.request
+    items = [*history, *accepted.items]
     summary_turn = await reader.read(
-        summary_request, in_thread=_is_large(summary_request), compacting=True
+        request.with_items(items), in_thread=_is_large(request, history), compacting=True
     )
     summary = await summarize(summary_turn, model)
 
     last_question = user_messages(items)[-1:]
     accepted.compacted = [*instructions(items), *summary.items, *last_question]
-    turn = await reader.read(own.with_items(accepted.compacted), in_thread=False)
+    turn = await reader.read(request.with_items(accepted.compacted), in_thread=False)
     shape = replace(turn.shape, before=summary.items, spent=summary.usage or Usage())
-    accepted.turn = replace(turn, request=own, notes=accepted.turn.notes, shape=shape)
+    accepted.turn = replace(turn, request=request, notes=accepted.turn.notes, shape=shape)
 
 
-def _all_items(accepted: AcceptedRequest, whole: ResponsesRequest) -> list[Raw]:
-    """The items of the responses that a request continues, and its own, each with an id."""
-    earlier = whole.items[: whole.earlier]
-    return [*earlier, *accepted.items]
-
-
-def _is_large(request: ResponsesRequest) -> bool:
-    return is_large(*request.items, *(request.body.tools or ()))
+def _is_large(request: ResponsesRequest, history: Sequence[Raw]) -> bool:
+    return is_large(*history, *request.items, *(request.body.tools or ()))

@@ -9,6 +9,8 @@ Deletions are published, so that every frontend drops the response.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -37,6 +39,10 @@ WAITS_S = (0.02, 0.05, 0.1, 0.2)
 within 30 ms."""
 
 
+Clock: TypeAlias = Callable[[], float]
+"""Unix time in seconds."""
+
+
 class StoreLimits(Struct, frozen=True):
     """The limits of a store."""
 
@@ -51,8 +57,7 @@ class MemoryStore:
     owner = "here"
     """The process in which responses of this store run."""
 
-    def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
-        """`clock`: Unix time in seconds."""
+    def __init__(self, limits: StoreLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
         self._records = _Records(limits.bytes)
@@ -143,9 +148,7 @@ class ConnectionStore(MemoryStore):
     """The responses of one connection, in front of the store of the deployment, which has the
     others."""
 
-    def __init__(
-        self, limits: StoreLimits, clock: Callable[[], float], deployment: MemoryStore
-    ) -> None:
+    def __init__(self, limits: StoreLimits, clock: Clock, deployment: MemoryStore) -> None:
         super().__init__(limits, clock)
         self._deployment = deployment
 
@@ -170,7 +173,7 @@ class _Records(LRUCache[str, StoredResponse]):
     """Records by id, with an index of their items."""
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__(max_bytes, getsizeof=lambda record: record.size)
+        super().__init__(max_bytes, getsizeof=attrgetter("size"))
         self.responses: dict[tuple[str | None, str], str] = {}
         """The response that has an item, by tenant and item id."""
 
@@ -227,7 +230,7 @@ class SharedStore(MemoryStore):
     def __init__(
         self,
         limits: StoreLimits,
-        clock: Callable[[], float],
+        clock: Clock,
         sharing: Sharing,
         log: FilteringBoundLogger,
     ) -> None:

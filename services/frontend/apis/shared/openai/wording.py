@@ -5,13 +5,14 @@ native:  "Invalid type for 'temperature': expected a decimal, but got a string i
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from schemas.errors import Invalid
 from services.frontend.apis.shared.decode import (
     FORMS,
     MISSING,
+    Explain,
     parse_validation_message,
     steps_of,
     values_along,
@@ -48,8 +49,8 @@ _KINDS = {
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
-def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], Invalid]:
-    """Makes the `explain` of `decode_body`. `choices`: the values of each enumeration by the name
+def explainer(choices: Mapping[str, Sequence[str]]) -> Explain:
+    """Explains errors in this wording. `choices`: the values of each enumeration by the name
     of its field; of a tag by the field or list that has the object, such as `content.type`."""
     choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
 
