@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.events import Finish, TurnEvent, Usage, blocks_of
-from services.frontend.apis.messages import wire
+from services.frontend.apis.messages import wire, wire_answers, wire_events
 from services.frontend.apis.messages.context_edits import edit_of, invalid_edit
 from services.frontend.turns.compaction import request_summary
 
@@ -89,10 +89,10 @@ def summary_of(events: Sequence[TurnEvent]) -> AnswerCompaction:
 
 def block_events(
     compaction: AnswerCompaction,
-) -> Sequence[wire.ContentBlockStart | wire.ContentBlockDelta | wire.ContentBlockStop]:
+) -> wire_events.Events:
     """The events of the block. The summary is one delta, as in the native API."""
-    return (
-        wire.ContentBlockStart(0, wire.CompactionContent(None)),
-        wire.ContentBlockDelta(0, wire.CompactionDelta(compaction.summary)),
-        wire.ContentBlockStop(0),
-    )
+    return [
+        wire_events.ContentBlockStart(0, wire_answers.CompactionContent(None)),
+        wire_events.ContentBlockDelta(0, wire_events.CompactionDelta(compaction.summary)),
+        wire_events.ContentBlockStop(0),
+    ]

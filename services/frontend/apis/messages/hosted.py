@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import HostedTool, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import HostedResult, WebSource
-from services.frontend.apis.messages import wire
+from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.content.hosted_tools import hosted_spec, pack, unpack
 
 _CHARS_PER_TOKEN = 4
@@ -87,7 +87,9 @@ def own_id(id: str) -> str:
     return id.removeprefix(_PREFIX)
 
 
-def result_block(result: HostedResult) -> wire.WebSearchContent | wire.WebFetchContent:
+def result_block(
+    result: HostedResult,
+) -> wire_answers.WebSearchContent | wire_answers.WebFetchContent:
     """The content block of a result."""
     content: Any
     if result.error is not None:
@@ -97,8 +99,10 @@ def result_block(result: HostedResult) -> wire.WebSearchContent | wire.WebFetchC
     else:
         (page,) = result.sources
         content = _shown_document(page)
-    kind = wire.WebSearchContent if result.kind == "web_search" else wire.WebFetchContent
-    return kind(shown_id(result.call_id), DIRECT, content)
+    id = shown_id(result.call_id)
+    if result.kind == "web_search":
+        return wire_answers.WebSearchContent(id, DIRECT, content)
+    return wire_answers.WebFetchContent(id, DIRECT, content)
 
 
 def _shown_page(page: WebSource) -> dict[str, Any]:

@@ -17,7 +17,7 @@ the stream continues.
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -40,7 +40,7 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.messages import wire
+from services.frontend.apis.messages import wire_answers, wire_events
 from services.frontend.apis.messages.compaction import AnswerCompaction, block_events, summary_of
 from services.frontend.apis.messages.errors import AnthropicError, error_document
 from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_id
@@ -68,7 +68,7 @@ _END = b"}}\n\n"
 _COUNTED_END = b',"estimated_tokens":null' + _END
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
-_REASONS: dict[FinishReason, wire.StopReason] = {
+_REASONS: dict[FinishReason, wire_answers.StopReason] = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "model_context_window_exceeded",
@@ -86,23 +86,11 @@ _MISS_REASONS = {
 }
 """Parts of a request, as in `PromptComparison.changed`."""
 
-Event: TypeAlias = (
-    wire.MessageStart
-    | wire.ContentBlockStart
-    | wire.ContentBlockDelta
-    | wire.ContentBlockStop
-    | wire.MessageDelta
-    | wire.MessageStop
-    | wire.Ping
-    | wire.ToolCallDispatch
-    | wire.ReasoningDispatch
-    | AnthropicError
-)
 _NAMES: dict[type, bytes] = {
-    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(Event)
+    kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire_events.Event)
 } | {
-    wire.ToolCallDispatch: b"tool_call_dispatch",
-    wire.ReasoningDispatch: b"reasoning_dispatch",
+    wire_events.ToolCallDispatch: b"tool_call_dispatch",
+    wire_events.ReasoningDispatch: b"reasoning_dispatch",
     AnthropicError: b"error",
 }
 
@@ -133,17 +121,17 @@ class OpenBlock:
         """Whether the block is reasoning."""
         return self.kind == "reasoning"
 
-    def piece(self, text: str, *, counts: bool) -> wire.ContentBlockDelta:
+    def piece(self, text: str, *, counts: bool) -> wire_events.ContentBlockDelta:
         """A delta of the block. Encoded, its text is between `bytes_around`. `counts`: deltas of
         thoughts have a number of tokens."""
-        delta: wire.BlockDelta
+        delta: wire_events.BlockDelta
         if self.kind == "text":
-            delta = wire.TextDelta(text)
+            delta = wire_events.TextDelta(text)
         elif self.is_thought:
-            delta = wire.ThinkingDelta(text, None if counts else UNSET)
+            delta = wire_events.ThinkingDelta(text, None if counts else UNSET)
         else:
-            delta = wire.InputJsonDelta(text)
-        return wire.ContentBlockDelta(_index_of(self), delta)
+            delta = wire_events.InputJsonDelta(text)
+        return wire_events.ContentBlockDelta(_index_of(self), delta)
 
     def bytes_around(self, *, counts: bool) -> tuple[bytes, bytes]:
         """The bytes of a delta before and after its text."""
@@ -151,7 +139,7 @@ class OpenBlock:
         return head, _COUNTED_END if self.is_thought and counts else _END
 
 
-class MessagesStream(TurnRenderer[Event], Renderer):
+class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
     """Renders one turn."""
 
     def __init__(
@@ -189,12 +177,12 @@ class MessagesStream(TurnRenderer[Event], Renderer):
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         return self.encode(self.opening(prepared))
 
-    def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
+    def opening(self, prepared: Sequence[Prepared]) -> wire_events.Events:
         """`message_start`, with the exact size of the prompt and the part expected in the KV
         cache."""
         first = prepared[0]
         self._ids.start(first)
-        message = wire.StartedAnswer(
+        message = wire_answers.StartedAnswer(
             id=f"msg_{self._answer.turn}",
             model=self._answer.model,
             content=[],
@@ -203,51 +191,52 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         )
         if self._compare is not None:
             message.diagnostics = diagnostics(self._compare, first.comparison)
-        return [wire.MessageStart(message), *self._compaction_block()]
+        return [wire_events.MessageStart(message), *self._compaction_block()]
 
     def error(self, info: ErrorInfo) -> bytes:
         """The `error` event; nothing follows it."""
         return self.encode([error_document(info, self._answer.request_id)])
 
     @override
-    def encode(self, events: Sequence[Event]) -> bytes:
+    def encode(self, events: Sequence[wire_events.Event]) -> bytes:
         return b"".join(
             [b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events]
         )
 
-    def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
+    def _fail(self, info: ErrorInfo, out: wire_events.Events) -> None:
         out.append(error_document(info, self._answer.request_id))
 
-    def _compaction_block(self) -> Sequence[Event]:
+    def _compaction_block(self) -> wire_events.Events:
         """The block of the compaction, if there is one."""
         if self._compaction is None:
-            return ()
+            return []
         self._blocks += 1
         return block_events(self._compaction)
 
-    def _start(self, event: BlockStart, out: list[Event]) -> None:
+    def _start(self, event: BlockStart, out: wire_events.Events) -> None:
         self._block = block = OpenBlock(event)
         self.plain = None
         if event.kind in ("tool_use", "hosted"):
             self._announce(block, _tool_use(event, self._answer), out)
             out.append(block.piece("", counts=self._counts))
 
-    def _announce(self, block: OpenBlock, content: wire.Content, out: list[Event]) -> None:
+    def _announce(
+        self, block: OpenBlock, content: wire_answers.Content, out: wire_events.Events
+    ) -> None:
         """Sends the start of a block."""
         block.index = self._blocks
         self._blocks += 1
-        out.append(wire.ContentBlockStart(block.index, content))
+        out.append(wire_events.ContentBlockStart(block.index, content))
         if not self._pinged:
             self._pinged = True
-            out.append(wire.Ping())
+            out.append(wire_events.Ping())
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Event]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: wire_events.Events) -> None:
         block = self._block
         if block is None or not text:
             return
         if block.index is None:
-            content = wire.ThinkingContent("", "") if block.is_thought else wire.TextContent("")
-            self._announce(block, content, out)
+            self._announce(block, _empty_content(block), out)
         if block.is_thought and self._omit_thinking:
             self._count_piece(block, out)
             return
@@ -260,25 +249,25 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         block.is_started = True
         out.append(block.piece(text, counts=self._counts))
 
-    def _count_piece(self, block: OpenBlock, out: list[Event]) -> None:
+    def _count_piece(self, block: OpenBlock, out: wire_events.Events) -> None:
         """Counts a delta of an omitted thought, which has a token or more."""
         block.uncounted += 1
         if block.uncounted == COUNT_EVERY:
             self._report_tokens(block, COUNT_EVERY, out)
 
-    def _report_tokens(self, block: OpenBlock, tokens: int, out: list[Event]) -> None:
+    def _report_tokens(self, block: OpenBlock, tokens: int, out: wire_events.Events) -> None:
         """Reports further tokens of a thought, if the client asked for it."""
         if self._counts and tokens > 0:
             block.counted += tokens
             block.uncounted = 0
-            delta = wire.ThinkingDelta("", tokens)
-            out.append(wire.ContentBlockDelta(_index_of(block), delta))
+            delta = wire_events.ThinkingDelta("", tokens)
+            out.append(wire_events.ContentBlockDelta(_index_of(block), delta))
 
     def _dispatch(self, event: Dispatch) -> None:
         if self._block is not None:
             self._block.call = event
 
-    def _stop(self, event: BlockStop, out: list[Event]) -> None:
+    def _stop(self, event: BlockStop, out: wire_events.Events) -> None:
         block = self._block
         self._block = None
         self.plain = None
@@ -287,45 +276,45 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if block.is_thought:
             if self._omit_thinking:
                 self._report_tokens(block, event.tokens - block.counted, out)
-            signature = wire.SignatureDelta(event.seal or UNSEALED)
-            out.append(wire.ContentBlockDelta(block.index, signature))
+            signature = wire_events.SignatureDelta(event.seal or UNSEALED)
+            out.append(wire_events.ContentBlockDelta(block.index, signature))
         if block.kind == "tool_use" and not event.complete and not block.is_started:
             # Clients read empty arguments as {} and run the call; they never run the beginning of
             # an object.
             out.append(block.piece("{", counts=self._counts))
-        out.append(wire.ContentBlockStop(block.index))
+        out.append(wire_events.ContentBlockStop(block.index))
 
         if event.complete:
             if block.kind == "tool_use":
                 self._calls += 1
             self._send_whole(block, event.seal, out)
 
-    def _send_whole(self, block: OpenBlock, seal: str | None, out: list[Event]) -> None:
+    def _send_whole(self, block: OpenBlock, seal: str | None, out: wire_events.Events) -> None:
         """Sends the whole block in an event of its own, if a client or an operator requested it."""
         if block.is_thought:
             if self._answer.dispatch_reasoning:
-                thought = wire.ThinkingContent("".join(block.texts), seal or UNSEALED)
-                out.append(wire.ReasoningDispatch(_with_index(block, thought)))
+                thought = wire_answers.ThinkingContent("".join(block.texts), seal or UNSEALED)
+                out.append(wire_events.ReasoningDispatch(_with_index(block, thought)))
         elif block.call is not None and self._answer.dispatch:
             arguments = block.call.arguments or "{}"
             if is_json(arguments, dict[str, Raw]):
                 call = replace(_tool_use(block.start, self._answer), input=_on_one_line(arguments))
-                out.append(wire.ToolCallDispatch(_with_index(block, call)))
+                out.append(wire_events.ToolCallDispatch(_with_index(block, call)))
 
-    def _tokens(self, event: OutputTokens, out: list[Event]) -> None:
+    def _tokens(self, event: OutputTokens, out: wire_events.Events) -> None:
         self._ids.add(event)
 
-    def _results(self, event: HostedResults, out: list[Event]) -> None:
+    def _results(self, event: HostedResults, out: wire_events.Events) -> None:
         self._has_hosted_results = True
         for result in event.results:
             index = self._blocks
             self._blocks += 1
             if result.error is None:
                 self._hosted_uses[result.kind] += 1
-            out.append(wire.ContentBlockStart(index, result_block(result)))
-            out.append(wire.ContentBlockStop(index))
+            out.append(wire_events.ContentBlockStart(index, result_block(result)))
+            out.append(wire_events.ContentBlockStop(index))
 
-    def _finish(self, event: Finish, out: list[Event]) -> None:
+    def _finish(self, event: Finish, out: wire_events.Events) -> None:
         if self._block is not None:
             self._stop(BlockStop(self._block.start.block, complete=False), out)
         usage = _last_usage(event.usage)
@@ -334,13 +323,14 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             usage.server_tool_use = {f"{kind}_requests": self._hosted_uses[kind] for kind in kinds}
         if self._compaction is not None:
             usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)
-        out += self._last(wire.MessageDelta(_stop(event, self._calls), usage, **self._ids.output()))
+        stop = _stop(event, self._calls)
+        out += self._last(wire_events.MessageDelta(stop, usage, **self._ids.output()))
 
-    def _last(self, end: wire.MessageDelta) -> Sequence[Event]:
+    def _last(self, end: wire_events.MessageDelta) -> wire_events.Events:
         """The last events of a message."""
         if self._applied_edits is not None:
-            end.context_management = wire.AppliedEdits(self._applied_edits)
-        return end, wire.MessageStop()
+            end.context_management = wire_answers.AppliedEdits(self._applied_edits)
+        return [end, wire_events.MessageStop()]
 
 
 class CompactionStream(MessagesStream):
@@ -352,7 +342,7 @@ class CompactionStream(MessagesStream):
         self._events: list[TurnEvent] = []
 
     @override
-    def render(self, events: Sequence[TurnEvent]) -> list[Event]:
+    def render(self, events: Sequence[TurnEvent]) -> wire_events.Events:
         """Returns no events before the end of the turn."""
         self._events += events
         last = events[-1]
@@ -364,7 +354,7 @@ class CompactionStream(MessagesStream):
         self._compaction = summary_of(self._events)
         usage = _last_usage(Usage())
         usage.iterations = _iterations(compaction=last.usage)
-        end = wire.MessageDelta(wire.Stop("compaction", None), usage)
+        end = wire_events.MessageDelta(wire_events.Stop("compaction", None), usage)
         return [*self._compaction_block(), *self._last(end)]
 
 
@@ -377,7 +367,7 @@ class MessageCollector(Collector):
 
     def __init__(self, stream: MessagesStream) -> None:
         self._stream = stream
-        self._message: wire.StartedAnswer
+        self._message: wire_answers.StartedAnswer
         self._pieces: list[str] = []
         """The text of the open block."""
 
@@ -392,64 +382,66 @@ class MessageCollector(Collector):
     @override
     def body(self) -> bytes:
         """Raises RuntimeError where the turn has not finished."""
-        if not isinstance(self._message, wire.Answer):
+        if not isinstance(self._message, wire_answers.Answer):
             raise RuntimeError("the turn has not finished")
         return _encode(self._message)
 
-    def _fold(self, events: Sequence[Event]) -> None:
+    def _fold(self, events: Sequence[wire_events.Event]) -> None:
         for event in events:
-            if isinstance(event, wire.MessageStart):
+            if isinstance(event, wire_events.MessageStart):
                 self._message = event.message
-            elif isinstance(event, wire.ContentBlockStart):
+            elif isinstance(event, wire_events.ContentBlockStart):
                 self._message.content.append(event.content_block)
                 self._pieces.clear()
-            elif isinstance(event, wire.ContentBlockDelta):
+            elif isinstance(event, wire_events.ContentBlockDelta):
                 self._add(event.delta)
-            elif isinstance(event, wire.ContentBlockStop):
+            elif isinstance(event, wire_events.ContentBlockStop):
                 self._close(self._message.content[-1])
-            elif isinstance(event, wire.MessageDelta):
+            elif isinstance(event, wire_events.MessageDelta):
                 self._end(event)
 
-    def _add(self, delta: wire.BlockDelta) -> None:
+    def _add(self, delta: wire_events.BlockDelta) -> None:
         block = self._message.content[-1]
-        if isinstance(delta, wire.TextDelta):
+        if isinstance(delta, wire_events.TextDelta):
             self._pieces.append(delta.text)
-        elif isinstance(delta, wire.ThinkingDelta):
+        elif isinstance(delta, wire_events.ThinkingDelta):
             self._pieces.append(delta.thinking)
-        elif isinstance(delta, wire.InputJsonDelta):
+        elif isinstance(delta, wire_events.InputJsonDelta):
             self._pieces.append(delta.partial_json)
-        elif isinstance(delta, wire.SignatureDelta) and isinstance(block, wire.ThinkingContent):
+        elif isinstance(delta, wire_events.SignatureDelta):
+            assert isinstance(block, wire_answers.ThinkingContent)
             block.signature = delta.signature
-        elif isinstance(delta, wire.CompactionDelta) and isinstance(block, wire.CompactionContent):
+        else:
+            assert isinstance(block, wire_answers.CompactionContent)
             block.content = delta.content
 
-    def _close(self, block: wire.Content) -> None:
+    def _close(self, block: wire_answers.Content) -> None:
         text = "".join(self._pieces)
-        if isinstance(block, wire.TextContent):
+        if isinstance(block, wire_answers.TextContent):
             block.text = text
-        elif isinstance(block, wire.ThinkingContent):
+        elif isinstance(block, wire_answers.ThinkingContent):
             block.thinking = text
-        elif isinstance(block, wire.ToolUseContent):
+        elif isinstance(block, wire_answers.ToolUseContent):
             block.input = Raw(_input(text).encode())
 
-    def _end(self, end: wire.MessageDelta) -> None:
+    def _end(self, end: wire_events.MessageDelta) -> None:
         first = self._message.usage
-        usage = wire.AnswerUsage(
+        usage = wire_answers.AnswerUsage(
             **asdict(end.usage)
             | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
         )
         members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": usage}
         del members["delta"]
-        self._message = wire.Answer(**members)
+        self._message = wire_answers.Answer(**members)
 
 
-def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
+def _stop(finish: Finish, complete_calls: int) -> wire_events.Stop:
     """The stop reason. A turn that was cut off after a complete call has `max_tokens`, as in the
     native API."""
     reason = _REASONS.get(finish.reason, "end_turn")
     if reason == "end_turn" and complete_calls:
         reason = "tool_use"
-    return wire.Stop(reason, finish.stop_string if reason == "stop_sequence" else None)
+    return wire_events.Stop(reason, finish.stop_string if reason == "stop_sequence" else None)
 
 
 def diagnostics(compare: str, comparison: PromptComparison | None) -> dict[str, Any] | None:
@@ -473,10 +465,10 @@ def diagnostics(compare: str, comparison: PromptComparison | None) -> dict[str, 
     return {"cache_miss_reason": {"type": "unavailable"}}
 
 
-def _first_usage(prepared: Prepared) -> wire.Usage:
+def _first_usage(prepared: Prepared) -> wire_answers.Usage:
     """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the
     stream is exact."""
-    return wire.Usage(
+    return wire_answers.Usage(
         input_tokens=prepared.prompt_tokens - prepared.cached,
         cache_read_input_tokens=prepared.cached,
         cache_creation={"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
@@ -485,15 +477,15 @@ def _first_usage(prepared: Prepared) -> wire.Usage:
     )
 
 
-def _usage(usage: Usage) -> wire.Usage:
-    return wire.Usage(
+def _usage(usage: Usage) -> wire_answers.Usage:
+    return wire_answers.Usage(
         input_tokens=usage.prompt - usage.cached,
         cache_read_input_tokens=usage.cached,
         output_tokens=usage.output,
     )
 
 
-def _last_usage(usage: Usage) -> wire.Usage:
+def _last_usage(usage: Usage) -> wire_answers.Usage:
     """Usage of the whole turn."""
     return replace(_usage(usage), output_tokens_details={"thinking_tokens": usage.reasoning})
 
@@ -531,7 +523,7 @@ def _index_of(block: OpenBlock) -> int:
 
 
 def _with_index(
-    block: OpenBlock, content: wire.ThinkingContent | wire.ToolUseContent
+    block: OpenBlock, content: wire_answers.ThinkingContent | wire_answers.ToolUseContent
 ) -> dict[str, Any]:
     return {"index": block.index, "type": content.__struct_config__.tag, **asdict(content)}
 
@@ -545,8 +537,16 @@ def _on_one_line(arguments: str) -> Raw:
     return Raw(encoded)
 
 
-def _tool_use(block: BlockStart, answer: AnswerInfo) -> wire.ToolUseContent:
+def _empty_content(block: OpenBlock) -> wire_answers.Content:
+    """The content of a block of text or of a thought that begins."""
+    return (
+        wire_answers.ThinkingContent("", "") if block.is_thought else wire_answers.TextContent("")
+    )
+
+
+def _tool_use(block: BlockStart, answer: AnswerInfo) -> wire_answers.ToolUseContent:
     call_id = block.call_id or f"toolu_{answer.turn}{block.block}"
+    name = block.name or ""
     if block.kind == "hosted":
-        return wire.ServerToolUseContent(shown_id(call_id), block.name or "", Raw(b"{}"), DIRECT)
-    return wire.ToolUseContent(call_id, block.name or "", Raw(b"{}"), DIRECT)
+        return wire_answers.ServerToolUseContent(shown_id(call_id), name, Raw(b"{}"), DIRECT)
+    return wire_answers.ToolUseContent(call_id, name, Raw(b"{}"), DIRECT)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
-from services.frontend.apis.messages import context_edits, tools, wire
+from services.frontend.apis.messages import context_edits, tools, wire, wire_answers
 from services.frontend.apis.messages.compaction import (
     AnswerCompaction,
     CompactEdit,
@@ -348,10 +348,10 @@ class Messages(Dialect):
 
     def count_body(self, request: MessagesRequest, tokens: int) -> bytes:
         """The answer to count_tokens."""
-        count = wire.Tokens(tokens)
+        count = wire_answers.Tokens(tokens)
         if request.edits is not None:
             original = request.edits.original_tokens
             if original is None:
                 original = tokens
-            count.context_management = wire.OriginalTokens(original)
+            count.context_management = wire_answers.OriginalTokens(original)
         return msgspec.json.encode(count)

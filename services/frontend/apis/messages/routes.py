@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from services.frontend.apis.messages import wire
+from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.preparation import apply_context_edits, compact
 from services.frontend.apis.messages.request import Messages
@@ -105,7 +105,7 @@ API = Api(
             body=wire.Body,
             required=("model", "max_tokens"),
             example=_EXAMPLE,
-            answer=wire.Answer,
+            answer=wire_answers.Answer,
             events=_EVENTS,
         ),
         Operation(
@@ -114,7 +114,7 @@ API = Api(
             body=wire.Body,
             required=("model",),
             example={"model": "your-model", "messages": [_QUESTION]},
-            answer=wire.Tokens,
+            answer=wire_answers.Tokens,
         ),
     ),
     add_routes=_add_routes,

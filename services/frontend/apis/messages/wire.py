@@ -1,4 +1,4 @@
-"""The JSON of the Messages API as typed Structs: requests, answers, and the events of a stream.
+"""The JSON of a Messages request as typed Structs.
 
 Fields that decide neither prompt nor answer are left out and skipped (`citations`, `speed`,
 `service_tier`, future betas). Values that are large or must keep their spelling (tool input, base64
@@ -7,12 +7,12 @@ data) stay raw.
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import Meta, Raw, Struct
 
 from services.frontend.apis.shared.decode import NULL, Integer, Limit, Refused, raw_default
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
-_Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 UNSEALED = "unsealed"
 """Signature of reasoning without a seal: clients drop thinking with an empty signature."""
@@ -25,9 +25,14 @@ class CacheControl(Struct, tag="ephemeral"):
     ttl: Literal["5m", "1h"] | None = None
 
 
-class TextBlock(Struct, tag="text"):
-    text: str
+class Cacheable(Struct, kw_only=True):
+    """A part of the prompt that may end such a prefix."""
+
     cache_control: CacheControl | None = None
+
+
+class TextBlock(Cacheable, tag="text"):
+    text: str
 
 
 class Base64Source(Struct, tag="base64"):
@@ -51,9 +56,8 @@ class PlainSource(Struct, tag="text"):
     data: str
 
 
-class ImageBlock(Struct, tag="image"):
+class ImageBlock(Cacheable, tag="image"):
     source: Base64Source | UrlSource | FileSource
-    cache_control: CacheControl | None = None
 
 
 class ContentSource(Struct, tag="content"):
@@ -62,22 +66,20 @@ class ContentSource(Struct, tag="content"):
     content: str | list[TextBlock | ImageBlock]
 
 
-class DocumentBlock(Struct, tag="document"):
+class DocumentBlock(Cacheable, tag="document"):
     """A document: text, blocks, PDF or a reference."""
 
     source: Base64Source | UrlSource | FileSource | PlainSource | ContentSource
     title: str | None = None
     context: str | None = None
-    cache_control: CacheControl | None = None
 
 
-class SearchResultBlock(Struct, tag="search_result"):
+class SearchResultBlock(Cacheable, tag="search_result"):
     """A passage found by the client's own search."""
 
     content: list[TextBlock]
     source: str = ""
     title: str = ""
-    cache_control: CacheControl | None = None
 
 
 class ThinkingBlock(Struct, tag="thinking"):
@@ -93,13 +95,12 @@ class RedactedThinkingBlock(Struct, tag="redacted_thinking"):
     data: str
 
 
-class ToolUseBlock(Struct, tag="tool_use"):
+class ToolUseBlock(Cacheable, tag="tool_use"):
     """A call of the assistant."""
 
     id: str
     name: str
-    input: _Object
-    cache_control: CacheControl | None = None
+    input: JsonObject
 
 
 class ToolReferenceBlock(Struct, tag="tool_reference"):
@@ -125,11 +126,10 @@ ResultBlock: TypeAlias = (
 )
 
 
-class ToolResultBlock(Struct, tag="tool_result"):
+class ToolResultBlock(Cacheable, tag="tool_result"):
     tool_use_id: str
     content: str | list[ResultBlock] | None = None
     is_error: bool | None = None
-    cache_control: CacheControl | None = None
 
 
 class HostedUse(Struct):
@@ -299,7 +299,7 @@ class Message(Struct):
     output_config: MessageOutput | None = None
 
 
-class Tool(Struct):
+class Tool(Cacheable):
     """A tool of any kind, by its `type`."""
 
     name: Annotated[str, Meta(extra_json_schema={"minLength": 1})] = ""
@@ -315,7 +315,6 @@ class Tool(Struct):
     user_location: dict[str, Any] | None = None
     max_content_tokens: Integer | None = None
     url_sources: Any = None
-    cache_control: CacheControl | None = None
 
 
 class ToolChoice(Struct):
@@ -423,242 +422,3 @@ class Body(SamplingFields, kw_only=True):
     cache_salt: str | None = None
     cache_control: CacheControl | None = None
     nvext: Nvext | None = None
-
-
-# Answers.
-
-
-class TextContent(Struct, tag="text"):
-    text: str
-
-
-class ThinkingContent(Struct, tag="thinking"):
-    """A thought; the signature restores it where the client sends it back without its text."""
-
-    thinking: str
-    signature: str
-
-
-class ToolUseContent(Struct, tag="tool_use"):
-    """A call for the client to run."""
-
-    id: str
-    name: str
-    input: _Object
-    caller: dict[str, str]
-
-
-class ServerToolUseContent(ToolUseContent, tag="server_tool_use"):
-    """A call that this server runs."""
-
-
-class WebSearchContent(Struct, tag="web_search_tool_result"):
-    """Pages found, or an error."""
-
-    tool_use_id: str
-    caller: dict[str, str]
-    content: list[dict[str, Any]] | dict[str, Any]
-
-
-class WebFetchContent(Struct, tag="web_fetch_tool_result"):
-    """A page, or an error."""
-
-    tool_use_id: str
-    caller: dict[str, str]
-    content: dict[str, Any]
-
-
-class CompactionContent(Struct, tag="compaction"):
-    """The summary of everything before it; null where the model wrote none."""
-
-    content: str | None
-    encrypted_content: str | None = None
-
-
-Content: TypeAlias = (
-    TextContent
-    | ThinkingContent
-    | ToolUseContent
-    | ServerToolUseContent
-    | WebSearchContent
-    | WebFetchContent
-    | CompactionContent
-)
-
-
-class Usage(Struct, kw_only=True):
-    """Token counts; `input_tokens` excludes those that were read from the cache."""
-
-    input_tokens: int
-    cache_creation_input_tokens: int = 0
-    cache_read_input_tokens: int
-    cache_creation: dict[str, int] | UnsetType = UNSET
-    output_tokens: int
-    service_tier: str | UnsetType = UNSET
-    output_tokens_details: dict[str, int] | UnsetType = UNSET
-    server_tool_use: dict[str, int] | UnsetType = UNSET
-    iterations: list[dict[str, Any]] | UnsetType = UNSET
-
-
-class AnswerUsage(Usage, kw_only=True):
-    cache_creation: dict[str, int]
-    service_tier: str
-    output_tokens_details: dict[str, int]
-
-
-StopReason: TypeAlias = Literal[
-    "end_turn",
-    "tool_use",
-    "max_tokens",
-    "stop_sequence",
-    "model_context_window_exceeded",
-    "pause_turn",
-    "compaction",
-]
-
-
-class AppliedEdits(Struct):
-    """The edits of the request's `context_management` that cleared something."""
-
-    applied_edits: list[dict[str, Any]]
-
-
-class StartedAnswer(Struct, kw_only=True):
-    """The answer of a turn that has started."""
-
-    id: str
-    type: Literal["message"] = "message"
-    role: Literal["assistant"] = "assistant"
-    model: str
-    content: list[Content]
-    stop_reason: StopReason | None = None
-    stop_sequence: str | None = None
-    stop_details: None = None
-    """Anthropic's reason of a refusal; there are none."""
-    usage: Usage
-    diagnostics: dict[str, Any] | UnsetType | None = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-    token_logprobs: list[float | None] | UnsetType = UNSET
-    context_management: AppliedEdits | UnsetType = UNSET
-
-
-class Answer(StartedAnswer, kw_only=True):
-    stop_reason: StopReason
-    usage: AnswerUsage
-
-
-class OriginalTokens(Struct):
-    """The size of a prompt without the edits of `context_management`."""
-
-    original_input_tokens: int
-
-
-class Tokens(Struct):
-    """The exact size of a prompt."""
-
-    input_tokens: int
-    context_management: OriginalTokens | UnsetType = UNSET
-
-
-# Events of a stream.
-
-
-class MessageStart(Struct, tag="message_start"):
-    """The answer begins; it has no content yet."""
-
-    message: StartedAnswer
-
-
-class ContentBlockStart(Struct, tag="content_block_start"):
-    index: int
-    content_block: Content
-
-
-class TextDelta(Struct, tag="text_delta"):
-    text: str
-
-
-class ThinkingDelta(Struct, tag="thinking_delta"):
-    """A piece of a thought. With the beta `thinking-token-count`: also a piece of the number of its
-    tokens, where the text is omitted, else null."""
-
-    thinking: str
-    estimated_tokens: int | UnsetType | None = UNSET
-
-
-class InputJsonDelta(Struct, tag="input_json_delta"):
-    """A piece of a call's input."""
-
-    partial_json: str
-
-
-class SignatureDelta(Struct, tag="signature_delta"):
-    """The signature of a thought."""
-
-    signature: str
-
-
-class CompactionDelta(Struct, tag="compaction_delta"):
-    """The summary, whole."""
-
-    content: str | None
-    encrypted_content: str | None = None
-
-
-BlockDelta: TypeAlias = (
-    TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | CompactionDelta
-)
-
-
-class ContentBlockDelta(Struct, tag="content_block_delta"):
-    """More of the open block."""
-
-    index: int
-    delta: BlockDelta
-
-
-class ContentBlockStop(Struct, tag="content_block_stop"):
-    index: int
-
-
-class Stop(Struct):
-    """Why the turn ended."""
-
-    stop_reason: StopReason
-    stop_sequence: str | None
-    stop_details: None = None
-
-
-class MessageDelta(Struct, tag="message_delta"):
-    """The end of the answer: the members of the message that are known only at the end."""
-
-    delta: Stop
-    usage: Usage
-    token_ids: list[int] | UnsetType = UNSET
-    token_logprobs: list[float | None] | UnsetType = UNSET
-    context_management: AppliedEdits | UnsetType = UNSET
-
-
-class MessageStop(Struct, tag="message_stop"):
-    """Nothing follows."""
-
-
-class Ping(Struct, tag="ping"):
-    """A keep-alive event."""
-
-
-class ToolCallDispatch(Struct, tag="ping"):
-    """A complete call once more, on request.
-
-    A `ping` by its type, since the AI SDK fails on unknown types; other clients use the event's
-    name.
-    """
-
-    tool_call_dispatch: dict[str, Any]
-
-
-class ReasoningDispatch(Struct, tag="ping"):
-    """A finished thought once more, in the same form."""
-
-    reasoning_dispatch: dict[str, Any]

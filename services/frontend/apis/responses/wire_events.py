@@ -59,17 +59,22 @@ class OutputItemDone(OutputItemEvent, tag="response.output_item.done"):
     """An item ends. Clients run calls at this event."""
 
 
-class ContentEvent(StreamEvent, kw_only=True):
+class ItemEvent(StreamEvent, kw_only=True):
     """A change of an item."""
 
     item_id: str
     output_index: int
 
 
-class ContentPartEvent(ContentEvent, kw_only=True):
-    """The part of a message or of reasoning."""
+class ContentEvent(ItemEvent, kw_only=True):
+    """A change of the one part of a message or of reasoning."""
 
     content_index: int = 0
+
+
+class ContentPartEvent(ContentEvent, kw_only=True):
+    """The whole part."""
+
     part: wire_answers.OutputTextPart | wire.ReasoningText
 
 
@@ -81,14 +86,24 @@ class ContentPartDone(ContentPartEvent, tag="response.content_part.done"):
     """A part ends."""
 
 
-class OutputTextDelta(Struct, kw_only=True, tag="response.output_text.delta"):
-    """The next text of a message."""
+class ItemDelta(Struct, kw_only=True):
+    """The next text of an item. Its number comes later than in other events."""
 
     item_id: str
     output_index: int
+
+
+class TextDelta(ItemDelta, kw_only=True):
+    """The next text of a part."""
+
     content_index: int = 0
     sequence_number: int = 0
     delta: str
+
+
+class OutputTextDelta(TextDelta, kw_only=True, tag="response.output_text.delta"):
+    """The next text of a message."""
+
     logprobs: list[dict[str, Any]]
 
 
@@ -97,7 +112,6 @@ class OutputTextAnnotationAdded(
 ):
     """A citation in the text of a message."""
 
-    content_index: int = 0
     annotation_index: int
     annotation: wire_answers.UrlCitation
 
@@ -105,32 +119,29 @@ class OutputTextAnnotationAdded(
 class OutputTextDone(ContentEvent, kw_only=True, tag="response.output_text.done"):
     """The whole text of a message."""
 
-    content_index: int = 0
     text: str
     logprobs: list[dict[str, Any]]
 
 
-class ReasoningTextDelta(Struct, kw_only=True, tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(TextDelta, tag="response.reasoning_text.delta"):
     """The next text of reasoning."""
-
-    item_id: str
-    output_index: int
-    content_index: int = 0
-    sequence_number: int = 0
-    delta: str
 
 
 class ReasoningTextDone(ContentEvent, kw_only=True, tag="response.reasoning_text.done"):
     """The whole text of reasoning."""
 
-    content_index: int = 0
     text: str
 
 
-class SummaryPartEvent(ContentEvent, kw_only=True):
-    """The summary of reasoning."""
+class SummaryEvent(ItemEvent, kw_only=True):
+    """A change of the summary of reasoning."""
 
     summary_index: int = 0
+
+
+class SummaryPartEvent(SummaryEvent, kw_only=True):
+    """The whole summary."""
+
     part: wire.SummaryText
 
 
@@ -142,65 +153,57 @@ class SummaryPartDone(SummaryPartEvent, tag="response.reasoning_summary_part.don
     """A summary ends."""
 
 
-class SummaryTextDelta(Struct, kw_only=True, tag="response.reasoning_summary_text.delta"):
+class SummaryTextDelta(ItemDelta, kw_only=True, tag="response.reasoning_summary_text.delta"):
     """The next text of a summary."""
 
-    item_id: str
-    output_index: int
     summary_index: int = 0
     sequence_number: int = 0
     delta: str
 
 
-class SummaryTextDone(ContentEvent, kw_only=True, tag="response.reasoning_summary_text.done"):
+class SummaryTextDone(SummaryEvent, kw_only=True, tag="response.reasoning_summary_text.done"):
     """The whole text of a summary."""
 
-    summary_index: int = 0
     text: str
 
 
-class FunctionArgumentsDelta(Struct, kw_only=True, tag="response.function_call_arguments.delta"):
-    """The next text of a function's arguments."""
+class CallDelta(ItemDelta, kw_only=True):
+    """The next text of a call."""
 
-    item_id: str
-    output_index: int
     sequence_number: int = 0
     delta: str
 
 
-class FunctionArgumentsDone(
-    ContentEvent, kw_only=True, tag="response.function_call_arguments.done"
-):
+class FunctionArgumentsDelta(CallDelta, tag="response.function_call_arguments.delta"):
+    """The next text of a function's arguments."""
+
+
+class FunctionArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
     """The whole arguments of a function."""
 
     arguments: str
     name: str
 
 
-class CustomInputDelta(Struct, kw_only=True, tag="response.custom_tool_call_input.delta"):
+class CustomInputDelta(CallDelta, tag="response.custom_tool_call_input.delta"):
     """The next text of a freeform tool's input."""
 
-    item_id: str
-    output_index: int
-    sequence_number: int = 0
-    delta: str
 
-
-class CustomInputDone(ContentEvent, kw_only=True, tag="response.custom_tool_call_input.done"):
+class CustomInputDone(ItemEvent, kw_only=True, tag="response.custom_tool_call_input.done"):
     """The whole input of a freeform tool."""
 
     input: str
 
 
-class WebSearchInProgress(ContentEvent, tag="response.web_search_call.in_progress"):
+class WebSearchInProgress(ItemEvent, tag="response.web_search_call.in_progress"):
     """A search or a fetch begins."""
 
 
-class WebSearchSearching(ContentEvent, tag="response.web_search_call.searching"):
+class WebSearchSearching(ItemEvent, tag="response.web_search_call.searching"):
     """A search or a fetch runs."""
 
 
-class WebSearchCompleted(ContentEvent, tag="response.web_search_call.completed"):
+class WebSearchCompleted(ItemEvent, tag="response.web_search_call.completed"):
     """A search or a fetch has ended."""
 
 
