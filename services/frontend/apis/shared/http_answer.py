@@ -9,7 +9,7 @@ An operation reads its request and responds to it:
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 from typing_extensions import override
@@ -29,7 +29,6 @@ REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
 
 C = TypeVar("C", bound=Collector)
 R = TypeVar("R")
-MakeCollector: TypeAlias = Callable[[AnswerInfo], C]
 
 
 class HttpAnswer(RunningAnswer):
@@ -69,7 +68,7 @@ class HttpAnswer(RunningAnswer):
     async def collect(
         self,
         request: ParsedRequest,
-        make_collector: MakeCollector[C],
+        make_collector: Callable[[AnswerInfo], C],
         *,
         may_shorten: bool = False,
     ) -> C:
