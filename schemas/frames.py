@@ -285,7 +285,7 @@ class GenerateReply(Struct, frozen=True, omit_defaults=True):
 
     worker: str
     error: ErrorInfo | None = None
-    held: int | None = None
+    expected_cached: int | None = field(default=None, name="held")
     """Prompt tokens that the worker expects in its KV cache. None: it refuses the turn, or sends no
     `PrefillNotice`."""
 
@@ -325,7 +325,7 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     finish: TokenFinish | None = None
-    held: int = 0
+    expected_cached: int = field(default=0, name="held")
     """In a stream's first entry: prompt tokens that the worker expects in its KV cache, until
     `cached` is known."""
 

@@ -101,7 +101,7 @@ class Shard:
         """Opens the turn of a stream's first entry. A turn that cannot be parsed is here all the
         same, so that it can fail."""
         context = self._contexts.decode(entry.context)
-        stream = TurnStream(entry.turn, entry.attempt, context, worker, entry.held)
+        stream = TurnStream(entry.turn, entry.attempt, context, worker, entry.expected_cached)
         parse = TurnParse(stream) if context.logprobs is None else TracedParse(stream)
         self.turns[entry.turn] = parse
         parse.start(self._vocabulary, self._sealer)

@@ -20,7 +20,7 @@ class TurnStream:
     attempt: int
     context: ParseContext
     worker: str
-    held: int = 0
+    expected_cached: int = 0
     """Prompt tokens that the worker expects in its KV cache."""
     cached: int | None = None
     """Prompt tokens that the engine had in its KV cache; None: not known yet."""
@@ -65,7 +65,7 @@ class TurnStream:
         """Returns the event that precedes all others. `parser`: the id of this process."""
         self.announced = True
         context = self.context
-        cached = self.held if self.cached is None else self.cached
+        cached = self.expected_cached if self.cached is None else self.cached
         return Prepared(
             context.prompt_tokens,
             context.max_tokens,

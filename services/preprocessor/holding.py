@@ -110,7 +110,7 @@ class Hold:
             self._holding.end(self._prompt, computed=False)
         else:
             now = self._loop.time()
-            self._holding.act(self._leads.taken(self._prompt, reply.held, now))
+            self._holding.act(self._leads.taken(self._prompt, reply.expected_cached, now))
 
     def __enter__(self) -> Self:
         return self

@@ -127,7 +127,7 @@ class EngineRequests:
         self, request: GenerateRequest, prompt: bytes, blocks: PromptBlocks, now: float
     ) -> int:
         tokens = len(prompt) // TOKEN_ID_BYTES
-        return self._retention.seconds(request, tokens, blocks.held or 0, now)
+        return self._retention.seconds(request, tokens, blocks.cached or 0, now)
 
     def _rest_of_sampling(
         self, sampling: Sampling, done: int, thoughts: ThoughtCounter | None

@@ -68,6 +68,6 @@ class WorkerMetrics:
 
         if stream.cached is not None:
             self._prompt.inc(times.prompt_tokens)
-            self._expected.inc(min(stream.held, times.prompt_tokens))
+            self._expected.inc(min(stream.expected_cached, times.prompt_tokens))
             # An engine may have found tokens of an earlier attempt, too.
             self._cached.inc(min(stream.cached, times.prompt_tokens))

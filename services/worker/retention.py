@@ -38,10 +38,10 @@ class RetentionQuota:
         self._retained: dict[tuple[str, str], _Retained] = {}
         """The prompts by tenant and session, or turn with another prompt."""
 
-    def seconds(self, request: GenerateRequest, tokens: int, held: int, now: float) -> int:
+    def seconds(self, request: GenerateRequest, tokens: int, cached: int, now: float) -> int:
         """Returns for how many seconds the turn's prompt is retained; 0 if that is not requested,
-        or its tenant or all tenants together retain too much. `tokens`: the prompt's; `held`: those
-        in the cache; `now`: the loop's time."""
+        or its tenant or all tenants together retain too much. `tokens`: the prompt's; `cached`:
+        those in the cache; `now`: the loop's time."""
         if not request.retain_s:
             return 0
         self._retained = {
@@ -50,10 +50,10 @@ class RetentionQuota:
 
         name = (request.tenant, request.session)
         earlier = self._retained.get(name, _Retained(now, 0))
-        if held < earlier.tokens - SLACK:  # another prompt than the session's
+        if cached < earlier.tokens - SLACK:  # another prompt than the session's
             name = (request.tenant, request.turn)
             earlier = _Retained(now, 0)
-            tokens -= held
+            tokens -= cached
         until = max(earlier.until, now + request.retain_s)
         retained = {**self._retained, name: _Retained(until, max(earlier.tokens, tokens))}
 

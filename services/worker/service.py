@@ -74,7 +74,7 @@ class Worker(Service):
     def _take_turn(self, request: GenerateRequest, images: Sequence[EngineImage]) -> int | None:
         """One turn: from a request to the engine, which then puts tokens into the turn's stream.
 
-        Returns `GenerateReply.held`. Raises TurnwireError to refuse.
+        Returns `GenerateReply.expected_cached`. Raises TurnwireError to refuse.
         """
         self._admit(request)
         start = self._requests.start(request, images, self._loop.time())
@@ -87,7 +87,7 @@ class Worker(Service):
             self._open_in_engine(decoding, start)
             self._turns.add(decoding, parser, request.timeout_s)
             self._process.registry.expect("frontend", request.frontend, self._loop.time())
-        return None if self._info.shares_queued else start.blocks.held
+        return None if self._info.shares_queued else start.blocks.cached
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
@@ -131,7 +131,7 @@ class Worker(Service):
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory
             ids=list(start.resume),
-            held=start.blocks.held or 0,
+            expected_cached=start.blocks.cached or 0,
         )
         notice = request.notice if self._is_awaited(start) else ""
         prompt = TurnPrompt(self._process, self._kv, request.turn, start.blocks, notice)
@@ -142,10 +142,10 @@ class Worker(Service):
 
     def _is_awaited(self, start: DecodingStart) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
-        held = start.blocks.held
-        if held is None or self._info.shares_queued:
+        cached = start.blocks.cached
+        if cached is None or self._info.shares_queued:
             return False
-        return start.prompt_tokens - held >= start.request.notice_tokens
+        return start.prompt_tokens - cached >= start.request.notice_tokens
 
     def _open_in_engine(self, decoding: Decoding, start: DecodingStart) -> None:
         """Has the engine open the turn, before its stream is scheduled: the frame with the parse
@@ -196,11 +196,11 @@ class Worker(Service):
         self, delivery: Delivery, request: GenerateRequest, images: Sequence[EngineImage]
     ) -> None:
         try:
-            held = self._take_turn(request, images)
+            expected_cached = self._take_turn(request, images)
         except Exception as failure:
             self._refuse(delivery, request, failure)
         else:
-            reply = GenerateReply(self._process.id, held=held)
+            reply = GenerateReply(self._process.id, expected_cached=expected_cached)
             after_sending(delivery.reply, msgspec.json.encode(reply))  # the first token goes first
 
     def _refuse(self, delivery: Delivery, request: GenerateRequest, failure: Exception) -> None:

@@ -59,7 +59,7 @@ class TokenStream:
     frontend: str
     context: Raw
     """The parse context."""
-    held: int = 0
+    expected_cached: int = 0
     """Prompt tokens that are expected in the engine's KV cache."""
     ids: list[int]
     """Output tokens, those of an earlier attempt first: they are sent as if decoded here."""
@@ -213,7 +213,7 @@ class TokenStream:
 
         more: dict[str, Any] = {}
         if is_first:
-            more |= {"context": self.context, "held": self.held}
+            more |= {"context": self.context, "expected_cached": self.expected_cached}
         if is_first or self.cached != self.cached_sent:
             more["cached"] = self.cached
         if self.logprobs is not None:

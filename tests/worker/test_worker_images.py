@@ -152,16 +152,16 @@ async def test_engine_gets_the_image_and_the_second_request_reads_nothing(
     for data in (red, blue):
         await trial.store.put(image_hash(data, None), data)
     first = await trial.send(trial.request("t", ids, images))
-    assert (first.error, first.held) == (None, 0)
+    assert (first.error, first.expected_cached) == (None, 0)
     answer = await trial.answer("t")
     names = [one.hash for one in images]
     for name, size in zip(names, ("112 x 56", "84 x 84", "112 x 56"), strict=True):
         assert f"I see an image of {size} pixels ({name[:8]})." in answer
     assert sorted(reads) == sorted(set(names))
     second = await trial.send(trial.request("u", ids, images))
-    assert (second.error, second.held) == (None, (len(ids) - 1) // 16 * 16)
+    assert (second.error, second.expected_cached) == (None, (len(ids) - 1) // 16 * 16)
     assert await trial.answer("u") == answer
-    assert trial.cached["u"] == second.held
+    assert trial.cached["u"] == second.expected_cached
     assert len(reads) == 2
 
 
@@ -174,9 +174,9 @@ async def test_equal_text_with_another_image_is_held_up_to_the_image(
     for turn, color, held in (("t", "red", False), ("u", "blue", True)):
         ids, images = placed(vision, TEXT, image(color), TEXT)
         reply = await trial.send(trial.request(turn, ids, images))
-        assert reply.held == (images[0].at // 16 * 16 if held else 0)
+        assert reply.expected_cached == (images[0].at // 16 * 16 if held else 0)
         await trial.answer(turn)
-        assert trial.cached[turn] == reply.held
+        assert trial.cached[turn] == reply.expected_cached
 
 
 async def test_image_that_is_not_stored_is_named_by_its_code(
@@ -240,8 +240,8 @@ async def test_resumed_turn_keeps_its_images(trial: Trial, vision: VisionPrompts
     whole = await trial.answer("t")
     half = trial.ids["t"][: len(trial.ids["t"]) // 2]
     reply = await trial.send(trial.request("u", ids, images, resume=pack_ids(half)))
-    assert reply.held is not None
-    assert reply.held >= len(ids) // 16 * 16 > images[0].at
+    assert reply.expected_cached is not None
+    assert reply.expected_cached >= len(ids) // 16 * 16 > images[0].at
     assert await trial.answer("u") == whole
 
 
@@ -265,7 +265,7 @@ async def test_prefill_has_its_images(trial: Trial, vision: VisionPrompts) -> No
     early = trial.request("t", ids, images, parser="", frontend="")
     assert (await trial.send(early)).error is None
     reply = await trial.send(trial.request("u", ids, images))
-    assert reply.held == (len(ids) - 1) // 16 * 16
+    assert reply.expected_cached == (len(ids) - 1) // 16 * 16
 
 
 class SlowStore:

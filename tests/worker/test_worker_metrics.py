@@ -16,11 +16,16 @@ from services.worker.token_stream import TokenStream
 class Measured:
     """One turn of 100 prompt tokens, taken at 10 s."""
 
-    def __init__(self, *, held: int = 64) -> None:
+    def __init__(self, *, expected_cached: int = 64) -> None:
         self.registry = CollectorRegistry()
         self.metrics = WorkerMetrics(self.registry)
         self.stream = TokenStream(
-            turn="t", attempt=1, frontend="f", context=Raw(b"{}"), ids=[], held=held
+            turn="t",
+            attempt=1,
+            frontend="f",
+            context=Raw(b"{}"),
+            ids=[],
+            expected_cached=expected_cached,
         )
         self.times = TurnTimes(prompt_tokens=100, opened_at=10.0)
         self.observer = DecodingObserver(self.metrics, NO_SPANS, self.times)
@@ -67,7 +72,7 @@ def test_an_engine_may_report_neither_wait_nor_cache() -> None:
 
 
 def test_tokens_of_an_earlier_attempt_are_not_part_of_the_prompt() -> None:
-    turn = Measured(held=160)
+    turn = Measured(expected_cached=160)
     turn.put(EngineDelta([1], cached=128))
     turn.times.first_at = 13.0
     turn.ends(14.0)

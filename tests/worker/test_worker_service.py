@@ -180,13 +180,13 @@ async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes
 @with_cache
 async def test_notice_follows_the_first_token_of_a_prompt_that_was_computed(trial: Trial) -> None:
     reply = await trial.generate("t", None, notice=NOTICES, notice_tokens=3)
-    assert reply.held == 0
-    assert (await trial.generate("u", None)).held == 0, "the other turn only computes it"
+    assert reply.expected_cached == 0
+    assert (await trial.generate("u", None)).expected_cached == 0, "the other turn only computes it"
     assert not trial.notices
     for token in (7, 8):
         trial.engine.open_turns["t.1"].put(EngineDelta([token], cached=0))
     await eventually(lambda: bool(trial.notices))
-    assert (await trial.generate("v", None, notice=NOTICES, notice_tokens=2)).held == 2
+    assert (await trial.generate("v", None, notice=NOTICES, notice_tokens=2)).expected_cached == 2
     trial.engine.open_turns["v.1"].put(
         EngineDelta([7], finish=FinishReason.STOP, stop_id=2, cached=2)
     )
@@ -206,7 +206,7 @@ async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial, ho
         trial.engine.open_turns["t.1"].fail(EngineFailed("no room"))
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", False)]
-    assert (await trial.generate("u", None)).held == 0, "nothing was computed"
+    assert (await trial.generate("u", None)).expected_cached == 0, "nothing was computed"
 
 
 @with_cache
@@ -219,7 +219,7 @@ async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_to
     trial.engine.open_turns["t.1"].put(EngineDelta([9], cached=0))
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", True)]
-    assert (await trial.generate("u", None)).held == 2
+    assert (await trial.generate("u", None)).expected_cached == 2
 
 
 @with_cache
@@ -228,11 +228,11 @@ async def test_turn_without_output_has_computed_its_prompt(trial: Trial) -> None
     trial.engine.open_turns["t.1"].put(EngineDelta(finish=FinishReason.LENGTH, cached=0))
     await eventually(lambda: bool(trial.notices))
     assert trial.notices == [PrefillNotice("t", True)]
-    assert (await trial.generate("u", None)).held == 2
+    assert (await trial.generate("u", None)).expected_cached == 2
 
 
 async def test_worker_without_a_prefix_cache_sends_no_notice(trial: Trial) -> None:
-    assert (await trial.generate("t", None, notice=NOTICES)).held is None
+    assert (await trial.generate("t", None, notice=NOTICES)).expected_cached is None
     trial.engine.open_turns["t.1"].put(EngineDelta([7], finish=FinishReason.STOP, stop_id=2))
     await trial.end_of("t")
     for process in (trial.worker, trial.shard):

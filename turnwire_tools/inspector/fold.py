@@ -210,8 +210,8 @@ class Fold:
 
         if entry.cached is not None:
             turn.cached = entry.cached
-        elif entry.held and turn.cached is None:
-            turn.cached = entry.held
+        elif entry.expected_cached and turn.cached is None:
+            turn.cached = entry.expected_cached
 
         if entry.ids:
             turn.output = max(turn.output, len(turn.ids))

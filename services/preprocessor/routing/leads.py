@@ -212,8 +212,8 @@ class Leads:
 
     def taken(self, prompt: PlacedPrompt, held: int | None, now: float) -> list[HoldAction]:
         """Notes that the worker accepted a lead, and how many of its tokens it held
-        (`GenerateReply.held`). A lead with too little to compute ends; another one gets a limit,
-        and followers that it spares nothing any more go on."""
+        (`GenerateReply.expected_cached`). A lead with too little to compute ends; another one gets
+        a limit, and followers that it spares nothing any more go on."""
         worker = prompt.worker
         prompt.note_computed(worker, held or 0)
         if held is None or not self.is_worth_waiting_for(prompt, worker):

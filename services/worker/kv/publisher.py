@@ -32,7 +32,7 @@ PUBLISH_DELAY_S = 0.02
 class PromptBlocks(msgspec.Struct, frozen=True):
     """The blocks of a prompt."""
 
-    held: int | None = None
+    cached: int | None = None
     """How many tokens of the prompt the cache holds; None: prompts share no blocks."""
     keys: Sequence[int] | None = None
     """The keys of its whole blocks; None: the engine reports its blocks itself, or has none."""
@@ -103,11 +103,11 @@ class KvPublisher:
         keys = PromptKeys(self._memo, prompt, salt)
         size = self._index.block_tokens
         before_last = (len(prompt) // TOKEN_ID_BYTES - 1) // size
-        held = max(min(self._index.held(keys), before_last), 0) * size
+        cached = max(min(self._index.held(keys), before_last), 0) * size
         if self._events is not None:
-            return PromptBlocks(held)
+            return PromptBlocks(cached)
         tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]
-        return PromptBlocks(held, keys, tail, salt)
+        return PromptBlocks(cached, keys, tail, salt)
 
     def used(self, blocks: PromptBlocks) -> None:
         """Notes that a prompt with these blocks has been computed."""
