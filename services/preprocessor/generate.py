@@ -16,8 +16,11 @@ from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.prompt import Prompt
-from services.preprocessor.routing.router import priority
 from services.tokenization.block_keys import with_images
+
+MAX_PRIORITY = 2.0**31
+BACKGROUND_PRIORITY = -1.0
+"""The priority of a background turn, if neither its client nor its key sets one."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -105,6 +108,19 @@ def _parse_context(
         comparison=comparison,
         trace=request.trace,
     )
+
+
+def priority(conversation: Conversation) -> float:
+    """The turn's priority in an engine's queue; a greater one goes first."""
+    hints = conversation.hints
+    value = 0.0
+    if hints.priority is not None:
+        value = hints.priority
+    elif hints.latency_sensitivity is not None:
+        value = hints.latency_sensitivity
+    elif conversation.client.kind == "background":
+        value = BACKGROUND_PRIORITY
+    return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))
 
 
 def _with_tools(context: bytes, tools: bytes) -> bytes:

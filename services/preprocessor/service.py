@@ -2,10 +2,10 @@
 worker.
 
 The path of a turn is `Preprocessor._take_turn`: `Preparation` makes its prompt (on the event loop
-if that is short work, else in a small thread pool), `Holding` may let it wait for a turn that
-begins alike, and `WorkerSender` sends it to the best worker that takes it. A frontend receives only
-refusals from the preprocessor, before it has sent anything to its client; the parser reports that a
-worker has the turn.
+if that is short work, else in a small thread pool), and `WorkerSender` sends it to the best worker
+that takes it, perhaps after a wait for a turn that begins alike. A frontend receives only refusals
+from the preprocessor, before it has sent anything to its client; the parser reports that a worker
+has the turn.
 """
 
 import asyncio
@@ -17,29 +17,22 @@ import msgspec
 
 from schemas import subjects
 from schemas.control import Cancel, Load
-from schemas.errors import (
-    MEDIA_MISSING,
-    ContextOverflow,
-    ErrorInfo,
-    Invalid,
-    Overloaded,
-    Unavailable,
-    raised,
-)
+from schemas.errors import Invalid
 from schemas.frames import Accepted, TurnRequest
 from services.ledger.signer import EntrySigner
 from services.preprocessor.checks import PromptChecks
-from services.preprocessor.holding import Hold, Holding
 from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger, open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.observer import AttemptObserver, PreprocessorObserver
+from services.preprocessor.observer import PreprocessorObserver
 from services.preprocessor.open_work import OpenWork
-from services.preprocessor.prefill import NO_PREFILLS, NoPrefills, Prefills
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
+from services.preprocessor.prepared_turn import seconds_left
+from services.preprocessor.refusals import RefusalSender
+from services.preprocessor.routing.holding import Holding
 from services.preprocessor.routing.placement import Placement
+from services.preprocessor.routing.prefill import NO_PREFILLS, NoPrefills, Prefills
 from services.preprocessor.routing.router import Router
-from services.preprocessor.sending import RefusalSender, WorkerSender
+from services.preprocessor.routing.sending import WorkerSender
 from services.preprocessor.tokenize_service import TokenizeService
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
@@ -78,17 +71,17 @@ class Preprocessor(Service):
         self._preparation = Preparation(process, setup, sealer, config, ledger)
         router = Router(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, setup.card.name, router)
-        self._holding = Holding(process, self._placement, config.hold_tokens)
-        self._workers = WorkerSender(process, self._placement, setup.card.name)
+        prefills: NoPrefills = NO_PREFILLS
+        if isinstance(ledger, LedgerReader):
+            prefills = Prefills(process, self._placement, self._preparation, ledger)
+        holding = Holding(process, self._placement, config.hold_tokens)
+        self._workers = WorkerSender(process, self._placement, holding, prefills, setup.card.name)
         self._refusals = RefusalSender(process)
         self._checks = PromptChecks(
             process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
         )
         self._questions = TokenizeService(process, self._preparation, self._open)
         self._ledger = ledger
-        self._prefills: NoPrefills = NO_PREFILLS
-        if isinstance(ledger, LedgerReader):
-            self._prefills = Prefills(process, self._placement, self._preparation, ledger)
         self._subscriptions: list[Subscription] = []
         """The subscriptions to new work."""
         refusals = Reading("Texts that fastokens refused.", setup.encoder, "failures")
@@ -111,8 +104,7 @@ class Preprocessor(Service):
             )
             observer.prepared(prompt)
             turn = await self._preparation.make_turn(request, prompt, deadline)
-            with self._holding.hold_turn(turn, observer) as hold:
-                await self._send_to_first_taker(turn, hold, observer)
+            await self._workers.send_turn(turn, observer)
         except asyncio.CancelledError:
             observer.cancelled()
             raise
@@ -120,27 +112,6 @@ class Preprocessor(Service):
             await self._refusals.send_refusal(request, observer.failed(error))
         else:
             self._checks.check_prompt(request.conversation, prompt)
-
-    async def _send_to_first_taker(
-        self, turn: PreparedTurn, hold: Hold, observer: AttemptObserver
-    ) -> None:
-        """Sends the turn to the best worker that takes it."""
-        refusal: ErrorInfo | None = None
-        for worker in await hold.choose_workers():
-            assignment = self._placement.assign(worker, turn.request.conversation)
-            self._prefills.expect(turn, worker)
-            refusal = await self._workers.send_turn(turn, assignment, hold)
-            if refusal is None:
-                self._placement.taken(assignment, turn.keyed)
-                observer.placed(worker, assignment.parser)
-                return
-            # rare: a worker did not take a turn
-            self._placement.returned(assignment)
-            observer.refused(worker, refusal)
-            if not _another_may_take_it(refusal):
-                break
-        assert refusal is not None  # `choose_workers` returns at least one
-        raise raised(refusal)
 
     async def _still_wanted(self, deadline: float) -> None:
         """Waits while the process is cut off, since the cancellation of a request may follow it.
@@ -172,14 +143,6 @@ class Preprocessor(Service):
             await subscription.stop()
         await self._open.done()
         self._preparation.threads.close()
-
-
-def _another_may_take_it(refusal: ErrorInfo) -> bool:
-    """Whether another worker may take a turn that was refused so. Most errors are of the request
-    itself."""
-    if refusal.code == MEDIA_MISSING:
-        return False
-    return isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow)
 
 
 def _deadline(request: TurnRequest) -> float:

@@ -22,8 +22,8 @@ TURN_PARSE = "services/parser/turn_parse.py"
 FAST_PATH = "services/parser/fast_path.py"
 TURN_STREAM = "services/parser/turn_stream.py"
 EVENT_OUTBOX = "services/parser/event_outbox.py"
-SENDING = "services/preprocessor/sending.py"
-HOLDING = "services/preprocessor/holding.py"
+REFUSALS = "services/preprocessor/refusals.py"
+HOLDING = "services/preprocessor/routing/holding.py"
 TURN_TABLE = "services/frontend/turns/turn_table.py"
 ATTEMPTS = "services/frontend/turns/attempts.py"
 EVENT_RECEIVER = "services/frontend/turns/event_receiver.py"
@@ -304,7 +304,7 @@ PARSER_MUTANTS = [
 PREPROCESSOR_MUTANTS = [
     Mutant(
         "does not tell the frontend that no worker takes a turn",
-        SENDING,
+        REFUSALS,
         "        until = asyncio.get_running_loop().time() + REFUSE_S\n",
         "        until = 0.0\n",
     ),

@@ -13,7 +13,7 @@ from msgspec import structs
 from schemas.errors import Invalid, TurnwireError
 from schemas.events import Finish
 from schemas.frames import GenerateRequest, TurnRequest, decode_generate
-from services.preprocessor import sending
+from services.preprocessor.routing import sending
 from services.preprocessor.routing.leads import MAX_HOLD_S
 from services.preprocessor.routing.placement import Placement
 from tests.conftest import eventually
@@ -74,7 +74,7 @@ class Group:
         """Waits until this number of turns is held."""
         (preprocessor,) = self.local.of("preprocessor")
         await eventually(lambda: preprocessor.turns == count)
-        holding = preprocessor.core._holding
+        holding = preprocessor.core._workers._holding
         await eventually(lambda: sum(len(lead.followers) for lead in holding._open) == count)
 
     def sent(self) -> list[str]:
@@ -86,7 +86,7 @@ class Group:
             assert isinstance(await turn.finished(), Finish)
         await self.local.idle()
         for preprocessor in self.local.of("preprocessor"):
-            assert not preprocessor.core._holding._open
+            assert not preprocessor.core._workers._holding._open
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     (preprocessor,) = local.of("preprocessor")
     async with asyncio.timeout(MAX_HOLD_S / 2):  # the leads' limit
         await eventually(
-            lambda: not preprocessor.core._holding._open
+            lambda: not preprocessor.core._workers._holding._open
         )  # all of them wait for their first token
     for turn in turns:
         siblings.go(turn)

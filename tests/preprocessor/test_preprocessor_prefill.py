@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from schemas.frames import PromptImage
-from services.preprocessor.prefill import certain_prefix
+from services.preprocessor.routing.prefill import certain_prefix
 from services.tokenization.segments import common_prefix
 
 QUESTION = Conversation("m", [Message("user", [Text("What?")])])

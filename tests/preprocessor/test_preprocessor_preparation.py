@@ -28,7 +28,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import seconds_left
 from services.preprocessor.prompt import assemble
-from services.preprocessor.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
+from services.preprocessor.routing.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
@@ -136,7 +136,7 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
     make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch, recovery_s: float
 ) -> None:
     """However short the wait for successors is."""
-    monkeypatch.setattr("services.preprocessor.sending.REFUSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("services.preprocessor.refusals.REFUSE_TIMEOUT_S", 0.2)
     frontend = await make_process("frontend", f"deaf-f-{recovery_s}")
     process = await make_process("preprocessor", f"deaf-p-{recovery_s}", recovery_s=recovery_s)
     tries = 0

@@ -7,7 +7,8 @@ import pytest
 from schemas.control import Heartbeat, Load
 from schemas.conversation import Client, Conversation, Hints
 from schemas.errors import Overloaded, Unavailable
-from services.preprocessor.routing.router import MAX_PRIORITY, Router, TurnProfile, priority
+from services.preprocessor.generate import MAX_PRIORITY, priority
+from services.preprocessor.routing.router import Router, TurnProfile
 
 
 def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Heartbeat:

@@ -16,12 +16,8 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 from schemas.control import Heartbeat
-from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 
-MAX_PRIORITY = 2.0**31
-BACKGROUND_PRIORITY = -1.0
-"""The priority of a background turn, if neither its client nor its key sets one."""
 LONG_OUTPUT_TOKENS = 1024
 """Output tokens of a turn that suffers from load twice as long as a turn without output."""
 MAX_OUTPUT_FACTOR = 4.0
@@ -137,16 +133,3 @@ class Router:
     def _saturated(self, worker: Heartbeat) -> bool:
         load = worker.load
         return load.slots > 0 and self._turns(worker) >= load.slots + load.queue_limit
-
-
-def priority(conversation: Conversation) -> float:
-    """The turn's priority in an engine's queue; a greater one goes first."""
-    hints = conversation.hints
-    value = 0.0
-    if hints.priority is not None:
-        value = hints.priority
-    elif hints.latency_sensitivity is not None:
-        value = hints.latency_sensitivity
-    elif conversation.client.kind == "background":
-        value = BACKGROUND_PRIORITY
-    return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))

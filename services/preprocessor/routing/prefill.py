@@ -22,11 +22,11 @@ from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
+from services.preprocessor.generate import MAX_PRIORITY
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.router import MAX_PRIORITY
 from services.runtime.process import Process
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds, common_prefix

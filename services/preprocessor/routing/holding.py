@@ -9,7 +9,7 @@ a lead has a limit of time; it also ends when its worker refuses the turn, or di
 import asyncio
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -32,22 +32,6 @@ from services.runtime.process import Process
 from services.tokenization.block_keys import TOKEN_ID_BYTES
 
 _decode_notice = msgspec.json.Decoder(PrefillNotice).decode
-
-
-class HoldNotice(NamedTuple):
-    """The fields of `GenerateRequest` for a turn that was held, or that others wait for."""
-
-    subject: str = ""
-    tokens: int = 0
-    held_s: float = 0.0
-    held_for: str = ""
-
-    def held(self) -> dict[str, Any]:
-        """The fields of a turn that was held. Defaults are left out of the message only if they are
-        not set."""
-        if not self.held_for:
-            return {}
-        return {"held_s": self.held_s, "held_for": self.held_for}
 
 
 class Hold:
@@ -93,14 +77,18 @@ class Hold:
             self._observer.held(prompt.held_for, prompt.held_s)
         return workers
 
-    def sent_to(self, worker: str) -> HoldNotice:
+    def sent_to(self, worker: str) -> dict[str, Any]:
         """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
-        nearly all of its prompt. Returns what the worker gets."""
+        nearly all of its prompt. Returns the fields of its `GenerateRequest`, without defaults: the
+        message leaves a default out only if it is not set."""
         prompt = self._prompt
-        if not self._leads.is_worth_waiting_for(prompt, worker):
-            return HoldNotice(held_s=prompt.held_s, held_for=prompt.held_for)
-        subject = self._holding.begin_lead(prompt, worker)
-        return HoldNotice(subject, self._leads.hold_tokens, prompt.held_s, prompt.held_for)
+        fields: dict[str, Any] = {}
+        if prompt.held_for:
+            fields = {"held_s": prompt.held_s, "held_for": prompt.held_for}
+        if self._leads.is_worth_waiting_for(prompt, worker):
+            fields["notice"] = self._holding.begin_lead(prompt, worker)
+            fields["notice_tokens"] = self._leads.hold_tokens
+        return fields
 
     def answered(self, reply: GenerateReply | None) -> None:
         """Handles the worker's reply; None: there was none."""

@@ -1,0 +1,150 @@
+"""Sends turns to workers: each to the best worker that takes it."""
+
+import asyncio
+from collections import defaultdict
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas import subjects
+from schemas.control import Heartbeat
+from schemas.errors import (
+    MEDIA_MISSING,
+    RETRY_AFTER_S,
+    ContextOverflow,
+    ErrorInfo,
+    Overloaded,
+    Unavailable,
+    raised,
+)
+from schemas.frames import GenerateReply
+from services.preprocessor.observer import AttemptObserver
+from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
+from services.preprocessor.routing.holding import Hold, Holding
+from services.preprocessor.routing.placement import Assignment, Placement
+from services.preprocessor.routing.prefill import NoPrefills
+from services.runtime.process import Process
+
+TAKE_TIMEOUT_S = 2.0
+"""After this time without an answer the worker may have the turn or not, and the attempt fails."""
+IMAGES_TIMEOUT_S = 10.0
+"""This time for a turn with images: the worker fetches them first, in 8 s at most."""
+UNANSWERED_REQUESTS = 7
+"""Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS
+disconnects a client for which 64 MB wait in the server."""
+UNANSWERED_IMAGES = 3
+"""Requests with images among them: the worker answers those later, and other turns do not wait for
+that."""
+
+_decode_reply = msgspec.json.Decoder(GenerateReply).decode
+
+
+class _WorkerQueue:
+    """Bounds the requests that one worker has not answered."""
+
+    def __init__(self) -> None:
+        self.all = asyncio.Semaphore(UNANSWERED_REQUESTS)
+        self.images = asyncio.Semaphore(UNANSWERED_IMAGES)
+
+    def images_of(self, turn: PreparedTurn) -> AbstractAsyncContextManager[None]:
+        """The bound of requests with images, if the turn has any."""
+        return self.images if turn.generate.images else nullcontext()
+
+
+class WorkerSender:
+    """Sends turns to the workers of one model, few at once to each."""
+
+    def __init__(
+        self,
+        process: Process,
+        placement: Placement,
+        holding: Holding,
+        prefills: NoPrefills,
+        model: str,
+    ) -> None:
+        self._process = process
+        self._placement = placement
+        self._holding = holding
+        self._prefills = prefills
+        self._model = model
+        self._queues: defaultdict[str, _WorkerQueue] = defaultdict(_WorkerQueue)
+        """The queue of each worker."""
+        process.registry.on_leave(self._process_left)
+
+    async def send_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> None:
+        """Sends a turn to the best worker that takes it, as soon as no other turn computes the
+        beginning of its prompt.
+
+        Raises as `Hold.choose_workers` and `Bus.request`, and the error of the worker that was
+        tried last.
+        """
+        with self._holding.hold_turn(turn, observer) as hold:
+            refusal: ErrorInfo | None = None
+            for worker in await hold.choose_workers():
+                assignment = self._placement.assign(worker, turn.request.conversation)
+                refusal = await self._offer(turn, assignment, hold)
+                if refusal is None:
+                    self._placement.taken(assignment, turn.keyed)
+                    observer.placed(worker, assignment.parser)
+                    return
+                # rare: a worker did not take a turn
+                self._placement.returned(assignment)
+                observer.refused(worker, refusal)
+                if not _another_may_take_it(refusal):
+                    break
+            assert refusal is not None  # `choose_workers` returns at least one
+            raise raised(refusal)
+
+    async def _offer(
+        self, turn: PreparedTurn, assignment: Assignment, hold: Hold
+    ) -> ErrorInfo | None:
+        """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
+        self._prefills.expect(turn, assignment.worker)
+        notice = hold.sent_to(assignment.worker)
+        reply: GenerateReply | None = None
+        try:
+            queue = self._queues[assignment.worker]
+            async with queue.images_of(turn), queue.all:
+                answer = await self._request(turn, assignment, notice)
+            reply = _decode_reply(answer)
+        except Unavailable:  # the worker certainly does not have the turn
+            # rare: the worker that a turn was sent to is gone
+            gone = "the worker that was asked is gone"
+            return Unavailable(gone, retry_after_s=RETRY_AFTER_S).info
+        finally:
+            hold.answered(reply)
+        return reply.error
+
+    async def _request(
+        self, turn: PreparedTurn, assignment: Assignment, notice: dict[str, Any]
+    ) -> bytes:
+        """Completes the request for its worker, and waits for the worker's answer. `notice`: fields
+        of the request. Raises as `Bus.request`."""
+        worker = assignment.worker
+        if self._process.registry.get("worker", worker) is None:
+            raise Unavailable("it left while the turn waited")
+        generate = replace(
+            turn.generate,
+            parser=assignment.parser,
+            cache_salt=assignment.salt,
+            timeout_s=seconds_left(turn.deadline, asyncio.get_running_loop().time()),
+            **notice,
+        )
+        return await self._process.bus.request(
+            subjects.generate(self._model, worker),
+            self._placement.encode(generate, worker),
+            IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S,
+        )
+
+    def _process_left(self, heartbeat: Heartbeat) -> None:
+        self._queues.pop(heartbeat.id, None)
+
+
+def _another_may_take_it(refusal: ErrorInfo) -> bool:
+    """Whether another worker may take a turn that was refused so. Most errors are of the request
+    itself."""
+    if refusal.code == MEDIA_MISSING:
+        return False
+    return isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow)
