@@ -136,7 +136,7 @@ class Crowd:
             conversation,
             self.setup,
             unseal=unseal,
-            look_up=lambda c, tools: self.ledger.look_up(c, tools, unseal),
+            look_up=self.ledger.look_up,
         )
 
     def _judge(self, member: Member, prompt: Prompt) -> None:

@@ -4,7 +4,6 @@ text."""
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from bench.ledger.clients import Client
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
@@ -137,7 +136,7 @@ class Walk:
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
         unseal = SEALER.of(None).open
-        look_up = partial(self.ledger.look_up, unseal=unseal)
+        look_up = self.ledger.look_up
         return assemble(client(dialogue), self.setup, unseal=unseal, look_up=look_up)  # type: ignore[arg-type]
 
 

@@ -9,17 +9,20 @@ A `Recall` looks up one request's turns. It is used in two steps around the rend
 | `encode`  | `encode.py`  | the rendered text's ids, with original tokens as far as it has them |
 """
 
+from typing_extensions import override
+
 from schemas.conversation import Conversation, ToolSpec, Unseal
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import Chain, ChainCache, scope_of
 from services.ledger.choice import choose
 from services.ledger.encode import LedgerPrompt, PromptEncoder
-from services.ledger.match import MatchedHistory
+from services.ledger.match import MatchedHistory, Outcome
 from services.ledger.model import LedgerModel
 from services.ledger.restore import Restorer
 from services.ledger.store import EntryStore, PromptCache
 from services.ledger.turn import TurnOutput
 from services.ledger.turn_reader import TurnReader
+from services.tokenization.encoder import Encoder
 
 
 def opens_nothing(seal: str) -> str | None:
@@ -59,7 +62,30 @@ class Ledger:
         return self.reader.read_entry(entry, tools)
 
 
-class Recall:
+class NoRecall:
+    """The turns of one request that were not looked up: they stay as the client sent them."""
+
+    def __init__(self, conversation: Conversation, encoder: Encoder) -> None:
+        self._conversation = conversation
+        self._encoder = encoder
+
+    def restore(self) -> Conversation:
+        """The conversation with its turns as the model wrote them. A turn that the client changed
+        stays as the client sent it; reasoning that the client dropped is restored, unless the
+        request asks for dropping."""
+        return self._conversation
+
+    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> LedgerPrompt:
+        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
+        `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
+        last turn."""
+        return LedgerPrompt(self._encoder.encode(text), Outcome.NOT_LOOKED_UP, 0, None)
+
+    def keep(self, prompt: LedgerPrompt) -> None:
+        """Keeps the prompt's ids, for the turn that follows."""
+
+
+class Recall(NoRecall):
     """The look-up of one request's turns."""
 
     def __init__(
@@ -70,27 +96,24 @@ class Recall:
         tools: list[ToolSpec],
         unseal: Unseal,
     ) -> None:
+        super().__init__(conversation, ledger.model.encoder)
         with_reasoning = conversation.thinking.history != "drop"
         restorer = Restorer(ledger.reader, tools, unseal, with_reasoning=with_reasoning)
         choice = choose(conversation, chain.turns, ledger.entries, restorer, unseal)
         self.missing = choice.missing
         """Keys of turns with entries that memory may lack."""
         self._history = MatchedHistory(conversation, chain, choice.matches)
-        self._encoder = ledger.encoder
+        self._prompts = ledger.encoder
         self._tools = tools
 
+    @override
     def restore(self) -> Conversation:
-        """The conversation with its turns as the model wrote them. A turn that the client changed
-        stays as the client sent it; reasoning that the client dropped is restored, unless the
-        request asks for dropping."""
         return self._history.restored()
 
+    @override
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> LedgerPrompt:
-        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
-        `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
-        last turn."""
-        return self._encoder.encode(self._history, self._tools, text, prefix, continues=continues)
+        return self._prompts.encode(self._history, self._tools, text, prefix, continues=continues)
 
+    @override
     def keep(self, prompt: LedgerPrompt) -> None:
-        """Keeps the prompt's ids, for the turn that follows."""
-        self._encoder.keep(prompt)
+        self._prompts.keep(prompt)

@@ -1,34 +1,17 @@
-"""Encodes prompts: the original tokens of turns that the ledger found, all other text by the
-tokenizer."""
+"""Encodes prompts that the client sent whole. Those of conversations are encoded by
+`services/ledger/encode.py`."""
 
 from array import array
-from collections.abc import Sequence
 
 from schemas.conversation import RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import unpack_ids
 from services.ledger.encode import LedgerPrompt
 from services.ledger.match import Outcome
-from services.ledger.recall import Recall
-from services.preprocessor.render import RenderedPrompt
-from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
-NOT_RECALLED = LedgerPrompt(array("I"), Outcome.NOT_LOOKED_UP, 0, None)
-"""The ledger's part of a prompt with turns that were not looked up."""
 
-
-def encode(
-    rendered: RenderedPrompt, encoder: Encoder, recall: Recall | None
-) -> tuple[Sequence[int], LedgerPrompt]:
-    """The ids of a prompt, and the ledger's part of it."""
-    if recall is None:
-        return encoder.encode(rendered.text), NOT_RECALLED
-    recalled = recall.encode(rendered.text, rendered.prefix, continues=rendered.continues)
-    return recalled.ids, recalled
-
-
-def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
+def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> LedgerPrompt:
     """The ids of a prompt of `/v1/completions`, text or ids, which goes to the model unchanged.
 
     Raises Invalid for an empty prompt, for bytes that are not ids and for ids outside the
@@ -41,7 +24,7 @@ def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
         tokenizer.check_ids(ids, param="prompt")
     if not ids:
         raise Invalid("the prompt is empty", param="prompt")
-    return ids
+    return LedgerPrompt(array("I", ids), Outcome.NOT_LOOKED_UP, 0, None)
 
 
 def _unpack(packed: bytes) -> list[int]:

@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
+from schemas.conversation import Call, Conversation, Message, Text, ToolSpec, Unseal
 from schemas.errors import Invalid, TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.encode import LedgerPrompt
@@ -26,10 +26,10 @@ from services.ledger.recall import Ledger, Recall
 from services.ledger.signer import EntrySigner
 from services.ledger.turn_reader import TurnReader
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import LookUp
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
-from services.runtime.storage.seal import Sealer
 from services.templates.assistant import AssistantWriter
 from services.templates.messages import render_messages
 from services.tokenization.detokenizer import Vocabulary
@@ -99,6 +99,12 @@ class UnfetchedTurns(Exception):
 class NoLedger:
     """The ledger of a preprocessor that keeps none."""
 
+    look_up: LookUp | None = None
+    """Looks up turns in memory; for any thread. None: there are none."""
+    look_up_fetched: LookUp | None = None
+    """Looks up turns in memory, if memory has all that is known of them; for any thread. Raises
+    UnfetchedTurns."""
+
     async def start(self) -> None:
         """Subscribes to the entries of turns that end."""
 
@@ -122,17 +128,17 @@ class LedgerReader(NoLedger):
         process: Process,
         ledger: Ledger,
         signer: EntrySigner,
-        sealer: Sealer,
         bucket: Bucket | None,
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
         ledger.entries.shared = bucket is not None
         self.ledger = ledger
+        self.look_up = ledger.look_up
+        self.look_up_fetched = self._look_up_fetched
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with the entry of every turn that ended, once."""
         self._process = process
         self._signer = signer
-        self._sealer = sealer
         self._bucket = bucket
         self._loop = asyncio.get_running_loop()
         self._fetched: dict[bytes, Fetched] = {}
@@ -153,21 +159,6 @@ class LedgerReader(NoLedger):
     @override
     async def start(self) -> None:
         await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._on_entry)
-
-    def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
-        """Looks up a conversation's turns in memory; for any thread."""
-        return self.ledger.look_up(
-            conversation, tools, self._sealer.of(conversation.client.tenant).open
-        )
-
-    def look_up_fetched(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
-        """Looks up a conversation's turns in memory, if memory has all that is known of them; for
-        any thread. Raises UnfetchedTurns."""
-        recall = self.look_up(conversation, tools)
-        keys = self.unfetched(recall.missing)
-        if keys:
-            raise UnfetchedTurns(keys)
-        return recall
 
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
         """The keys for which the bucket may have more entries than memory; for any thread."""
@@ -197,6 +188,15 @@ class LedgerReader(NoLedger):
         self._outcomes.labels(prompt.outcome).inc()
         self._tokens.labels("ledger").inc(prompt.reused)
         self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
+
+    def _look_up_fetched(
+        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal
+    ) -> Recall:
+        recall = self.ledger.look_up(conversation, tools, unseal)
+        keys = self.unfetched(recall.missing)
+        if keys:
+            raise UnfetchedTurns(keys)
+        return recall
 
     async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
         """Fetches the turns of these keys. Returns whether there may be any."""

@@ -10,6 +10,7 @@ refused.
 """
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
@@ -25,12 +26,19 @@ MAX_BIAS = 100
 """The range of OpenAI's API; its ends ban or force a token."""
 
 
+class OutputLimit(NamedTuple):
+    """The limit of output tokens."""
+
+    max_tokens: int
+    window_limited: bool
+    """The window sets it, not the client: reaching it means that the context is full."""
+
+
 def limit_output(
     prompt_tokens: int, requested: int | None, window: int, cap: int | None = None
-) -> tuple[int, bool]:
+) -> OutputLimit:
     """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt
-    and output), and whether the window sets it, not the client: reaching it then means that the
-    context is full.
+    and output).
 
     `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's
     longest answer, which clients see in the model list; a longer request is cut without an error.
@@ -58,8 +66,8 @@ def limit_output(
             details=details,
         )
     if requested is None or requested > left:
-        return left, True
-    return requested, False
+        return OutputLimit(left, window_limited=True)
+    return OutputLimit(requested, window_limited=False)
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:

@@ -12,11 +12,11 @@ from services.guides.promises import GRAMMAR, promises
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.generate import prepare_turn
 from services.preprocessor.guide import TurnGuide, turn_guide
-from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger, UnfetchedTurns
+from services.preprocessor.ledger_reader import NO_LEDGER, NoLedger, UnfetchedTurns
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.prompt import LookUp, OnStep, Prompt, assemble, no_step
-from services.preprocessor.threads import PromptThreads, expected_s
+from services.preprocessor.threads import PromptThreads, Work, expected_s
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
@@ -38,11 +38,6 @@ class Preparation:
         self._process = process
         self._sealer = sealer
         self._ledger = ledger
-        self._look_up: LookUp | None = None
-        self._look_up_fetched: LookUp | None = None
-        if isinstance(ledger, LedgerReader):
-            self._look_up = ledger.look_up
-            self._look_up_fetched = ledger.look_up_fetched
         self._fingerprints = Fingerprints(
             config.prompt_cache_mb * MIB,
             asyncio.get_running_loop().time,
@@ -60,22 +55,13 @@ class Preparation:
         takes too long.
         """
         seconds = expected_s(self.setup, conversation, size)
-        make = partial(
-            assemble,
-            conversation,
-            self.setup,
-            window=self._window(),
-            limit=limit,
-            unseal=self._sealer.of(conversation.client.tenant).open,
-            on_step=on_step,
-        )
         try:
-            return await self.threads.run_limited(
-                partial(make, look_up=self._look_up_fetched), seconds
-            )
+            work = self._assembly(conversation, self._ledger.look_up_fetched, on_step, limit=limit)
+            return await self.threads.run_limited(work, seconds)
         except UnfetchedTurns as unfetched:
             await self._ledger.fetch(unfetched.keys)
-        return await self.threads.run_limited(partial(make, look_up=self._look_up), seconds)
+        work = self._assembly(conversation, self._ledger.look_up, on_step, limit=limit)
+        return await self.threads.run_limited(work, seconds)
 
     async def make_turn(
         self, request: TurnRequest, prompt: Prompt, deadline: float
@@ -91,12 +77,24 @@ class Preparation:
     def ids(self, conversation: Conversation) -> tuple[Sequence[int], list[PromptImage]]:
         """Ids and images of a conversation's prompt, without fetching turns from the bucket. For
         the threads of `threads`."""
-        unseal = self._sealer.of(conversation.client.tenant).open
-        make = partial(
-            assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=self._look_up
-        )
-        prompt = self.threads.run_here(make)
+        work = self._assembly(conversation, self._ledger.look_up, no_step, limit=False)
+        prompt = self.threads.run_here(work)
         return prompt.ids, prompt.images
+
+    def _assembly(
+        self, conversation: Conversation, look_up: LookUp | None, on_step: OnStep, *, limit: bool
+    ) -> Work[Prompt]:
+        """The work of `assemble` with these arguments, for any thread."""
+        return partial(
+            assemble,
+            conversation,
+            self.setup,
+            window=self._window() if limit else None,
+            limit=limit,
+            unseal=self._sealer.of(conversation.client.tenant).open,
+            look_up=look_up,
+            on_step=on_step,
+        )
 
     async def _guide(self, conversation: Conversation, prompt: Prompt) -> TurnGuide:
         promised = self._can_guide() and bool(promises(conversation))

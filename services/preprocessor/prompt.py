@@ -6,36 +6,38 @@ CPU-bound.
 | strip   | `strip.py`                          | the conversation that the model is to see |
 | restore | `services/ledger/restore.py`        | its earlier turns as the model wrote them |
 | render  | `render.py`                         | the text, by the chat template, whole     |
-| encode  | `encode.py` here and in the ledger  | ids: original ones of turns, others of    |
+| encode  | `services/ledger/encode.py`         | ids: original ones of turns, others of    |
 |         |                                     | the text                                  |
 | limit   | `limit.py`                          | how many tokens may be decoded            |
+
+A prompt that the client sent whole only has the steps encode (`encode.py`) and limit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, RawPrompt, Sampling, ToolSpec, Unseal
+from schemas.conversation import Conversation, OutputFormat, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import LedgerPrompt
-from services.ledger.recall import Recall
-from services.preprocessor.encode import NOT_RECALLED, encode, encode_raw
-from services.preprocessor.limit import check_sampling, limit_output
+from services.ledger.recall import NoRecall, Recall, opens_nothing
+from services.preprocessor.encode import encode_raw
+from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.render import RenderedPrompt, as_rendered, render
 from services.preprocessor.strip import strip
-from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
+from services.tokenization.segments import TokenIds
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
-LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
+LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec], Unseal], Recall]
 """Looks up the turns of a stripped conversation, with its tools as the model sees them:
-`LedgerReader.look_up`, or `look_up_fetched`, which raises `UnfetchedTurns`."""
+`Ledger.look_up`, or that of a `LedgerReader`, which raises `UnfetchedTurns`."""
 OnStep: TypeAlias = Callable[[str], None]
 """Called at the start of `strip`, `ledger` (the step restore, if there is a ledger), `render` and
 `encode`, with this name. The step limit is not reported; a raw prompt only has `encode`."""
@@ -44,8 +46,8 @@ OnStep: TypeAlias = Callable[[str], None]
 class Prompt(Struct, frozen=True, kw_only=True):
     """A prompt, with what the worker and the parser shard need."""
 
-    ids: Sequence[int]
-    """An array if the ids come from the encoder: `pack_ids` packs it without a conversion."""
+    recalled: LedgerPrompt
+    """The ids, and what the ledger has to do with them."""
     text: str
     """"": a prompt that was sent as ids."""
     in_reasoning: bool
@@ -67,9 +69,12 @@ class Prompt(Struct, frozen=True, kw_only=True):
     stop_ids: list[int]
     sampling: Sampling
     """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
-    recalled: LedgerPrompt = NOT_RECALLED
-    """The ledger's part."""
     images: list[PromptImage] = []
+
+    @property
+    def ids(self) -> TokenIds:
+        """The token ids."""
+        return self.recalled.ids
 
 
 def no_step(name: str) -> None:
@@ -82,7 +87,7 @@ def assemble(
     *,
     window: int | None = None,
     limit: bool = True,
-    unseal: Unseal | None = None,
+    unseal: Unseal = opens_nothing,
     look_up: LookUp | None = None,
     on_step: OnStep = no_step,
 ) -> Prompt:
@@ -97,89 +102,75 @@ def assemble(
     """
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
+    if conversation.prompt is not None:
+        on_step("encode")
+        rendered = as_rendered(conversation, conversation.prompt)
+        encoded = encode_raw(conversation.prompt, setup.tokenizer)
+        output = _limit(conversation, encoded, setup, window, limit=limit)
+        return _prompt(conversation, rendered, encoded, output, setup)
+
     try:
-        if conversation.prompt is not None:
-            on_step("encode")
-            encoded = _encode_raw_prompt(conversation, conversation.prompt, setup)
-        else:
-            encoded = _encode_conversation(conversation, setup, unseal, look_up, on_step)
+        on_step("strip")
+        tools = setup.tools_of(conversation.tools)
+        stripped = strip(conversation, preamble=setup.strip_preamble)
+        recall = NoRecall(stripped, setup.encoder)  # without a ledger
+        if look_up is not None:
+            on_step("ledger")
+            recall = look_up(stripped, tools.rendered, unseal)
+        restored = recall.restore()
+        on_step("render")
+        rendered = render(restored, setup, tools, unseal)
+        on_step("encode")
+        encoded = recall.encode(rendered.text, rendered.prefix, continues=rendered.continues)
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
 
-    requested = conversation.sampling.max_tokens
-    max_tokens = requested or 0
-    window_limited = False
+    output = _limit(conversation, encoded, setup, window, limit=limit)
     if limit:
-        cap = setup.card.max_output_tokens or None
-        max_tokens, window_limited = limit_output(
-            len(encoded.ids), requested, setup.window(window), cap
-        )
-        if encoded.recall is not None:
-            encoded.recall.keep(encoded.recalled)
+        recall.keep(encoded)
+    return _prompt(conversation, rendered, encoded, output, setup)
 
-    rendered = encoded.rendered
+
+def _limit(
+    conversation: Conversation,
+    encoded: LedgerPrompt,
+    setup: ModelSetup,
+    window: int | None,
+    *,
+    limit: bool,
+) -> OutputLimit:
+    """The limit of the output: what the client requests, cut if `limit` is set."""
+    requested = conversation.sampling.max_tokens
+    if not limit:
+        return OutputLimit(requested or 0, window_limited=False)
+    cap = setup.card.max_output_tokens or None
+    return limit_output(len(encoded.ids), requested, setup.window(window), cap)
+
+
+def _prompt(
+    conversation: Conversation,
+    rendered: RenderedPrompt,
+    encoded: LedgerPrompt,
+    output: OutputLimit,
+    setup: ModelSetup,
+) -> Prompt:
+    """The prompt with these results of its steps."""
     sampling = with_defaults(conversation.sampling, setup.sampling)
     return Prompt(
-        ids=encoded.ids,
         text=setup.encoder.plain(rendered.text),
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
-        tools=encoded.tools.rendered,
-        parser_tools=encoded.tools.parser_json,
+        tools=rendered.tools.rendered,
+        parser_tools=rendered.tools.parser_json,
         allowed_tools=rendered.allowed_tools,
         enforced_format=rendered.enforced_format,
-        max_tokens=max_tokens,
-        window_limited=window_limited,
+        max_tokens=output.max_tokens,
+        window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
-        sampling=replace(sampling, max_tokens=max_tokens),
-        recalled=encoded.recalled,
+        sampling=replace(sampling, max_tokens=output.max_tokens),
+        recalled=encoded,
         images=place_images(encoded.ids, rendered.images),
     )
-
-
-class _EncodedPrompt(Struct, frozen=True):
-    """The text of a prompt and its ids, with what made them."""
-
-    rendered: RenderedPrompt
-    ids: Sequence[int]
-    tools: PromptTools
-    recall: Recall | None = None
-    """None: nothing was looked up in the ledger."""
-    recalled: LedgerPrompt = NOT_RECALLED
-
-
-def _encode_raw_prompt(
-    conversation: Conversation, prompt: RawPrompt, setup: ModelSetup
-) -> _EncodedPrompt:
-    """A prompt that the client sent whole: it goes to the model unchanged."""
-    rendered = as_rendered(conversation, prompt)
-    return _EncodedPrompt(rendered, encode_raw(prompt, setup.tokenizer), PromptTools())
-
-
-def _encode_conversation(
-    conversation: Conversation,
-    setup: ModelSetup,
-    unseal: Unseal | None,
-    look_up: LookUp | None,
-    on_step: OnStep,
-) -> _EncodedPrompt:
-    """The steps strip, restore, render and encode."""
-    on_step("strip")
-    tools = setup.tools_of(conversation.tools)
-    conversation = strip(conversation, preamble=setup.strip_preamble)
-
-    recall: Recall | None = None
-    if look_up is not None:
-        on_step("ledger")
-        recall = look_up(conversation, tools.rendered)
-        conversation = recall.restore()
-
-    on_step("render")
-    rendered = render(conversation, setup, tools, unseal)
-
-    on_step("encode")
-    ids, recalled = encode(rendered, setup.encoder, recall)
-    return _EncodedPrompt(rendered, ids, tools, recall, recalled)
 
 
 def _stop_ids(sampling: Sampling, setup: ModelSetup) -> list[int]:

@@ -38,6 +38,7 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
 
     text: str
     """The text with marks (`DataMarks`), where data may spell control tokens."""
+    tools: PromptTools = PromptTools()
     prefix: str = ""
     """The end of the text, if it opens a forced call: it belongs to the model's turn."""
     in_reasoning: bool = False
@@ -53,7 +54,7 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
 
 
 def render(
-    conversation: Conversation, setup: ModelSetup, tools: PromptTools, unseal: Unseal | None = None
+    conversation: Conversation, setup: ModelSetup, tools: PromptTools, unseal: Unseal
 ) -> RenderedPrompt:
     """The prompt's text, up to where the model continues. Raises Invalid."""
     conversation = without_old_reasoning(conversation)
@@ -86,6 +87,7 @@ def render(
         text += _marked_call(call, conversation, setup)
     return RenderedPrompt(
         text=text,
+        tools=tools,
         prefix=call or "",
         in_reasoning=in_reasoning,
         continues=adapted.continues,

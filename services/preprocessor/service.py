@@ -152,9 +152,7 @@ def _deadline(request: TurnRequest) -> float:
     return asyncio.get_running_loop().time() + request.timeout_s
 
 
-async def _open_ledger(
-    process: Process, setup: ModelSetup, sealer: Sealer, config: PreprocessorConfig
-) -> NoLedger:
+async def _open_ledger(process: Process, setup: ModelSetup, config: PreprocessorConfig) -> NoLedger:
     if not config.enable_ledger:
         return NO_LEDGER
     room = config.ledger_mb * MIB
@@ -164,7 +162,7 @@ async def _open_ledger(
     bucket: Bucket | None = None
     if config.ledger_store_mb:
         bucket = Bucket(process.bus, ledger_bucket(config), process.log)
-    return LedgerReader(process, ledger, signer, sealer, bucket)
+    return LedgerReader(process, ledger, signer, bucket)
 
 
 async def run(config: PreprocessorConfig) -> None:
@@ -194,7 +192,7 @@ async def run(config: PreprocessorConfig) -> None:
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)
-    ledger = await _open_ledger(process, setup, sealer, config)
+    ledger = await _open_ledger(process, setup, config)
     preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
     relax_gc_and_trim_heap()

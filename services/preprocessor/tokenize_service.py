@@ -1,6 +1,6 @@
 """Answers count, tokenize and detokenize requests."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -76,6 +76,7 @@ class TokenizeService:
     async def _tokenize(self, data: bytes) -> TextReply:
         request = _decode_tokenize(data)
         preparation = self._preparation
+        ids: Sequence[int]
         if request.conversation is not None:
             prompt = await preparation.make_prompt(
                 request.conversation, limit=False, size=len(data)

@@ -1,7 +1,6 @@
 """Turns with all kinds of ends and beginnings, and damaged entries."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +63,8 @@ class Session:
 
     def prompt(self, *messages: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
-        look_up = partial(self.ledger.look_up, unseal=SEALER.of(None).open)
-        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, look_up=look_up)
+        unseal = SEALER.of(None).open
+        return assemble(conversation, self.setup, unseal=unseal, look_up=self.ledger.look_up)
 
     def ids(self, text: str) -> list[int]:
         """Ids that no tokenizer returns: two characters at a time."""

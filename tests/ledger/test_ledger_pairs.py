@@ -4,7 +4,6 @@ only the first ones."""
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -196,7 +195,7 @@ def prompt_of(
     client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger | None = None
 ) -> Prompt:
     unseal = SEALER.of(None).open
-    look_up = None if ledger is None else partial(ledger.look_up, unseal=unseal)
+    look_up = None if ledger is None else ledger.look_up
     return assemble(client(dialogue), setup, unseal=unseal, look_up=look_up)
 
 

@@ -36,7 +36,7 @@ async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> Led
 
 async def reader_of(process: Process, setup: ModelSetup, name: str) -> LedgerReader:
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
-    found = LedgerReader(process, ledger, SIGNER, Sealer(b"test"), await opened(process, name))
+    found = LedgerReader(process, ledger, SIGNER, await opened(process, name))
     await found.start()
     await process.bus.flush()
     return found
@@ -48,7 +48,7 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 
 def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
-    messages = reader.look_up(conversation, []).restore().messages
+    messages = reader.ledger.look_up(conversation, []).restore().messages
     return [
         part.text or ""
         for message in messages
@@ -77,7 +77,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     bucket.offer(key, second, other)
     writer.bus.publish(subjects.ledger("m"), second)
     await eventually(lambda: len(late.ledger.entries) == 1)
-    keys = late.unfetched(late.look_up(conversation(), []).missing)
+    keys = late.unfetched(late.ledger.look_up(conversation(), []).missing)
     assert keys
     assert restored(late, conversation()) == [], "there may be others"
     await late.fetch(keys)
@@ -87,7 +87,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
         assert restored(late, conversation(thought=alike.thought(number))) == [
             alike.thought(number)
         ]
-    assert not late.unfetched(late.look_up(conversation(), []).missing)
+    assert not late.unfetched(late.ledger.look_up(conversation(), []).missing)
 
 
 async def test_lone_turn_is_fetched_and_restored(
@@ -101,7 +101,7 @@ async def test_lone_turn_is_fetched_and_restored(
     bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
     await bucket.put("flush", b"x")
     late = await reader(make_process, setup, "lone-late")
-    keys = late.unfetched(late.look_up(conversation(), []).missing)
+    keys = late.unfetched(late.ledger.look_up(conversation(), []).missing)
     assert keys
     assert await late.fetch(keys)
     assert restored(late, conversation()) == [alike.thought(0)]
@@ -112,11 +112,11 @@ async def test_turns_that_the_bucket_lacks_are_requested_once(
     make_process: MakeProcess, setup: ModelSetup
 ) -> None:
     late = await reader(make_process, setup, "none-late")
-    keys = late.unfetched(late.look_up(conversation(), []).missing)
+    keys = late.unfetched(late.ledger.look_up(conversation(), []).missing)
     assert keys
     assert not await late.fetch(keys)
     assert restored(late, conversation()) == []
-    assert not late.unfetched(late.look_up(conversation(), []).missing)
+    assert not late.unfetched(late.ledger.look_up(conversation(), []).missing)
 
 
 @pytest.mark.parametrize("there", [True, False])

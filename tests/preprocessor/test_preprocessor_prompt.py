@@ -367,14 +367,14 @@ class TestRaw:
     def test_raw_text_is_encoded_unchanged(self, setup: ModelSetup) -> None:
         text = HEADER + "\n  Once <|im_start|> upon\n"
         prompt = assemble(raw(RawPrompt(text)), setup)
-        assert prompt.ids == setup.tokenizer.encode(text, True)
+        assert list(prompt.ids) == setup.tokenizer.encode(text, True)
         assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (False, "", [])
         assert set(setup.stop_ids) <= set(prompt.stop_ids)
 
     def test_raw_ids_are_unchanged(self, setup: ModelSetup) -> None:
         ids = [5, 1, 0, setup.tokenizer.vocab_size - 1]
         prompt = assemble(raw(RawPrompt(token_ids=pack_ids(ids))), setup)
-        assert prompt.ids == ids
+        assert list(prompt.ids) == ids
 
     @pytest.mark.parametrize(
         "prompt",
