@@ -1,10 +1,13 @@
-"""A model family: its names, its grammar, its written form, and how its models are detected."""
+"""A model family: its names, its grammar, its written form, and how its models are detected.
+
+The families of models are in `catalog`; the one of raw completions, `VERBATIM`, is here.
+"""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from services.families.grammar.markup import Markup
-from services.families.grammar.turn import Grammar
+from services.families.grammar.turn import Grammar, read_verbatim
 from services.families.writing import Style
 
 
@@ -52,9 +55,10 @@ class Family:
     def variant(self, name: str, models: str, **changes: Any) -> "Family":
         """Returns a family that differs from this one by `changes`. Aliases and model types are not
         inherited; `think` and `stops` follow a changed grammar."""
-        own = {"tool_parsers": (), "reasoning_parsers": (), "model_types": ()}
-        derived = {"think": None, "stops": ()} if isinstance(changes.get("grammar"), Markup) else {}
-        return replace(self, name=name, models=models, **{**own, **derived, **changes})
+        cleared: dict[str, Any] = {"tool_parsers": (), "reasoning_parsers": (), "model_types": ()}
+        if isinstance(changes.get("grammar"), Markup):
+            cleared |= {"think": None, "stops": ()}
+        return replace(self, name=name, models=models, **{**cleared, **changes})
 
     def opens_reasoning(self, prompt_tail: str) -> bool:
         """Whether a prompt that ends in `prompt_tail` leaves reasoning open."""
@@ -65,6 +69,13 @@ class Family:
         at = prompt_tail.rfind(opener)
         tail = prompt_tail[at + len(opener) :]
         return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)
+
+
+VERBATIM: Final = Family(
+    name="verbatim", models="any, for raw completions", grammar=read_verbatim, style=Style()
+)
+"""All output is one text block, and markers have no meaning. Special tokens are left out, as in
+vLLM and OpenAI's API; white space is kept."""
 
 
 def title(name: str) -> str:

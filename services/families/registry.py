@@ -8,7 +8,7 @@ A package adds families through the entry point group `turnwire.families`, one e
     acme = "acme_turnwire:FAMILY"
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -19,10 +19,9 @@ from types import MappingProxyType
 from typing import Final
 
 from services.families import catalog
-from services.families.family import Family
+from services.families.family import VERBATIM, Family
 from services.families.grammar.markup import Markup
 from services.families.response_template import described
-from services.families.verbatim import VERBATIM
 
 ENTRY_POINTS: Final = "turnwire.families"
 PRECEDENCE: Final = (
@@ -107,16 +106,16 @@ def _pair(calls_name: str, reasoning_name: str) -> Family:
     reasoning = by_name[reasoning_name]
     if calls.name == reasoning.name:
         return calls
-    if not _reasons(reasoning):
-        raise _unfit(f"{reasoning.name} reads no reasoning; reasoning is read by", _reasons)
-    if not _calls(calls) and _reasons(calls):
-        raise _unfit(f"{calls.name} reads no tool calls; they are read by", _calls)
+    with_calls = [other for other in by_name.values() if other.style.call]
+    if not reasoning.style.reasoning:
+        problem = f"{reasoning.name} reads no reasoning; reasoning is read by"
+        raise _no_pair(problem, [other for other in by_name.values() if other.style.reasoning])
+    if calls.style.reasoning and not calls.style.call:
+        raise _no_pair(f"{calls.name} reads no tool calls; they are read by", with_calls)
     if not _fit(calls, reasoning):
-        raise _unfit(
-            f"{calls.name} cannot read the reasoning of {reasoning.name}, "
-            "which goes with the calls of",
-            lambda other: _calls(other) and _fit(other, reasoning),
-        )
+        names = f"{calls.name} cannot read the reasoning of {reasoning.name}"
+        others = [other for other in with_calls if _fit(other, reasoning)]
+        raise _no_pair(f"{names}, which goes with the calls of", others)
     if isinstance(calls.grammar, Markup) and isinstance(reasoning.grammar, Markup):
         return _combined(calls, calls.grammar, reasoning, reasoning.grammar)
     return calls
@@ -158,17 +157,9 @@ def _combined(calls: Family, ours: Markup, reasoning: Family, theirs: Markup) ->
     )
 
 
-def _reasons(family: Family) -> bool:
-    return bool(family.style.reasoning)
-
-
-def _calls(family: Family) -> bool:
-    return bool(family.style.call)
-
-
-def _unfit(problem: str, fits: Callable[[Family], bool]) -> UnknownFamily:
-    names = (family.name for family in families().values() if fits(family))
-    return UnknownFamily(f"{problem} {', '.join(names)}")
+def _no_pair(problem: str, candidates: Iterable[Family]) -> UnknownFamily:
+    names = ", ".join(family.name for family in candidates)
+    return UnknownFamily(f"{problem} {names}")
 
 
 def _rank(name: str) -> tuple[int, str]:

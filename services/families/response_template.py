@@ -10,13 +10,14 @@ name of the key.
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import Final, TypeVar
 
 import msgspec
 
-from services.families.description.calls import described_calls
+from services.families.description.calls import DescribedCalls, described_calls
 from services.families.description.delimiters import delimiter, sample, special_tokens
 from services.families.description.fields import (
     InvalidResponseTemplate,
@@ -25,7 +26,7 @@ from services.families.description.fields import (
     converted,
     refused,
 )
-from services.families.description.regions import Region
+from services.families.description.regions import Region, RegionKind
 from services.families.family import Family
 from services.families.grammar.markup import Markup
 from services.families.writing import Style
@@ -78,45 +79,63 @@ def described(name: str) -> Family:
 
 
 def _compiled(name: str, regions: Sequence[Region], anchor: Sequence[str]) -> Family:
-    think = _joined(region.thoughts(anchor) for region in regions if region.kind == "reasoning")
-    frames = _joined(region.pairs() for region in regions if region.kind == "text")
+    think = _joined(region.thoughts(anchor) for region in _of_kind("reasoning", regions))
+    frames = _joined(region.pairs() for region in _of_kind("text", regions))
+    calls = list(map(described_calls, _of_kind("calls", regions)))
     stops = _joined(region.closes for region in regions if region.opens is None)
     text = "{text}"
     if frames and not stops:
-        text = "{text}".join(frames[0])
-        next_headers = [(header, frames[0][1]) for header in anchor]
-        frames += next_headers
-    calls = [described_calls(region) for region in regions if region.kind == "calls"]
-    inside_calls = _joined(part.inner for part in calls)
-    delimiters = _joined(region.delimiters for region in regions)
-    markers = special_tokens([*delimiters, *inside_calls, *_joined(think), *anchor])
-    tails = dict.fromkeys(_joined(part.closes for part in calls))
-    style = calls[0].style if calls else Style()
-    marks = (sample(think[0][0]), sample(think[0][1])) if think else None
+        opener, closer = frames[0]
+        text = opener + text + closer
+        frames += [(header, closer) for header in anchor]
+
+    markers = _markers(regions, calls, [*_joined(think), *anchor])
+    tags = (sample(think[0][0]), sample(think[0][1])) if think else None
     return Family(
         name=name,
         models="a model with a response_template",
         grammar=Markup(
             think=tuple(think),
             calls=tuple(_joined(part.calls for part in calls)),
-            tails=tuple(tail for tail in tails if tail not in stops),
+            tails=_tails(calls, stops),
             stops=tuple(stop for stop in stops if not _is_control(stop)),
             frames=tuple(frames),
             inline=True,
             noise=tuple(filter(_is_control, markers)),
         ),
-        style=Style(style.call, style.arguments, _reasoning_style(marks), text),
-        think=marks,
+        style=_style(calls, tags, text),
+        think=tags,
         markers=markers,
         stops=tuple(stop for stop in stops if "{" not in stop),
     )
 
 
-def _reasoning_style(marks: tuple[str, str] | None) -> str:
-    """Reasoning on lines of its own; empty, for the family's default, between control tokens."""
-    if marks is None or marks[0].endswith(("|>", "｜>")):
-        return ""
-    return "\n{text}\n".join(marks) + "\n\n"
+def _of_kind(kind: RegionKind, regions: Iterable[Region]) -> list[Region]:
+    return [region for region in regions if region.kind == kind]
+
+
+def _markers(
+    regions: Iterable[Region], calls: Iterable[DescribedCalls], others: Iterable[str]
+) -> tuple[str, ...]:
+    """The special tokens in the delimiters of regions, inside of calls and in `others`."""
+    delimiters = _joined(region.delimiters for region in regions)
+    inside_calls = _joined(part.inner for part in calls)
+    return special_tokens([*delimiters, *inside_calls, *others])
+
+
+def _tails(calls: Iterable[DescribedCalls], stops: Sequence[str]) -> tuple[str, ...]:
+    closes = dict.fromkeys(_joined(part.closes for part in calls))
+    return tuple(close for close in closes if close not in stops)
+
+
+def _style(calls: Sequence[DescribedCalls], tags: tuple[str, str] | None, text: str) -> Style:
+    """The written form of a turn. Reasoning stands on lines of its own; between control tokens, as
+    in the family's default."""
+    style = calls[0].style if calls else Style()
+    reasoning = ""
+    if tags is not None and not tags[0].endswith(("|>", "｜>")):
+        reasoning = "\n{text}\n".join(tags) + "\n\n"
+    return replace(style, reasoning=reasoning, text=text)
 
 
 def _is_control(token: str) -> bool:

@@ -4,9 +4,11 @@ tests."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import dumps
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from services.families.tool_types import json_type
+
+WriteArguments: TypeAlias = Callable[[Mapping[str, Any]], str]
 
 NAME: Final = "{name}"
 ARGUMENTS: Final = "{arguments}"
@@ -58,7 +60,7 @@ class Style:
     `{text}` between its tags."""
 
     call: str = ""
-    arguments: Callable[[Mapping[str, Any]], str] = as_json
+    arguments: WriteArguments = as_json
     reasoning: str = ""
     text: str = "{text}"
     joint: str = ""
@@ -71,13 +73,11 @@ class Style:
 
     def write_reasoning(self, text: str) -> str:
         """Writes reasoning with its markers."""
-        before, _, after = self.reasoning.partition("{text}")
-        return before + text + after
+        return _with_text(self.reasoning, text)
 
     def write_text(self, text: str) -> str:
         """Writes text, with markers if the format has them."""
-        before, _, after = self.text.partition("{text}")
-        return before + text + after
+        return _with_text(self.text, text)
 
     def call_prefix(self, name: str | None) -> str:
         """The text that opens a forced call of `name`, or of any tool: `open_parser`'s `prefix`."""
@@ -85,3 +85,8 @@ class Style:
         if name is None:
             return opening.partition(NAME)[0]
         return opening.replace(NAME, name)
+
+
+def _with_text(form: str, text: str) -> str:
+    before, _, after = form.partition("{text}")
+    return before + text + after

@@ -14,7 +14,9 @@ from schemas.control import Replay, StreamPosition
 from schemas.conversation import ToolSpec
 from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
-from services.families.verbatim import VERBATIM
+from services.families import Family
+from services.families import family as find_family
+from services.families.family import VERBATIM
 from services.parser.traced_parse import TracedParse
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -98,13 +100,20 @@ class Shard:
         return parse
 
     def _open(self, entry: TokenEntry, worker: str) -> TurnParse:
-        """Opens the turn of a stream's first entry. A turn that cannot be parsed is here all the
-        same, so that it can fail."""
+        """Opens the turn of a stream's first entry. Propagates errors of its family; then the turn
+        is here all the same, so that it can fail."""
         context = self._contexts.decode(entry.context)
         stream = TurnStream(entry.turn, entry.attempt, context, worker, entry.expected_cached)
-        parse = TurnParse(stream) if context.logprobs is None else TracedParse(stream)
-        self.turns[entry.turn] = parse
-        parse.start(self._vocabulary, self._sealer)
+        try:
+            return self._parse(stream, find_family(context.family))
+        except Exception:
+            self._parse(stream, VERBATIM)
+            raise
+
+    def _parse(self, stream: TurnStream, family: Family) -> TurnParse:
+        kind = TurnParse if stream.context.logprobs is None else TracedParse
+        parse = kind(stream, family, self._vocabulary, self._sealer)
+        self.turns[stream.turn] = parse
         return parse
 
     def unreadable(self, entry: TokenEntry, worker: str) -> TurnParse | None:
@@ -115,9 +124,8 @@ class Shard:
         except msgspec.DecodeError:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)
-        parse = TurnParse(TurnStream(entry.turn, entry.attempt, context, worker))
-        self.turns[entry.turn] = parse
-        return parse
+        stream = TurnStream(entry.turn, entry.attempt, context, worker)
+        return self._parse(stream, VERBATIM)
 
     def remove(self, parse: TurnParse) -> None:
         """Removes a turn, unless another attempt has taken its place."""

@@ -12,6 +12,7 @@ has just read, as they are or without JSON escapes.
 import json
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from schemas.events import BlockEvent, Delta, TokenLogprob, TopLogprob
@@ -204,7 +205,7 @@ def token_logprob(
     token, logprob = logprobs[0]
     data = vocabulary.bytes_of(token)
     alternatives: list[TopLogprob] = []
-    for other, value in sorted(logprobs, key=lambda pair: -pair[1])[:top]:
+    for other, value in sorted(logprobs, key=itemgetter(1), reverse=True)[:top]:
         other_data = vocabulary.bytes_of(other)
         alternatives.append(TopLogprob(_text(other_data), value, other_data))
     return TokenLogprob(_text(data), logprob, at, data, alternatives)

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from schemas.events import BlockEvent
 from schemas.frames import ParseContext
+from services.families import Family
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
 from services.parser.trace import Logprobs, Trace, one_for_each
@@ -21,11 +22,11 @@ class TracedParse(TurnParse):
     __slots__ = ("_trace",)
 
     @override
-    def _open_blocks(self, sealer: TenantSealer) -> BlockReader:
+    def _open_blocks(self, family: Family, sealer: TenantSealer) -> BlockReader:
         stream = self.stream
         context = stream.context
         trace = Trace(self._vocabulary, context.logprobs or 0)
-        parser = parser_of(context, trace.scanner, trace.blocks)
+        parser = parser_of(context, family, trace.scanner, trace.blocks)
         trace.match([])  # the blocks of the prefix
         self._trace = trace
         builder = TracedEventBuilder(stream.turn, context, stream.log, sealer, trace)

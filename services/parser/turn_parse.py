@@ -11,7 +11,7 @@ from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
 from schemas.events import Failed, Finish, FinishReason, Interrupted, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
-from services.families import TurnParser, family, open_parser
+from services.families import Family, TurnParser, open_parser
 from services.families.grammar.scanner import BlockWriter, Scanner
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
@@ -20,19 +20,21 @@ from services.parser.trace import Logprobs, one_for_each, token_logprob
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer, TenantSealer
 from services.runtime.streams.turn_log import LoggedEvent
-from services.tokenization.detokenizer import Detokenizer, Vocabulary
+from services.tokenization.detokenizer import Vocabulary
 
 _STOPPED: Final = EngineFailed("the worker stopped before the turn was done").info
 """The error of an early end without one. Another worker may continue the turn."""
 
 
 def parser_of(
-    context: ParseContext, scanner: Scanner | None = None, blocks: BlockWriter | None = None
+    context: ParseContext,
+    family: Family,
+    scanner: Scanner | None = None,
+    blocks: BlockWriter | None = None,
 ) -> TurnParser:
-    """Opens the family's parser for a turn; propagates its errors. `scanner`, `blocks`: as for
-    `open_parser`."""
+    """Opens the family's parser for a turn. `scanner`, `blocks`: as for `open_parser`."""
     return open_parser(
-        context.family,
+        family.name,
         tools=context.tools,
         in_reasoning=context.in_reasoning,
         prefix=context.prefix,
@@ -43,15 +45,13 @@ def parser_of(
 
 
 class TurnParse:
-    """The parse of one attempt at one turn. `start` must be called first, except for a turn that
-    can only fail."""
+    """The parse of one attempt at one turn, in the format of a family."""
 
     __slots__ = ("_detokenizer", "_may_skip", "_vocabulary", "blocks", "fast", "stream")
-    blocks: BlockReader
-    _vocabulary: Vocabulary
-    _detokenizer: Detokenizer
 
-    def __init__(self, stream: TurnStream) -> None:
+    def __init__(
+        self, stream: TurnStream, family: Family, vocabulary: Vocabulary, sealer: Sealer
+    ) -> None:
         self.stream = stream
         self.fast: FastPath | NoFastPath = NO_FAST_PATH
         """Takes the turn's tokens while it is in a plain stretch."""
@@ -59,19 +59,14 @@ class TurnParse:
         has_logprobs = context.logprobs is not None
         self._may_skip = not (context.stop or context.prompt_ids or has_logprobs)
         """Whether plain text may skip parser and builder."""
-
-    def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
-        """Opens the family's parser; propagates its errors."""
-        context = self.stream.context
-        markers = family(context.family).markers
         self._vocabulary = vocabulary
-        self._detokenizer = vocabulary.open(vocabulary.hidden(markers))
-        self.blocks = self._open_blocks(sealer.of(context.tenant))
+        self._detokenizer = vocabulary.open(vocabulary.hidden(family.markers))
+        self.blocks = self._open_blocks(family, sealer.of(context.tenant))
 
-    def _open_blocks(self, sealer: TenantSealer) -> BlockReader:
+    def _open_blocks(self, family: Family, sealer: TenantSealer) -> BlockReader:
         stream = self.stream
         builder = EventBuilder(stream.turn, stream.context, stream.log, sealer)
-        return BlockReader(stream, parser_of(stream.context), builder)
+        return BlockReader(stream, parser_of(stream.context, family), builder)
 
     def __repr__(self) -> str:
         if isinstance(self.fast, NoFastPath):

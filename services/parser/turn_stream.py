@@ -25,7 +25,7 @@ class TurnStream:
     cached: int | None = None
     """Prompt tokens that the engine had in its KV cache; None: not known yet."""
     frontend: str = field(init=False)
-    ids: "array[int]" = field(default_factory=lambda: array("I"))
+    ids: "array[int]" = field(init=False)
     log: TurnLog = field(default_factory=TurnLog)
     sent: Cursor = field(default_factory=Cursor)
     """Position up to which the events were read."""
@@ -42,6 +42,7 @@ class TurnStream:
         # One object for all turns of a frontend, which is probably in the CPU's caches when names
         # are compared.
         self.frontend = intern(self.context.frontend)
+        self.ids = array("I")
 
     def __repr__(self) -> str:
         state = "streaming" if self.log.terminal is None else type(self.log.terminal).__name__

@@ -11,7 +11,7 @@ from schemas.events import PromptComparison
 from schemas.frames import GenerateRequest, ParseContext, TurnRequest, pack_ids
 from schemas.ledger import LedgerContext
 from schemas.session import tenant_key
-from services.families.verbatim import VERBATIM
+from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn

@@ -94,8 +94,8 @@ class Session:
             ledger=prompt.recalled.context,
             **more,
         )
-        parse = TurnParse(TurnStream(turn, 1, context, "w"))
-        parse.start(self.ledger.model.vocabulary, SEALER)
+        stream = TurnStream(turn, 1, context, "w")
+        parse = TurnParse(stream, self.setup.family, self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         return parse
 

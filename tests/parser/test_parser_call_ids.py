@@ -10,6 +10,7 @@ import pytest
 from schemas.conversation import Call, Conversation, Result, ToolSpec
 from schemas.events import FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TokenFinish
+from services.families import family as find_family
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
@@ -37,8 +38,8 @@ OUTPUTS = {"kimi_k2": KIMI, "cohere_command": COHERE, "mistral": MISTRAL}
 
 def decoded(family: str, text: str, turn: str) -> list[TurnEvent]:
     context = ParseContext("m", family, "f", 3, tools=[LOOK])
-    parse = TurnParse(TurnStream(turn, 1, context, "w"))
-    parse.start(VOCABULARY, Sealer(b"test"))
+    stream = TurnStream(turn, 1, context, "w")
+    parse = TurnParse(stream, find_family(family), VOCABULARY, Sealer(b"test"))
     parse.feed(TOKENIZER.encode(text, add_special_tokens=False).ids)
     parse.finish(TokenFinish(FinishReason.STOP, None))
     return [*parse.stream.log.read(Cursor())[0]]

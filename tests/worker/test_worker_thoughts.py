@@ -15,7 +15,7 @@ from msgspec import Raw
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
 from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
-from services.families import Family, families, open_parser
+from services.families import Family, families, family, open_parser
 from services.families.thoughts import thought_markers
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -168,8 +168,8 @@ def read(
 ) -> tuple[list[Any], Finish]:
     """The blocks and the end of a stream, by the parser stage."""
     context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
-    parse = TurnParse(TurnStream("t", 1, context, "w"))
-    parse.start(vocabulary_of(tokenizer), Sealer.load(None, "m"))
+    turn = TurnStream("t", 1, context, "w")
+    parse = TurnParse(turn, family(name), vocabulary_of(tokenizer), Sealer.load(None, "m"))
     for token in stream.ids:
         parse.feed([token])
     parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))

@@ -22,6 +22,7 @@ from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
+from services.families import family
 from services.frontend.app import Telemetry, make_app, make_runner
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
@@ -224,9 +225,9 @@ class ReplayGateway:
         elif any(isinstance(step, RecordedEvents) for step in turn.steps):
             return None
         cached = turn.usage.cached
-        parse = TurnParse(TurnStream(opened.id, 1, context, _SENDER, cached=cached))
-        parse.start(self._model_vocabulary or self._vocabulary, Sealer(b"replay"))
-        return parse
+        stream = TurnStream(opened.id, 1, context, _SENDER, cached=cached)
+        vocabulary = self._model_vocabulary or self._vocabulary
+        return TurnParse(stream, family(context.family), vocabulary, Sealer(b"replay"))
 
     async def count(self, admitted: Admitted) -> int:
         """The tokens that the file names for the chosen turn."""

@@ -77,10 +77,10 @@ class _Reader:
             re.compile(self._source)
         except (re.error, RecursionError, OverflowError) as error:
             raise UnsupportedExpression(f"is not a regular expression: {error}") from None
-        found = {_BLANKS.sub("{ws}", form) for form in self._branches()}
+        found = sorted({_BLANKS.sub("{ws}", form) for form in self._branches()})
         for form in found:
             _check_ends_of_holes(form)
-        return sorted(found, key=lambda form: (-len(form), form))
+        return sorted(found, key=len, reverse=True)
 
     def _unsupported(self, at: int) -> UnsupportedExpression:
         return UnsupportedExpression(

@@ -13,6 +13,7 @@ from services.families.tool_types import Tools
 
 T = TypeVar("T")
 _BREAK: Final = compile(r"[\r\n]").search
+_NOTHING: Final = compile(r"(?!)").search
 _KINDS: Final[Mapping[bool, BlockKind]] = {True: "reasoning", False: "text"}
 """The kind of prose: whether it is reasoning."""
 
@@ -344,6 +345,20 @@ def _read_recorded(scanner: Scanner, reading: Reader[bool], start: int) -> Reade
         passed.append(scanner.text[start : scanner.position])
         start = 0
         scanner.trigger = None
+        yield
+
+
+def read_verbatim(turn: TurnState) -> Reader[None]:
+    """Writes all text, including blanks at either end."""
+    scanner = turn.scanner
+    blocks = turn.blocks
+    while not scanner.final:
+        if scanner.position < len(scanner.text):
+            if blocks.kind is None:
+                blocks.open("text", behind=len(scanner.text) - scanner.position)
+            blocks.write(scanner.rest())
+            scanner.position = len(scanner.text)
+            scanner.trigger = _NOTHING
         yield
 
 

@@ -6,7 +6,7 @@ continues after it. A call that a string shows is text, with its tokens. JSON's 
 without their opening token are read, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from json import dumps
 from re import compile, escape
 from typing import Any, ClassVar, Final
@@ -15,6 +15,7 @@ from services.families.grammar.scanner import Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.readers.bare_text import Shown, StringSink, Tag, copy_text
 from services.families.readers.values import CONSTANTS, Values, number_text
+from services.families.writing import WriteArguments
 
 _BARE: Final = compile(r"[^,}\]<]*+")
 _TRIGGER: Final = compile("<").search
@@ -125,7 +126,7 @@ def _keys(quote: str, hole: str) -> list[str]:
     return [f"{quote}{{{hole}}}{quote}{{ws}}{colon}" for colon in ":="]
 
 
-def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:
+def gemma_style(token: str) -> WriteArguments:
     """Returns a writer of argument objects with `token` for quotes."""
 
     def write(value: Any) -> str:

@@ -8,7 +8,7 @@ never completes.
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from json import loads
 from re import compile, split
 from typing import Final
@@ -331,7 +331,7 @@ class _Calls:
 
     def _encoded(self, written: list[str]) -> Reader[bool]:
         """Reads arguments inside a JSON string, and decodes them as they stream in."""
-        decoded = _DecodedValue(lambda text: self._write(written, text))
+        decoded = _DecodedValue(partial(self._write, written))
         if not (yield from JSON.string(self.turn.scanner, decoded.add, False)):
             return False
         is_open = self.turn.blocks.kind == "tool_use"
