@@ -272,7 +272,7 @@ def _call_writer(setup: ModelSetup) -> WriteCalls:
     writer = AssistantWriter(
         setup.traits,
         setup.template,
-        call_id=lambda call: call.call_id,
+        call_ids={},
         write_call=setup.family.style.write_call,
     )
 

@@ -104,7 +104,12 @@ class ModelSetup:
         if not config.control_tokens_in_data:
             marks = data_marks(loaded, template, traits, family)
         tokenizer = PromptTokenizer(loaded, eos_ids=facts.eos_ids)
-        encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb * MIB, marks)
+        encoder = Encoder.load(
+            tokenizer.backend,
+            choice=config.tokenizer,
+            cache_bytes=config.prompt_cache_mb * MIB,
+            marks=marks,
+        )
         if window is None:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
 

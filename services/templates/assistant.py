@@ -8,7 +8,7 @@ sorting it into the fields would move reasoning.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -22,8 +22,6 @@ from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import Marker
 
 AssistantPart: TypeAlias = Text | Reasoning | Call
-CallId: TypeAlias = Callable[[Call], str]
-"""The id that the template gets for a call."""
 WriteCall: TypeAlias = Callable[[str, dict[str, Any]], str]
 """Writes a call, by name and arguments, for templates that render no calls: `Style.write_call`."""
 
@@ -65,15 +63,16 @@ class AssistantWriter:
         traits: TemplateTraits,
         template: ChatTemplate,
         *,
-        call_id: CallId,
+        call_ids: Mapping[str, str],
         write_call: WriteCall = call_text,
         marker: Marker | None = None,
     ) -> None:
-        """`marker`: marks the names, ids and arguments of calls; reasoning and text are marked
+        """`call_ids`: the ids that the template gets, by call id, where they are not the client's.
+        `marker`: marks the names, ids and arguments of calls; reasoning and text are marked
         already."""
         self._traits = traits
         self._template = template
-        self._call_id = call_id
+        self._call_ids = call_ids
         self._write_call = write_call
         self._marker = marker
 
@@ -227,7 +226,7 @@ class AssistantWriter:
 
     def _call(self, call: Call) -> dict[str, Any]:
         name, arguments = self._name_and_arguments(call)
-        call_id = self._call_id(call)
+        call_id = self._call_ids.get(call.call_id, call.call_id)
         if self._marker is not None:
             call_id = self._marker.mark(call_id)
         written: Any = arguments

@@ -1,7 +1,7 @@
 """Loads a model's chat template and renders it."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -10,8 +10,14 @@ import jinja2
 import jinja2.meta
 
 from schemas.errors import Invalid
-from services.templates.jinja import CheckedContext, NestedTooDeeply, environment, template_message
-from services.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
+from services.templates.jinja import (
+    Check,
+    CheckedContext,
+    NestedTooDeeply,
+    environment,
+    template_message,
+)
+from services.tokenization.tokenizer_files import LoadedTokenizer, special_tokens
 
 TemplateMessage: TypeAlias = dict[str, Any]
 """A message as chat templates read it: role, content, tool_calls and other fields of the
@@ -64,23 +70,16 @@ class ChatTemplate:
             ) from error
 
     @classmethod
-    def load(
-        cls, model: str, *, override: str | None = None, trust_remote_code: bool = False
-    ) -> "ChatTemplate":
-        """The template of a model directory or hub id, or the one in the file `override`.
-
-        Of several templates the one for tool use serves turns with and without tools: with two, a
-        session that drops its tools would lose its prefix. Raises ValueError where there is none,
-        OSError where the model or the file cannot be read.
-        """
-        return cls.of(load_tokenizer(model, trust_remote_code=trust_remote_code), override=override)
-
-    @classmethod
     def of(
         cls, tokenizer: LoadedTokenizer, *, override: str | None = None, model: str | None = None
     ) -> "ChatTemplate":
         """The template of a loaded tokenizer, or the one in the file `override`. `model`: the
-        model's name, for errors. Raises as `load`."""
+        model's name, for errors.
+
+        Of several templates the one for tool use serves turns with and without tools: with two, a
+        session that drops its tools would lose its prefix. Raises ValueError where there is none,
+        OSError where the file cannot be read.
+        """
         if override is not None:
             return cls(tokenizer, Path(override).read_text(encoding="utf-8"), Path(override).name)
         source = tokenizer.chat_template
@@ -91,7 +90,7 @@ class ChatTemplate:
         return cls(tokenizer, source, f"of {model or 'the model'}")
 
     @contextmanager
-    def checked(self, check: Callable[[], None]) -> Iterator[None]:
+    def checked(self, check: Check) -> Iterator[None]:
         """A context in which this thread's renderings call `check` every few steps of the
         template's loops. An exception of `check` ends the rendering."""
         self._checks.check = check

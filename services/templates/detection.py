@@ -1,6 +1,7 @@
 """Detects a model's parser family: renders a call with its template and tries which parsers read
 it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -108,12 +109,12 @@ def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
 
 def _nearest_families(text: str) -> list[str]:
     """The names of the families with the most markers in a text, best first."""
-    count: dict[str, int] = {}
-    for found in families().values():
-        markers = sum(marker in text for marker in found.markers)
+    counts = Counter[str]()
+    for candidate in families().values():
+        markers = sum(marker in text for marker in candidate.markers)
         if markers:
-            count[found.name] = markers
-    return sorted(count, key=lambda name: -count[name])[:_NEAR]
+            counts[candidate.name] = markers
+    return [name for name, _ in counts.most_common(_NEAR)]
 
 
 def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tuple[str, bool]]:
@@ -131,7 +132,7 @@ def _renderings(template: ChatTemplate, traits: TemplateTraits) -> Iterator[tupl
 
 
 def _call_markup(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
-    return AssistantWriter(traits, template, call_id=lambda call: call.call_id).markup([call])
+    return AssistantWriter(traits, template, call_ids={}).markup([call])
 
 
 def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
 import msgspec
@@ -19,7 +19,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from typing_extensions import override
@@ -39,6 +39,9 @@ _ESCAPED_MARK = re.compile(
 _DEFAULT_FORM = (False, None, "None", False)
 _FLOAT = b"\xcb"
 """Begins every float in msgspec's MessagePack. Other data has it too, but rarely."""
+
+
+Check: TypeAlias = Callable[[], None]
 
 
 class NestedTooDeeply(Exception):
@@ -62,7 +65,7 @@ class CheckedContext(Context):
     """The context of one rendering. Every loop of the template calls `step`, so that the caller can
     stop it."""
 
-    check: Callable[[], None] | None = None
+    check: Check | None = None
     """Called every few steps; an exception ends the rendering."""
     _count = 0
 
@@ -186,7 +189,7 @@ class _Generation(Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
 
-    def _text(self, caller: Callable[[], str]) -> str:
+    def _text(self, caller: Macro) -> str:
         return caller()
 
 
@@ -269,7 +272,11 @@ def _default_json(value: JsonDict) -> str | None:
 def _restore_marks(text: str) -> str:
     """The text with marked characters (`DataMarks`) as marks, where they were escaped. A low half
     after a high one belongs to a character."""
-    return _ESCAPED_MARK.sub(lambda found: found[1] or chr(int(found[2], 16)), text)
+    return _ESCAPED_MARK.sub(_restored_mark, text)
+
+
+def _restored_mark(escape: re.Match[str]) -> str:
+    return escape[1] or chr(int(escape[2], 16))
 
 
 def _raise(message: str) -> None:

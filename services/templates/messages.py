@@ -5,7 +5,7 @@ block; results keep their order; an instruction inside the conversation is never
 own spelling (ids, argument JSON, blank text between blocks) does not reach the prompt.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, takewhile
 
 from msgspec import Struct
@@ -68,11 +68,9 @@ def adapt(
     )
     at = leading_instructions(conversation)[1]
     continues = False
-    for assistant, group in groupby(
-        conversation.messages[at:], key=lambda message: message.role == "assistant"
-    ):
+    for is_turn, group in groupby(conversation.messages[at:], key=_is_assistant):
         messages = list(group)
-        if assistant:
+        if is_turn:
             parts = chain.from_iterable(message.parts for message in messages)
             continues = writer.write_turn(list(parts))
         else:
@@ -97,6 +95,10 @@ def render_messages(
         return template.render(adapted.messages, tools=tools or [], generation=generation)
     except Invalid:
         return ""
+
+
+def _is_assistant(message: Message) -> bool:
+    return message.role == "assistant"
 
 
 def _is_instruction(message: Message) -> bool:
@@ -129,20 +131,18 @@ class _Writer:
         self._traits = traits
         self._unseal = unseal
         self._marks = marks
-        self._mark: Callable[[str], str] = _unmarked if marks is None else marks.data.mark
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all
         results."""
-        self._ids = ids = dict[str, str]()
+        self._ids: dict[str, str] = {}
         """The template's ids by call id, where they are not the client's: those that the model
         wrote, else by position."""
         self._read_calls(conversation.messages)
         self._assistant = AssistantWriter(
             traits,
             template,
-            # without `self`: no cycle of references
-            call_id=lambda call: ids.get(call.call_id, call.call_id),
+            call_ids=self._ids,
             write_call=write_call,
             marker=None if marks is None else marks.data,
         )
@@ -155,6 +155,9 @@ class _Writer:
             self._preface = system
         elif system:
             self._append("system", system)
+
+    def _mark(self, text: str) -> str:
+        return text if self._marks is None else self._marks.data.mark(text)
 
     def _read_calls(self, messages: Iterable[Message]) -> None:
         parts = chain.from_iterable(message.parts for message in messages)
@@ -283,10 +286,6 @@ class _Writer:
             last["content"] += "\n\n" + text
         else:
             last["content"][-1]["text"] += "\n\n" + text
-
-
-def _unmarked(text: str) -> str:
-    return text
 
 
 def _text_of(parts: Sequence[Part]) -> str:

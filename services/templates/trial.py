@@ -157,11 +157,7 @@ class TemplateTrial:
 
     def writer(self, traits: TemplateTraits) -> AssistantWriter:
         """Writes turns in the fields or the markup of the template."""
-        return AssistantWriter(
-            replace(traits, ordered=False),
-            self.template,
-            call_id=lambda call: SHORT_IDS[call.call_id],
-        )
+        return AssistantWriter(replace(traits, ordered=False), self.template, call_ids=SHORT_IDS)
 
     def markup(self, traits: TemplateTraits, *calls: Call) -> str:
         """Calls as the template writes them."""

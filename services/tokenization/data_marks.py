@@ -133,8 +133,11 @@ class Marker:
             text = self._mark_all(text)
         if any(first in text and pattern.search(text) for first, pattern in self._by_first):
             while self._token.search(text):  # more than once where tokens overlap
-                text = self._token.sub(lambda found: self._marked(found[0]), text)
+                text = self._token.sub(self._marked_token, text)
         return self._mark_ends(text)
+
+    def _marked_token(self, token: re.Match[str]) -> str:
+        return self._marked(token[0])
 
     def mark_json(self, value: Any) -> Any:
         """JSON data with every string marked, keys too; the same object where nothing is to be
@@ -146,8 +149,8 @@ class Marker:
             same = all(map(is_, marked, value)) and all(map(is_, marked.values(), value.values()))
             return value if same else marked
         if isinstance(value, list):
-            found = [self.mark_json(item) for item in value]
-            return value if all(map(is_, found, value)) else found
+            items = [self.mark_json(item) for item in value]
+            return value if all(map(is_, items, value)) else items
         return value
 
     def _mark_ends(self, text: str) -> str:
@@ -186,9 +189,9 @@ class Marker:
         assert self._handled is not None
         pieces: list[str] = []
         at = 0
-        for found in self._handled.finditer(text):
-            pieces += [self._mark_edges(text[at : found.start()]), found[0]]
-            at = found.end()
+        for handled in self._handled.finditer(text):
+            pieces += [self._mark_edges(text[at : handled.start()]), handled[0]]
+            at = handled.end()
         return "".join((*pieces, self._mark_edges(text[at:])))
 
     def _mark_edges(self, text: str) -> str:
@@ -258,7 +261,7 @@ class DataMarks:
         """The control tokens that data spells, in order, and empty spans where a control token of
         the template begins or ends that would otherwise join with data. Linear in the text between
         the first and the last mark."""
-        marked = [found.start() for found in _MARK.finditer(text)]
+        marked = [mark.start() for mark in _MARK.finditer(text)]
         if self._token is None or not marked:
             return []
         low = max(marked[0] - 2 * self._longest, 0)
@@ -266,26 +269,30 @@ class DataMarks:
         spans: set[tuple[int, int, bool]] = set()
         bounds: set[int] = set()
         at = low
-        for own in self._token.finditer(text, low, high):
-            spans.update(self._spelled(plain, at, own.start()))
-            bounds.update(own.span())
-            at = own.end()
+        for control in self._token.finditer(text, low, high):
+            spans.update(self._spelled(plain, at, control.start()))
+            bounds.update(control.span())
+            at = control.end()
         spans.update(self._spelled(plain, at, high))
 
         bounds.discard(high)
-        for found in self._token.finditer(plain, low, high):
-            inside = bounds.intersection(range(found.start() + 1, found.end()))
+        for joined in self._token.finditer(plain, low, high):
+            inside = bounds.intersection(range(joined.start() + 1, joined.end()))
             spans.update((place, place, False) for place in inside)
         return sorted(spans)
 
     def _spelled(self, plain: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         """Yields the control tokens that data between two of the template's own spells."""
         assert self._token is not None
-        for found in self._token.finditer(plain, start, end):
-            yield (*found.span(), True)
+        for token in self._token.finditer(plain, start, end):
+            yield (*token.span(), True)
 
     def _plain(self, text: str) -> str:
-        return _MARK.sub(lambda found: self._letters.get(found[0], "\ufffd"), text)
+        return _MARK.sub(self._letter, text)
+
+    def _letter(self, mark: re.Match[str]) -> str:
+        """The character that a mark stands for."""
+        return self._letters.get(mark[0], "\ufffd")
 
 
 def _mark_at(text: str) -> int:
@@ -358,10 +365,10 @@ def _completed(tokens: Iterable[str], literals: Sequence[str]) -> set[str]:
         sizes = range(1, min(longest, len(literal)) + 1)
         before.update(literal[-size:] for size in sizes)
 
-    found: set[str] = set()
+    infixes: set[str] = set()
     for token in tokens:
         for start in range(1, len(token)):
             if token[:start] in before:
                 ends = range(start + 1, len(token))
-                found.update(token[start:end].strip() for end in ends)
-    return found - {""}
+                infixes.update(token[start:end].strip() for end in ends)
+    return infixes - {""}

@@ -73,11 +73,13 @@ class CacheEntry:
             new = self._path.with_suffix(f".{os.getpid()}")
             new.write_bytes(report)
             new.replace(self._path)
-            reports = sorted(
-                self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True
-            )
+            reports = sorted(self._path.parent.iterdir(), key=_last_use, reverse=True)
             for path in reports[KEPT:]:
                 path.unlink(missing_ok=True)
+
+
+def _last_use(report: Path) -> int:
+    return report.stat().st_mtime_ns
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:

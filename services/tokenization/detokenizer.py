@@ -12,7 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from services.tokenization.plain_tokens import PlainStretches
 
 PROBE = "Grüße, 船は 🌊👩‍🚀 — “naïve”\n\tdef f(x):  return x ** 2  # Ω≈3½ <b>\\n</b> 0x1F\r\n"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SENTENCEPIECE_STEPS = frozenset(("Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"))
 
 
 def tokens_within(lengths: Sequence[int], chars: int) -> int:
@@ -68,10 +69,11 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
-        self._special = {
-            index: str(token.content) for index, token in added.items() if token.special
-        }
-        table = _table(tokenizer, {index: str(token.content) for index, token in added.items()})
+        contents = {index: str(token.content) for index, token in added.items()}
+        self._special = {contents[index]: index for index in added if added[index].special}
+        """The ids of the control tokens."""
+        self._special_ids = frozenset(self._special.values())
+        table = _table(tokenizer, contents)
         self._texts: list[str | None] | None = None
         """The text of every token that is whole characters."""
         self._parts: dict[int, bytes] = {}
@@ -81,8 +83,7 @@ class Vocabulary:
             self._parts = {
                 token: table[token] for token, text in enumerate(self._texts) if text is None
             }
-        self._shown = cache(self._without)
-        self._hidden = cache(self._hide)
+        self._stretches = cache(self._stretches_without)
 
     @property
     def exact(self) -> bool:
@@ -100,26 +101,23 @@ class Vocabulary:
 
     def is_special(self, token: int) -> bool:
         """Whether a token is a control token."""
-        return token in self._special
+        return token in self._special_ids
 
     def hidden(self, markers: Collection[str]) -> frozenset[int]:
         """The special tokens that are never shown: all but the family's markers."""
-        return self._hidden(tuple(markers))
+        return self._special_ids.difference(map(self._special.get, markers))
 
     def open(self, hidden: frozenset[int]) -> Detokenizer:
         """A decoder for one turn that leaves out the `hidden` tokens."""
         if self._texts is None:
             return _StreamDetokenizer(self._tokenizer, hidden)
-        return _TableDetokenizer(self._shown(hidden), self._parts)
+        return _TableDetokenizer(self._stretches(hidden), self._parts)
 
-    def _without(self, hidden: frozenset[int]) -> PlainStretches:
+    def _stretches_without(self, hidden: frozenset[int]) -> PlainStretches:
         texts = list(self._texts or ())
         for token in hidden:
             texts[token] = ""
         return PlainStretches(texts)
-
-    def _hide(self, markers: tuple[str, ...]) -> frozenset[int]:
-        return frozenset(token for token, text in self._special.items() if text not in markers)
 
 
 class _TableDetokenizer(Detokenizer):
@@ -195,17 +193,19 @@ def _table(tokenizer: Tokenizer, added: dict[int, str]) -> list[bytes] | None:
     if tokenizer.decoder is not None:
         steps = _decoder_steps(json.loads(tokenizer.decoder.__getstate__()))
     kinds = {step["type"] for step in steps}
-    if kinds == {"ByteLevel"}:
-        convert: Callable[[str], bytes] = _byte_level
-    elif kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
-        convert = _sentencepiece
-    else:
+    is_byte_level = kinds == {"ByteLevel"}
+    if not is_byte_level and not (kinds and kinds <= _SENTENCEPIECE_STEPS):
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     table = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, index in vocabulary.items():
         try:
-            table[index] = added[index].encode() if index in added else convert(token)
+            if index in added:
+                table[index] = added[index].encode()
+            elif is_byte_level:
+                table[index] = _byte_level(token)
+            else:
+                table[index] = _sentencepiece(token)
         except UnicodeEncodeError:  # a token outside the byte alphabet: not byte-level after all
             return None
     return table

@@ -6,7 +6,7 @@ control tokens."""
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Literal, TypeAlias
@@ -17,10 +17,9 @@ from tokenizers import Tokenizer
 from services.runtime.long_work import LongWork
 from services.tokenization.data_marks import DataMarks, has_surrogates, replace_surrogates
 from services.tokenization.equality import difference
-from services.tokenization.segments import Cuts, SegmentCache, TokenIds
+from services.tokenization.segments import Cuts, Encode, SegmentCache, TokenIds
 
 Choice: TypeAlias = Literal["auto", "fastokens", "tokenizers"]
-Encode: TypeAlias = Callable[[str], TokenIds]
 
 _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
@@ -37,28 +36,27 @@ class Encoder:
 
     def __init__(
         self,
-        encode: Callable[[list[str]], list[TokenIds]],
+        tokenizer: Tokenizer,
         *,
-        cuts: Cuts,
         fast: fastokens.Tokenizer | None = None,
         reason: str = "the tokenizer's own",
         cache_bytes: int = 64 << 20,
-        data: "DataEncoding | None" = None,
+        marks: DataMarks | None = None,
     ) -> None:
-        """`encode` returns the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache
-        of segments. `data` None: data is not marked, and its control tokens are control tokens."""
-        self.cuts = cuts
-        self.marks = None if data is None else data.marks
+        """`tokenizer` must neither pad nor truncate. `cache_bytes` bounds the cache of segments.
+        `marks` None: data is not marked, and its control tokens are control tokens."""
+        self.cuts = Cuts.of(tokenizer)
+        self.marks = marks
         """The marks of data in rendered texts; None: there are none."""
         self.reason = reason
         """Why this encoder was chosen."""
         self.failures = 0
         """Texts that the fast encoder refused."""
-        self._reference = encode
+        self._tokenizer = tokenizer
         self._fast = fast
         self._limit = threading.local()
-        self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
-        self._data_encoding = data
+        self._slow = SegmentCache(self._encode_new, self.cuts, cache_bytes)
+        self._data_encoding = None if marks is None else DataEncoding(tokenizer, marks)
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
 
@@ -71,30 +69,17 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
     ) -> "Encoder":
-        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: the marks of
-        data in prompts.
+        """The encoder of a tokenizer, by fastokens where `choice` admits it and its ids are equal.
 
         Raises ValueError where `choice` is fastokens and fastokens returns other ids.
         """
-
-        def encode(texts: list[str]) -> list[TokenIds]:
-            # `encode` holds the interpreter's lock while it works, the batch form does not
-            # (tokenizers 0.22).
-            return [
-                array("I", found.ids)
-                for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-            ]
-
-        data = None if marks is None else DataEncoding(tokenizer, marks)
-        make = partial(cls, encode, cuts=Cuts.of(tokenizer), cache_bytes=cache_bytes, data=data)
-        if choice == "tokenizers":
-            return make(reason="the operator's choice")
-        fast, reason = _prove(
-            tokenizer, lambda text: encode([replace_surrogates(text)])[0], cache_bytes
-        )
+        fast: fastokens.Tokenizer | None = None
+        reason = "the operator's choice"
+        if choice != "tokenizers":
+            fast, reason = _prove(tokenizer, cls(tokenizer).reference, cache_bytes)
         if choice == "fastokens" and fast is None:
             raise ValueError(f"fastokens cannot be the tokenizer: {reason}")
-        return make(fast=fast, reason=reason)
+        return cls(tokenizer, fast=fast, reason=reason, cache_bytes=cache_bytes, marks=marks)
 
     @property
     def name(self) -> str:
@@ -104,11 +89,11 @@ class Encoder:
     def encode(self, text: str) -> TokenIds:
         """The ids of `text`, equal to those of `reference`. Marked data is encoded as ordinary
         text, and other lone surrogates as U+FFFD."""
-        return self._pieces(text, self._whole)
+        return self._encode_pieces(text, self._encode_plain)
 
     def reference(self, text: str) -> TokenIds:
         """The right ids, without fastokens and without any cache."""
-        return self._pieces(text, lambda piece: self._reference([piece])[0])
+        return self._encode_pieces(text, self._exact_ids)
 
     def plain(self, text: str) -> str:
         """A rendered text without marks."""
@@ -133,11 +118,20 @@ class Encoder:
         self.reason = "ids by fastokens were not the tokenizer's"
         return self.reason
 
-    def _pieces(self, text: str, encode: Encode) -> TokenIds:
+    def _exact_ids(self, text: str) -> TokenIds:
+        return self._exact_ids_of([text])[0]
+
+    def _exact_ids_of(self, texts: list[str]) -> list[TokenIds]:
+        # `encode` holds the interpreter's lock while it works, the batch form does not (tokenizers
+        # 0.22).
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [array("I", encoding.ids) for encoding in encodings]
+
+    def _encode_pieces(self, text: str, encode: Encode) -> TokenIds:
         """The ids of a text that may have marks. The control tokens that data spells are cut out
         and encoded separately, as transformers does with `sanitize_control_tokens`."""
         if self._data_encoding is not None and self._data_encoding.respelled:
-            encode = partial(self._exact_only, encode=encode)
+            encode = partial(self._own_spellings_only, encode=encode)
         if not has_surrogates(text):
             return encode(text)
         if self.marks is None:
@@ -148,28 +142,28 @@ class Encoder:
         joined: TokenIds = array("I")
         for piece in pieces:
             if piece.data:
-                joined.extend(self._data(piece.text))
+                joined.extend(self._encode_data(piece.text))
             elif piece is pieces[0]:
                 joined.extend(encode(piece.text))
             else:
                 joined.extend(self._encode_mid_text(piece.text, encode, encode))
         return joined
 
-    def _exact_only(self, text: str, encode: Encode) -> TokenIds:
+    def _own_spellings_only(self, text: str, encode: Encode) -> TokenIds:
         """The ids of text in which no control token in another spelling becomes that token."""
         assert self._data_encoding is not None
         ids = encode(text)
-        found = self._data_encoding.first_respelled(text, ids)
-        if found is None:
+        span = self._data_encoding.first_respelled(text, ids)
+        if span is None:
             return ids
-        start, end = found
+        start, end = span
         joined: TokenIds = array("I")
         if start:
             joined.extend(encode(text[:start]))
-        joined.extend(self._data(text[start:end]))
+        joined.extend(self._encode_data(text[start:end]))
         if end < len(text):
-            exact = partial(self._exact_only, encode=encode)
-            joined.extend(self._encode_mid_text(text[end:], exact, encode))
+            encode_rest = partial(self._own_spellings_only, encode=encode)
+            joined.extend(self._encode_mid_text(text[end:], encode_rest, encode))
         return joined
 
     def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
@@ -181,27 +175,27 @@ class Encoder:
             return encode(text)
         return ids[len(line) :]
 
-    def _data(self, token: str) -> TokenIds:
+    def _encode_data(self, token: str) -> TokenIds:
         """The ids of a control token's text. Where the model's vocabulary merges the text to the
         token again, it is encoded in two parts."""
         ids = self._data_ids.get(token)
         if ids is None:
             data = self._data_encoding
             assert data is not None
-            ids = self._encode_mid_text(token, data.encode, lambda text: self._reference([text])[0])
-            if len(token) > 1 and not self._control.isdisjoint(ids):
-                ids = self._data(token[:1]) + self._data(token[1:])
+            ids = self._encode_mid_text(token, data.encode, self._exact_ids)
+            if len(token) > 1 and not self._control_ids.isdisjoint(ids):
+                ids = self._encode_data(token[:1]) + self._encode_data(token[1:])
             if token in data.marks.tokens:
                 self._data_ids[token] = ids
         return ids
 
     @cached_property
-    def _control(self) -> frozenset[int]:
+    def _control_ids(self) -> frozenset[int]:
         """The ids of the control tokens, without the one that stands for unknown characters."""
         if self.marks is None:
             return frozenset()
-        encoded = self._reference(sorted(self.marks.tokens))
-        unknown = self._reference([_UNKNOWN])[0]
+        encoded = self._exact_ids_of(sorted(self.marks.tokens))
+        unknown = self._exact_ids(_UNKNOWN)
         return frozenset(ids[0] for ids in encoded if len(ids) == 1).difference(unknown)
 
     def _limits(self) -> tuple[int, int] | None:
@@ -213,9 +207,9 @@ class Encoder:
         limits = self._limits()
         if limits is not None and sum(map(len, texts)) > limits[1]:
             raise LongWork
-        return self._reference(texts)
+        return self._exact_ids_of(texts)
 
-    def _whole(self, text: str) -> TokenIds:
+    def _encode_plain(self, text: str) -> TokenIds:
         fast = self._fast
         if fast is None:
             return self._slow.encode(text)
@@ -268,8 +262,8 @@ class DataEncoding:
         those of the text."""
         if self.respelled.keys().isdisjoint(ids):
             return None
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        for index, (start, end) in zip(found.ids, found.offsets, strict=True):
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        for index, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             spelling = self.respelled.get(index)
             if spelling is not None and spelling != text[start:end].strip():
                 return start, end
@@ -293,7 +287,7 @@ def _prove(
         fast.enable_segment_cache(cache_bytes)
     except Exception as error:  # fastokens documents no types
         return None, f"fastokens does not read this tokenizer: {error}"
-    found = difference(tokenizer, reference, partial(_encode_fast, fast))
-    if found is not None:
-        return None, f"fastokens differs: {found}"
+    text = difference(tokenizer, reference, partial(_encode_fast, fast))
+    if text is not None:
+        return None, f"fastokens differs: {text}"
     return fast, "equal to tokenizers in all trials"

@@ -5,11 +5,11 @@ unusual with usual text (white space, digits, letters that fold, compose or join
 whole, cut and joined); long ones repeat them, to use caches and code paths for long input."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tokenizers import Tokenizer
 
-from services.tokenization.segments import TokenIds
+from services.tokenization.segments import Encode
 
 _WORDS = (
     "\t \n \r\n \r \n\n \t\t \x0b \x0c \x00 \x1c \x7f \x85 "
@@ -41,9 +41,7 @@ _SHORT = 1400
 _LONG = (20_000, 60_000)
 
 
-def difference(
-    tokenizer: Tokenizer, reference: Callable[[str], TokenIds], other: Callable[[str], TokenIds]
-) -> str | None:
+def difference(tokenizer: Tokenizer, reference: Encode, other: Encode) -> str | None:
     """Describes the first text for which `other` raises or returns other ids than `reference`;
     None: there is none.
 

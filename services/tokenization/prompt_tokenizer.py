@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
-from services.tokenization.data_marks import DataMarks, replace_surrogates
-from services.tokenization.encoder import Choice, Encoder
+from services.tokenization.data_marks import replace_surrogates
 from services.tokenization.tokenizer_files import LoadedTokenizer
 
 
@@ -35,16 +34,11 @@ class PromptTokenizer:
         self._special = {
             token.content: token_id for token_id, token in added.items() if token.special
         }
-        own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos_ids, *own)))
+        if tokenizer.eos_token_id is not None:
+            eos_ids = [*eos_ids, tokenizer.eos_token_id]
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(eos_ids))
         """End-of-sequence ids, the model's first."""
         self.vocab_size = len(tokenizer)
-
-    def encoder(
-        self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None
-    ) -> Encoder:
-        """The encoder of rendered prompts. Arguments and errors are those of `Encoder.load`."""
-        return Encoder.load(self.backend, choice=choice, cache_bytes=cache_bytes, marks=marks)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The ids of `text`. Control tokens in it become control tokens, lone surrogates U+FFFD.
@@ -64,11 +58,12 @@ class PromptTokenizer:
 
     def check_ids(self, ids: Iterable[int], *, param: str) -> None:
         """Raises Invalid, naming the field `param`, for an id that is not in the vocabulary."""
-        if bad := [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]:
-            raise Invalid(
-                f"token id {bad[0]} is not in the vocabulary (0 to {self.vocab_size - 1})",
-                param=param,
-            )
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise Invalid(
+                    f"token id {token_id} is not in the vocabulary (0 to {self.vocab_size - 1})",
+                    param=param,
+                )
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's string of each id; "" for an unused id."""
@@ -81,9 +76,9 @@ class PromptTokenizer:
     def terminator(self, closing: str) -> int | None:
         """The id of the last control token in `closing`, the text with which the template ends a
         turn."""
-        found = [
+        places = [
             (closing.rfind(token), len(token), token_id)
             for token, token_id in self._special.items()
         ]
-        position, _, token_id = max(found, default=(-1, 0, 0))
+        position, _, token_id = max(places, default=(-1, 0, 0))
         return token_id if position >= 0 else None

@@ -258,7 +258,7 @@ def test_no_text_of_a_value_makes_another_call_with_a_published_template(
         pytest.skip("the template writes no calls that a parser reads")
     family, writer = (
         found.family,
-        AssistantWriter(traits, real_template, call_id=lambda call: call.call_id),
+        AssistantWriter(traits, real_template, call_ids={}),
     )
     if (
         "\\'\"" not in writer.markup([Call("abc123def", "bash", '{"command": "\'\\""}')])

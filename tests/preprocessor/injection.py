@@ -17,6 +17,7 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family
 from services.templates.probe import own_tags, probe
+from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from tests.tokenization.tokenizer_zoo import KINDS
 
@@ -57,7 +58,8 @@ def setup_for(
     found = detection.family if detection is not None else family("hermes")
     traits = changed(traits, own_tags=own_tags(template, traits, found))
     tokenizer = PromptTokenizer(loaded)
-    encoder = tokenizer.encoder("tokenizers", marks=data_marks(loaded, template, traits, found))
+    marks = data_marks(loaded, template, traits, found)
+    encoder = Encoder.load(tokenizer.backend, choice="tokenizers", marks=marks)
     made = replace(
         setup,
         template=template,

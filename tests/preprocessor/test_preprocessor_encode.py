@@ -9,7 +9,6 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.preprocessor.threads import PromptThreads
 from services.tokenization.encoder import Encoder
-from services.tokenization.segments import Cuts, TokenIds
 from tests.conftest import MakeProcess, eventually
 
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
@@ -22,10 +21,7 @@ class Wrong:
 
 @pytest.fixture
 def wrong(setup: ModelSetup) -> Encoder:
-    def encode(texts: list[str]) -> list[TokenIds]:
-        return [setup.encoder.reference(text) for text in texts]
-
-    return Encoder(encode, cuts=Cuts([]), fast=Wrong())
+    return Encoder(setup.tokenizer.backend, fast=Wrong())
 
 
 def test_equal_ids_change_nothing(setup: ModelSetup) -> None:

@@ -34,6 +34,7 @@ from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
 from services.runtime.heartbeats import Service
 from services.runtime.storage.seal import Sealer
+from services.tokenization.encoder import Encoder
 from tests.conftest import MakeProcess, eventually
 
 CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
@@ -79,7 +80,9 @@ async def test_long_prompts_are_made_in_a_thread(
     encoder: Any,
     thread: bool,
 ) -> None:
-    made = setup if encoder == "auto" else replace(setup, encoder=setup.tokenizer.encoder(encoder))
+    made = setup
+    if encoder != "auto":
+        made = replace(setup, encoder=Encoder.load(setup.tokenizer.backend, choice=encoder))
     process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
     config = PreprocessorConfig(model="m", threads=1)
     preparation = Preparation(process, made, Sealer(b"test"), config)

@@ -5,12 +5,13 @@ from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import ErrorKind, Invalid
 from services.templates.chat_template import ChatTemplate
+from services.tokenization.tokenizer_files import load_tokenizer
 
 USER = [{"role": "user", "content": "hi"}]
 
 
 def test_template_of_the_model_is_loaded(demo_dir: Path) -> None:
-    template = ChatTemplate.load(str(demo_dir))
+    template = ChatTemplate.of(load_tokenizer(str(demo_dir)))
     assert (
         template.render(USER) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
@@ -18,10 +19,12 @@ def test_template_of_the_model_is_loaded(demo_dir: Path) -> None:
     assert {"enable_thinking", "tools", "messages"} <= template.variables
 
 
-def test_file_overrides_the_template(demo_dir: Path, tmp_path: Path) -> None:
+def test_file_overrides_the_template(
+    demo_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
     file = tmp_path / "other.jinja"
     file.write_text("{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}")
-    template = ChatTemplate.load(str(demo_dir), override=str(file))
+    template = ChatTemplate.of(demo_tokenizer, override=str(file))
     assert template.render(USER, variables={"mood": "!"}) == "<|im_end|>hi!"
 
 
@@ -70,15 +73,15 @@ def test_template_errors_are_errors_of_the_request(
 @pytest.mark.parametrize(
     "name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"]
 )
-def test_reserved_variables_are_refused(demo_dir: Path, name: str) -> None:
+def test_reserved_variables_are_refused(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     with pytest.raises(Invalid, match=f"may not set {name}") as caught:
-        ChatTemplate.load(str(demo_dir)).render(USER, variables={name: True})
+        ChatTemplate.of(demo_tokenizer).render(USER, variables={name: True})
     assert caught.value.info.param == "chat_template_kwargs"
 
 
-def test_empty_conversation_is_refused(demo_dir: Path) -> None:
+def test_empty_conversation_is_refused(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(Invalid, match="at least one message"):
-        ChatTemplate.load(str(demo_dir)).render([])
+        ChatTemplate.of(demo_tokenizer).render([])
 
 
 def test_history_without_a_user_message_gets_an_empty_one_where_the_template_demands_one(

@@ -3,15 +3,15 @@
 import concurrent.futures
 from array import array
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from schemas.frames import pack_ids, unpack_ids
 from services.tokenization.encoder import Encoder
 from services.tokenization.equality import difference, trials
-from services.tokenization.segments import Cuts
 from tests.conftest import examples
 from tests.tokenization.test_tokenization_segments import PIECES, texts, whole
 from tests.tokenization.tokenizer_zoo import KINDS, make
@@ -60,11 +60,15 @@ def test_cached_segment_is_not_encoded_again() -> None:
     tokenizer = make("qwen")
     asked: list[str] = []
 
-    def encode(texts: list[str]) -> list["array[int]"]:
-        asked.extend(texts)
-        return [array("I", whole(tokenizer, text)) for text in texts]
+    class Counting:
+        def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> list[Encoding]:
+            asked.extend(texts)
+            return tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
 
-    encoder = Encoder(encode, cuts=Cuts.of(tokenizer))
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+    encoder = Encoder(Counting())  # type: ignore[arg-type]
     for text in ("<s>one<s>two<s>three", "<s>one<s>two<s>through", "<s>one<s>two<s>three<s>x"):
         assert encoder.encode(text).tolist() == whole(tokenizer, text)
     assert asked == ["<s>one", "<s>two", "<s>three", "<s>through", "<s>x"]
@@ -126,11 +130,7 @@ def test_text_that_fastokens_refuses_is_encoded_by_tokenizers() -> None:
             raise RuntimeError("match limit exceeded")
 
     tokenizer = make("qwen")
-    encoder = Encoder(
-        lambda texts: [array("I", whole(tokenizer, text)) for text in texts],
-        cuts=Cuts.of(tokenizer),
-        fast=Refusing(),
-    )
+    encoder = Encoder(tokenizer, fast=Refusing())
     assert encoder.encode("<s>a b").tolist() == whole(tokenizer, "<s>a b")
     assert (encoder.failures, encoder.name) == (1, "fastokens")
 

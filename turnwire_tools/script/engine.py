@@ -37,6 +37,7 @@ from services.tokenization.model_files import (
     read_json,
     read_response_template,
 )
+from services.tokenization.tokenizer_files import load_tokenizer
 from services.worker.engine import (
     FEATURES,
     EngineDelta,
@@ -299,7 +300,8 @@ def _family(config: WorkerConfig) -> Family:
     description = read_response_template(config.model, config.response_template)
     if config.response_template is not None:
         return family(template_name(description or ""))
-    template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
+    tokenizer = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
+    template = ChatTemplate.of(tokenizer)
     config_json = read_json(config.model, "config.json") or {}
     detected = detect_family(template, probe(template), config_json, (), description)
     return family("hermes") if detected is None else detected.family
