@@ -44,8 +44,8 @@ APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS,
 """All APIs of a frontend."""
 CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
 """The API keys. Tests read their open requests."""
-HOSTED: web.AppKey[HostedTools] = web.AppKey("hosted", HostedTools)
-"""Set if hosted tools are served."""
+GATEWAY: web.AppKey[TurnGateway] = web.AppKey("gateway", TurnGateway)
+"""Opens the turns. `service` drains it."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,14 @@ def make_app(
         keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
         app.cleanup_ctx.append(keys.context)
 
-    opener = _opener(app, config, pipeline, telemetry)
+    gateway = _gateway(app, config, pipeline, telemetry)
+    app[GATEWAY] = gateway
     images = _image_reader(app, config, buckets.put_image, log)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    admission = Admission(pipeline, opener, limits, pdfs, images, notices=config.media_notice)
+    admission = Admission(pipeline, gateway, limits, pdfs, images, notices=config.media_notice)
     turns = TurnService(admission, config, FrontendMetrics(registry), log)
     enabled = tuple(api for api in apis if api.enabled(config))
     setup = ApiSetup(app, config, pipeline, turns, registry, log, enabled)
@@ -144,16 +145,14 @@ def _formats(apis: tuple[Api, ...]) -> dict[str, ErrorFormat]:
     return formats
 
 
-def _opener(
+def _gateway(
     app: web.Application, config: FrontendConfig, pipeline: Pipeline, telemetry: Telemetry
 ) -> TurnGateway:
-    """What opens turns: the pipeline's gateway, with hosted tools in front of it if any are
-    served."""
+    """Returns the pipeline's gateway, with hosted tools in front of it if any are served."""
     if config.web_provider is None:
         return pipeline.gateway
     provider = provider_of(config)
     hosted = HostedTools(pipeline.gateway, provider, config, telemetry.registry, telemetry.log)
-    app[HOSTED] = hosted
     app.cleanup_ctx.append(hosted.context)
     return hosted
 

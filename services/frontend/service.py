@@ -15,7 +15,7 @@ from schemas.control import (
 )
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
-from services.frontend.app import HOSTED, Buckets, Telemetry, make_app, make_runner
+from services.frontend.app import GATEWAY, Buckets, Telemetry, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.turns.gateway import BusGateway
@@ -50,14 +50,7 @@ class _Frontend(Service):
         """Stops accepting connections. Returns when no turn is open and no response is being
         stored."""
         await self._site.stop()
-        await asyncio.gather(self._drain_turns(), self._app[RESPONSES].drain())
-
-    async def _drain_turns(self) -> None:
-        hosted = self._app.get(HOSTED)
-        if hosted is None:
-            await self._gateway.drain()
-        else:
-            await hosted.drain(self._gateway.drain)
+        await asyncio.gather(self._app[GATEWAY].drain(), self._app[RESPONSES].drain())
 
 
 async def run(config: FrontendConfig) -> None:
@@ -122,7 +115,7 @@ class _NoticeReceiver:
 def _make_app(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> web.Application:
     images = ImageStore(process.bus, config, process.log, patience_s=config.wait_s)
     telemetry = Telemetry(process.metrics, process.log, process.tracer)
-    buckets = Buckets(images.put, _sharing(process, config))
+    buckets = Buckets(images.put, _sharing(process, pipeline, config))
     return make_app(config, pipeline, telemetry, buckets)
 
 
@@ -134,7 +127,7 @@ async def _listen(site: web.TCPSite) -> None:
         raise ConfigError([f"{reason}; choose another address with --host and --port"]) from error
 
 
-def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
+def _sharing(process: Process, pipeline: BusPipeline, config: FrontendConfig) -> Sharing | None:
     """Opens the shared store of Responses; None if they are not shared."""
     if config.response_store != "shared":
         return None
@@ -142,6 +135,6 @@ def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
         bucket=Bucket(process.bus, bucket_config(config), process.log, patience_s=config.wait_s),
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
-        publish_notice=lambda notice: process.publish(subjects.frontends(), notice),
+        publish_notice=pipeline.publish_notice,
         spawn=process.spawn,
     )

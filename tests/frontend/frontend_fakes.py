@@ -176,6 +176,9 @@ class FakeGateway:
         turn.player = asyncio.get_running_loop().create_task(turn.play(steps[self.opened_after :]))
         return turn
 
+    async def drain(self) -> None:
+        pass
+
     async def count(self, admitted: Admitted) -> int:
         self.counted.append(admitted.conversation)
         return 4321

@@ -149,6 +149,9 @@ class ReplayGateway:
         opened.task = asyncio.create_task(self._play(self._turn, self._progress, parse, sink))
         return opened
 
+    async def drain(self) -> None:
+        """Does nothing: the player waits for the end of each turn."""
+
     def _prepared(self, conversation: Conversation) -> Prepared:
         prompt = self._turn.usage.prompt
         limit = _WINDOW - prompt

@@ -8,7 +8,7 @@ what a holder used this minute stays counted.
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -16,7 +16,7 @@ from aiohttp import web
 from schemas.control import ModelCard
 from schemas.errors import Forbidden, Unauthorized
 from services.frontend.http.keys import Key, Limits, parse_keys
-from services.frontend.http.rate_limits import RateLimiter
+from services.frontend.http.rate_limits import Clock, RateLimiter
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 OPEN_PATHS = frozenset(
@@ -76,8 +76,8 @@ class Callers:
         self,
         path: str | None,
         defaults: Limits,
-        clock: Callable[[], float],
-        now: Callable[[], float] = time.time,
+        clock: Clock,
+        now: Clock = time.time,
     ) -> None:
         """Raises as `load_keys`, and ValueError for a file without keys, which is a mistake at the
         start.

@@ -8,7 +8,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import brotli
 import zstandard
@@ -31,6 +31,7 @@ the thread would."""
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
+A = TypeVarTuple("A")
 T = TypeVar("T")
 
 _INVALID = "request_body_encoding_invalid"
@@ -84,20 +85,20 @@ def is_large(*pieces: bytes | Raw) -> bool:
     return sum(bytes(piece).count(b"{") for piece in pieces) >= PARSE_IN_THREAD_FROM_OBJECTS
 
 
-async def run_in_thread_if(large: bool, work: Callable[[], T]) -> T:
-    """Runs `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises
+async def run_in_thread_if(large: bool, work: Callable[[*A], T], *args: *A) -> T:
+    """Calls `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises
     its error."""
     if large:
-        return await asyncio.to_thread(work)
-    return await run_in_thread_if_long(work)
+        return await asyncio.to_thread(work, *args)
+    return await run_in_thread_if_long(work, *args)
 
 
-async def run_in_thread_if_long(work: Callable[[], T]) -> T:
-    """Runs `work`; again, in a thread, if it calls `long_work`. Returns its result or raises its
+async def run_in_thread_if_long(work: Callable[[*A], T], *args: *A) -> T:
+    """Calls `work`; again, in a thread, if it calls `long_work`. Returns its result or raises its
     error."""
     with suppress(LongWork), on_loop():
-        return work()
-    return await asyncio.to_thread(work)
+        return work(*args)
+    return await asyncio.to_thread(work, *args)
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:

@@ -19,6 +19,8 @@ from schemas.errors import RateLimited
 from services.frontend.http.keys import Limits
 
 RateApi: TypeAlias = Literal["anthropic", "openai"]
+Clock: TypeAlias = Callable[[], float]
+"""Returns the time in seconds."""
 
 RATES = ("requests", "tokens")
 """The rates that clients see in headers."""
@@ -36,7 +38,7 @@ class TokenBucket:
     """Holds `size` tokens, and is full at first. An empty bucket refills in a minute. A negative
     level is a debt."""
 
-    def __init__(self, size: int, clock: Callable[[], float]) -> None:
+    def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
         self._clock = clock
         self._level = float(size)
@@ -75,7 +77,7 @@ class Rate(Struct, frozen=True):
 class RateLimiter:
     """The limits of one key holder, and what they have used."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, clock: Clock) -> None:
         """`clock` is monotonic."""
         self.open = 0
         """Requests in progress."""

@@ -51,7 +51,7 @@ class Tls:
             _check_readable(path)
         try:
             # Without this, OpenSSL would prompt for a password on the terminal.
-            context.load_cert_chain(self._cert_file, self._key_file, password=lambda: "")
+            context.load_cert_chain(self._cert_file, self._key_file, password="")
             if self._client_ca_file:
                 context.load_verify_locations(self._client_ca_file)
                 # Optional here, because probes have no certificate; the middleware requires one for

@@ -68,9 +68,7 @@ class ImageFetcher:
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._images: LRUCache[str, bytes] = LRUCache(
-            CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES
-        )
+        self._images: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, _size)
 
     def allows(self, url: str) -> bool:
         """Returns whether an image may be fetched."""
@@ -120,3 +118,8 @@ class ImageFetcher:
         yield
         if self._client is not None:
             await self._client.close()
+
+
+def _size(data: bytes) -> int:
+    """Returns the size of an entry of the cache."""
+    return len(data) + _ENTRY_BYTES

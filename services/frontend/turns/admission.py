@@ -34,7 +34,7 @@ class Admission:
     def __init__(
         self,
         pipeline: Pipeline,
-        opener: TurnGateway,
+        gateway: TurnGateway,
         limits: ConversationLimits,
         pdfs: PdfReader,
         images: ImageReader,
@@ -43,13 +43,13 @@ class Admission:
     ) -> None:
         """
         Args:
-            opener: opens turns: the pipeline's gateway, or hosted tools in front of it.
+            gateway: the pipeline's, or hosted tools in front of it.
             notices: add a note to the answer about media that the model does not receive, once in a
                 session.
         """
         self._catalog = pipeline.catalog
         self._texts = pipeline.texts
-        self._opener = opener
+        self._gateway = gateway
         self._limits = limits
         self._pdfs = pdfs
         self._images = images
@@ -103,7 +103,7 @@ class Admission:
         elif caller is not None:
             caller.permit(card, conversation.model)
         _check_tools(conversation, card)
-        media = await run_in_thread_if_long(lambda: self._limits.check(conversation))
+        media = await run_in_thread_if_long(self._limits.check, conversation)
         if charge:
             _charge(caller)
 
@@ -117,7 +117,7 @@ class Admission:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
         if admitted.notice:
             sink = NoticeSink(sink, admitted.notice)
-        return await _describe_sizes(self._opener.open(admitted, sink, turn_id=turn_id))
+        return await _describe_sizes(self._gateway.open(admitted, sink, turn_id=turn_id))
 
     async def count(
         self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None

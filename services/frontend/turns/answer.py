@@ -85,14 +85,13 @@ class RunningAnswer:
             turn_id: by default the request's id.
         """
         turns = model.turns
-        loop = asyncio.get_running_loop()
-        started = loop.time() if started is None else started
+        started = _now() if started is None else started
         self.model = model
         self.turns = turns
         self.context = model.context
         self.dialect = dialect
         self.turn_id = model.context.id if turn_id is None else turn_id
-        self.record = AnswerRecord(turns.metrics, started, loop.time)
+        self.record = AnswerRecord(turns.metrics, started)
         self._deadline = started + turns.config.request_timeout_s
         self._until_opening = asyncio.timeout_at(self._deadline)
         """The deadline until turns are opened, which has its own."""
@@ -131,7 +130,7 @@ class RunningAnswer:
             raise
         finally:
             record.conclude("internal")
-            record.close(self.dialect)
+            record.close(self.dialect, _now())
             if self.context.caller is not None:
                 self.context.caller.spend(record.tokens)
 
@@ -160,7 +159,7 @@ class RunningAnswer:
         # A compaction must not fail because of what it removes.
         self._may_shorten = may_shorten or first.summary
         self._model_name = self.model.name_for(first)
-        self.record.opened(card.name, first.client)
+        self.record.opened(card.name, first.client, _now())
         admitted = await self.model.admit(first)
         self._admitted = [admitted, *map(admitted.with_choice, conversations[1:])]
 
@@ -299,6 +298,10 @@ async def logged(answer: RunningAnswer, event: str) -> AsyncIterator[None]:
         if answer.model.not_enforced:
             fields["not_enforced"] = answer.model.not_enforced
         answer.turns.log.info(event, **fields)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _timed_out() -> TimedOut:

@@ -1,6 +1,6 @@
 """The record of one answer, for metrics and the access log: its times, tokens and outcome."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from schemas.conversation import Client
 from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
@@ -8,11 +8,9 @@ from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
 
 
 class AnswerRecord:
-    """The times, tokens and outcome of one answer. `clock` and `started` are the event loop's."""
+    """The times, tokens and outcome of one answer. All times are the event loop's."""
 
-    def __init__(
-        self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, metrics: FrontendMetrics, started: float) -> None:
         self.model = ""
         """The served model's name; "" until it is known."""
         self.outcome = ""
@@ -25,7 +23,6 @@ class AnswerRecord:
         self.first_s: float | None = None
         self._metrics = metrics
         self._started = started
-        self._clock = clock
         self._open = False
         self._usages: dict[int, Usage] = {}
         """The tokens of each choice that has ended."""
@@ -35,17 +32,16 @@ class AnswerRecord:
     def __repr__(self) -> str:
         return f"<answer of {self.model or 'no model yet'}: {self.outcome or 'running'}>"
 
-    def opened(self, model: str, client: Client) -> None:
+    def opened(self, model: str, client: Client, now: float) -> None:
         """Records that the model is known and the turn begins."""
         self.model = model
         self.client = client
         self._open = True
-        self._metrics.running(model).inc()
-        self._metrics.receive(model).observe(self._clock() - self._started)
+        self._metrics.running.labels(model).inc()
+        self._metrics.receive.labels(model).observe(now - self._started)
 
     def batch(self, tokens: int, now: float, choice: int = 0) -> None:
-        """Records that events of a choice arrived. `tokens`: its output tokens so far; `now`: the
-        loop's time."""
+        """Records that events of a choice arrived. `tokens`: its output tokens so far."""
         times = self._times.get(choice)
         if times is not None:
             times.record(tokens, now)
@@ -53,7 +49,7 @@ class AnswerRecord:
 
         if self.first_s is None:
             self.first_s = now - self._started
-            self._metrics.first_token(self.model).observe(self.first_s)
+            self._metrics.first_token.labels(self.model).observe(self.first_s)
         times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
         times.record(tokens, now)
 
@@ -74,13 +70,13 @@ class AnswerRecord:
         """Records the outcome, if none is known so far."""
         self.outcome = self.outcome or outcome
 
-    def close(self, dialect: str) -> None:
+    def close(self, dialect: str, now: float) -> None:
         """Records the end of the request."""
         metrics = self._metrics
         if self._open:
             self._open = False
-            metrics.running(self.model).dec()
-        metrics.count_answer(self.model, dialect, self.outcome, self._clock() - self._started)
+            metrics.running.labels(self.model).dec()
+        metrics.count_answer(self.model, dialect, self.outcome, now - self._started)
 
     @property
     def tokens(self) -> int:

@@ -4,14 +4,14 @@ A model stays listed while a successor of its last process is expected (`recover
 it wait.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, SessionPlaced, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
-from services.frontend.turns.shared_names import SharedNames
+from services.frontend.turns.shared_names import Publish, SharedNames
 from services.frontend.turns.stage_wait import INNER_STAGES
 from services.runtime.registry import Registry
 
@@ -25,9 +25,8 @@ class ModelCatalog:
         *,
         default_model: str | None,
         accept_any_model: bool,
-        publish: Callable[[SessionPlaced], object] = lambda _: None,
+        publish: Publish,
     ) -> None:
-        """`publish`: sends a notice to the other frontends."""
         self._registry = registry
         self._shared = SharedNames(publish)
         self._default_model = default_model

@@ -20,7 +20,7 @@ from services.frontend.turns.interfaces import Admitted, TurnGateway, TurnSink
 from services.frontend.turns.preprocessor_client import PreprocessorClient
 from services.frontend.turns.process_watch import ProcessWatch
 from services.frontend.turns.prompt_origins import PromptOrigins
-from services.frontend.turns.turn_observer import observe_turn
+from services.frontend.turns.turn_span import observe_turn
 from services.frontend.turns.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
 from services.frontend.turns.turn_table import TurnTable
 from services.runtime.config import FrontendConfig
@@ -78,8 +78,8 @@ class BusGateway(TurnGateway):
         turn.prepared = outcome
         return turn
 
+    @override
     async def drain(self) -> None:
-        """Returns when no turn is open. If cancelled, ends the open turns, each with an error."""
         try:
             await self._turns.wait_until_empty()
         except asyncio.CancelledError:

@@ -11,7 +11,7 @@ The sink gets one answer: the numbers of blocks continue, the calls are blocks o
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
-class HostedTools:
+class HostedTools(TurnGateway):
     """Opens answers, and runs the hosted tools of their conversations."""
 
     def __init__(
@@ -79,6 +79,7 @@ class HostedTools:
         self._provider = provider
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @override
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Opens a turn as `TurnGateway.open`; with hosted tools, an answer of several turns."""
         hosted = {
@@ -105,17 +106,14 @@ class HostedTools:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def drain(self, drain_turns: Callable[[], Awaitable[None]]) -> None:
-        """Returns when no answer is open. If cancelled, ends the answers between two turns, each
-        with an error.
-
-        `drain_turns`: returns when no turn of the model is open.
-        """
-        await drain_turns()
+    @override
+    async def drain(self) -> None:
+        """Returns when no answer is open. If cancelled, ends the answers between two turns, too."""
+        await self.gateway.drain()
         try:
             while self._tasks:
                 await asyncio.wait(self._tasks)
-                await drain_turns()
+                await self.gateway.drain()
         finally:
             for task in self._tasks:
                 task.cancel()

@@ -117,6 +117,10 @@ class TurnGateway(Protocol):
         """
         ...
 
+    async def drain(self) -> None:
+        """Returns when no turn is open. If cancelled, ends the open turns, each with an error."""
+        ...
+
 
 class TextService(Protocol):
     """Answers admitted requests about text and tokens."""

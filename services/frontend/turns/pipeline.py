@@ -3,6 +3,7 @@
 from typing import Any
 
 from schemas import subjects
+from schemas.control import FrontendNotice
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.metrics import ModelProcesses
@@ -21,11 +22,15 @@ class BusPipeline:
             process.registry,
             default_model=config.default_model,
             accept_any_model=config.accept_any_model,
-            publish=lambda notice: process.publish(subjects.frontends(), notice),
+            publish=self.publish_notice,
         )
         register(process.metrics, ModelProcesses(self.catalog))
         self.texts = PreprocessorClient(process, config)
         self.gateway = BusGateway(process, config, self.catalog, self.texts)
+
+    def publish_notice(self, notice: FrontendNotice) -> None:
+        """Sends a notice to the other frontends."""
+        self._process.publish(subjects.frontends(), notice)
 
     def readiness(self) -> dict[str, Any]:
         """Returns the models that take turns, and every process and its load."""

@@ -9,6 +9,8 @@ agents began with.
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TypeAlias
 
 import xxhash
 from cachetools import LRUCache
@@ -17,6 +19,8 @@ from schemas.control import ModelCard, SessionPlaced
 from schemas.conversation import Conversation
 from schemas.session import helper_key, placement_key
 
+Publish: TypeAlias = Callable[[SessionPlaced], object]
+"""Sends a notice to the other frontends."""
 MAX_SESSIONS = 65_536
 """Placements that are kept; the least recently used ones are dropped."""
 
@@ -24,8 +28,7 @@ MAX_SESSIONS = 65_536
 class SharedNames:
     """The placements of sessions on models that share names, of one frontend."""
 
-    def __init__(self, publish: Callable[[SessionPlaced], object]) -> None:
-        """`publish`: sends a notice to the other frontends."""
+    def __init__(self, publish: Publish) -> None:
         self._publish = publish
         self._placements: LRUCache[tuple[str, str], str] = LRUCache(MAX_SESSIONS)
         """The model of a session under a name; under the name "", the session that a helper's tree
@@ -40,7 +43,7 @@ class SharedNames:
         `cards`: the models that share `name` and take turns, at least one.
         """
         if conversation is None:
-            return max(cards, key=lambda card: card.weight)
+            return max(cards, key=attrgetter("weight"))
         starter = placement_key(conversation)
         root = self._placements.get(("", starter), starter)
         previous = self._placements.get((name, root))

@@ -4,6 +4,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
+from operator import itemgetter
 from typing import Protocol, TypeAlias
 
 from typing_extensions import override
@@ -282,7 +283,7 @@ class EventBuffer(AnswerSink):
 
 def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
     """Merges successive events of one choice, so that their deltas become one."""
-    for choice, batches in groupby(pending, key=lambda batch: batch[0]):
+    for choice, batches in groupby(pending, key=itemgetter(0)):
         yield choice, [*chain.from_iterable(events for _, events, _ in batches)]
 
 

@@ -1,18 +1,13 @@
-"""Reports what happens to one turn: in the log, and if the turn is traced, in its span."""
+"""Reports what happens to one turn in the log."""
 
-from typing_extensions import override
-
-from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo, TurnwireError
 from schemas.events import Interrupted, Prepared, TurnEvent
 from services.frontend.turns.interfaces import CancelReason
-from services.frontend.turns.turn_span import TurnSpan
 from services.runtime.observability.telemetry import FilteringBoundLogger
-from services.runtime.process import Process
 
 
 class BusTurnObserver:
-    """Logs what happens to a turn that is not traced."""
+    """Logs what happens to a turn. `TracedTurn` also records it."""
 
     def __init__(self, log: FilteringBoundLogger, turn: str) -> None:
         self._log = log
@@ -65,40 +60,3 @@ class BusTurnObserver:
 
     def ended(self, error: ErrorInfo | None, cancelled: CancelReason | None) -> None:
         """The turn ended. `error`: why it did not begin."""
-
-
-class TracedTurn(BusTurnObserver):
-    """Logs what happens to a turn, and records it in the turn's span."""
-
-    def __init__(self, log: FilteringBoundLogger, turn: str, span: TurnSpan) -> None:
-        super().__init__(log, turn)
-        self._span = span
-
-    @override
-    def trace_of(self, attempt: int) -> dict[str, str]:
-        return self._span.carrier(attempt)
-
-    @override
-    def prepared(self, prepared: Prepared) -> None:
-        self._span.record_prepared(prepared)
-
-    @override
-    def events(self, events: list[TurnEvent]) -> None:
-        self._span.take(events)
-
-    @override
-    def superseded(self, attempt: int, reason: str) -> None:
-        self._span.end_attempt(attempt, reason)
-
-    @override
-    def ended(self, error: ErrorInfo | None, cancelled: CancelReason | None) -> None:
-        self._span.end(error, cancelled)
-
-
-def observe_turn(process: Process, turn: str, conversation: Conversation) -> BusTurnObserver:
-    """Makes the observer of a turn that begins. `conversation.model`: the served name."""
-    if process.tracer is not None:
-        span = TurnSpan.open(process.tracer, turn, conversation)
-        if span is not None:
-            return TracedTurn(process.log, turn, span)
-    return BusTurnObserver(process.log, turn)

@@ -83,7 +83,7 @@ class RequestModel:
         conversation = request.conversations[0]
         card = self.card_for(conversation)
         self.not_enforced = await run_in_thread_if_long(
-            lambda: not_enforced(conversation, card.features, card.family)
+            not_enforced, conversation, card.features, card.family
         )
         dropped = _safe_names(request.notes)
         if dropped:

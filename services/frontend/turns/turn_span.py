@@ -8,18 +8,25 @@ several times.
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, BlockStop, Failed, Finish, Prepared, TurnEvent
+from services.frontend.turns.interfaces import CancelReason
+from services.frontend.turns.turn_observer import BusTurnObserver
+from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.process import Process
 
 if TYPE_CHECKING:
-    from services.runtime.observability.tracing import Attributes, OpenSpan, Tracer
+    from services.runtime.observability.tracing import Attributes, OpenSpan
 
 
-class TurnSpan:
-    """The span of one sampled turn."""
+class TracedTurn(BusTurnObserver):
+    """Logs what happens to a sampled turn, and records it in the turn's span."""
 
-    def __init__(self, span: "OpenSpan") -> None:
+    def __init__(self, log: FilteringBoundLogger, turn: str, span: "OpenSpan") -> None:
+        super().__init__(log, turn)
         self._span = span
         self._attempt = span
         """Parent of the spans of the current attempt."""
@@ -34,38 +41,8 @@ class TurnSpan:
         """The open block, and when it started."""
         self._error: str | None = None
 
-    @classmethod
-    def open(cls, tracer: "Tracer", turn: str, conversation: Conversation) -> "TurnSpan | None":
-        """Starts the span of a turn. Returns None if the turn is not sampled. `conversation.model`:
-        the served name."""
-        parent = tracer.parent()
-        if parent is None:
-            return None
-        sampling = conversation.sampling
-        client = conversation.client
-        operation = "chat" if conversation.prompt is None else "text_completion"
-        attributes: Attributes = {
-            "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": "turnwire",
-            "gen_ai.request.model": conversation.model,
-            "gen_ai.response.model": conversation.model,
-            "gen_ai.output.type": "text" if conversation.format is None else "json",
-            "gen_ai.request.max_tokens": sampling.max_tokens,
-            "gen_ai.request.temperature": sampling.temperature,
-            "gen_ai.request.top_p": sampling.top_p,
-            "gen_ai.request.top_k": sampling.top_k,
-            "gen_ai.request.seed": sampling.seed,
-            "gen_ai.request.presence_penalty": sampling.presence_penalty,
-            "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
-            "gen_ai.conversation.id": client.session,
-            "turnwire.parent": client.parent,
-            "turnwire.kind": None if client.session is None else client.kind,
-            "turnwire.turn": turn,
-        }
-        return cls(parent.open(f"{operation} {conversation.model}", time_ns(), attributes))
-
-    def carrier(self, attempt: int) -> dict[str, str]:
-        """Returns the trace context for the request of an attempt, which starts now."""
+    @override
+    def trace_of(self, attempt: int) -> dict[str, str]:
         if attempt != self._number:
             self._number = attempt
             self._over = False
@@ -73,8 +50,8 @@ class TurnSpan:
             self._attempt = self._span.open("retry", time_ns(), details, after=self._attempt)
         return self._attempt.carrier
 
-    def end_attempt(self, attempt: int, reason: str) -> None:
-        """Records that an attempt ended without an answer."""
+    @override
+    def superseded(self, attempt: int, reason: str) -> None:
         at = time_ns()
         self._reason = reason
         details: Attributes = {
@@ -88,13 +65,14 @@ class TurnSpan:
             self._attempt.end(at, error=reason)
         self._over = True
 
-    def record_prepared(self, prepared: Prepared) -> None:
-        """Records which processes have the turn."""
+    @override
+    def prepared(self, prepared: Prepared) -> None:
         self._worker = prepared.worker
         self._span.set({"turnwire.worker": prepared.worker, "turnwire.parser": prepared.parser})
 
-    def take(self, events: list[TurnEvent]) -> None:
-        """Records the first token, blocks and the outcome from new events."""
+    @override
+    def events(self, events: list[TurnEvent]) -> None:
+        """Records the first token, blocks and the outcome."""
         at = time_ns()
         if self._started:
             self._span.set({"gen_ai.response.time_to_first_chunk": (at - self._started) / 1e9})
@@ -109,17 +87,17 @@ class TurnSpan:
             elif isinstance(event, Failed):
                 self._error = str(event.error.kind)
 
-    def end(self, refusal: ErrorInfo | None, cancelled: str | None) -> None:
-        """Ends the spans. `cancelled`: why the frontend cancelled the turn."""
+    @override
+    def ended(self, error: ErrorInfo | None, cancelled: CancelReason | None) -> None:
         at = time_ns()
-        error = self._error
-        if refusal is not None:
-            error = str(refusal.kind)
+        kind = self._error
+        if error is not None:
+            kind = str(error.kind)
         self._end_block(at, complete=False, characters=None)
         if self._attempt is not self._span and not self._over:
-            self._attempt.end(at, error=error)
+            self._attempt.end(at, error=kind)
         self._span.set({"turnwire.cancelled": cancelled})
-        self._span.end(at, error=error)
+        self._span.end(at, error=kind)
 
     def _record_finish(self, finish: Finish) -> None:
         usage = finish.usage
@@ -149,3 +127,39 @@ class TurnSpan:
             attributes["gen_ai.tool.call.id"] = start.call_id
             attributes["gen_ai.tool.type"] = "function"
         self._span.record(start.kind, started, at, attributes)
+
+
+def observe_turn(process: Process, turn: str, conversation: Conversation) -> BusTurnObserver:
+    """Makes the observer of a turn that begins. `conversation.model`: the served name."""
+    if process.tracer is not None:
+        parent = process.tracer.parent()
+        if parent is not None:
+            name, attributes = _describe(turn, conversation)
+            return TracedTurn(process.log, turn, parent.open(name, time_ns(), attributes))
+    return BusTurnObserver(process.log, turn)
+
+
+def _describe(turn: str, conversation: Conversation) -> "tuple[str, Attributes]":
+    """Returns the name and the first attributes of a turn's span."""
+    sampling = conversation.sampling
+    client = conversation.client
+    operation = "chat" if conversation.prompt is None else "text_completion"
+    attributes: Attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "turnwire",
+        "gen_ai.request.model": conversation.model,
+        "gen_ai.response.model": conversation.model,
+        "gen_ai.output.type": "text" if conversation.format is None else "json",
+        "gen_ai.request.max_tokens": sampling.max_tokens,
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.top_k": sampling.top_k,
+        "gen_ai.request.seed": sampling.seed,
+        "gen_ai.request.presence_penalty": sampling.presence_penalty,
+        "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+        "gen_ai.conversation.id": client.session,
+        "turnwire.parent": client.parent,
+        "turnwire.kind": None if client.session is None else client.kind,
+        "turnwire.turn": turn,
+    }
+    return f"{operation} {conversation.model}", attributes

@@ -11,7 +11,9 @@ DEAD_AFTER_S = 3.5
 
 
 def catalog(registry: Registry) -> ModelCatalog:
-    return ModelCatalog(registry, default_model=None, accept_any_model=False)
+    return ModelCatalog(
+        registry, default_model=None, accept_any_model=False, publish=lambda _: None
+    )
 
 
 def served(registry: Registry, name: str, *, max_model_len: int = 1000) -> None:

@@ -19,8 +19,8 @@ class Turn:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.now = 0.0
-        self.record = AnswerRecord(FrontendMetrics(self.registry), 0.0, lambda: self.now)
-        self.record.opened("m", Client())
+        self.record = AnswerRecord(FrontendMetrics(self.registry), 0.0)
+        self.record.opened("m", Client(), self.now)
 
     def arrived(self, at: float, tokens: int, choice: int = 0) -> None:
         """`tokens`: since the start of the turn."""
@@ -92,7 +92,7 @@ def test_abandoned_request_has_its_gaps_measured() -> None:
     turn = Turn()
     for tokens, at in enumerate((1.0, 1.5, 2.0), 1):
         turn.arrived(at, tokens)
-    turn.record.close("messages")
+    turn.record.close("messages", turn.now)
     assert turn.value("count") == 2
 
 

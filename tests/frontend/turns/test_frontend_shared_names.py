@@ -135,7 +135,9 @@ class Bus:
 
     def __init__(self, **weights: float) -> None:
         self.registry = Registry(3.5)
-        self.catalog = ModelCatalog(self.registry, default_model=None, accept_any_model=False)
+        self.catalog = ModelCatalog(
+            self.registry, default_model=None, accept_any_model=False, publish=lambda _: None
+        )
         for name, weight in weights.items():
             self.beat(name, weight)
 

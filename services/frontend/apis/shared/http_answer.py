@@ -121,4 +121,4 @@ async def read_request(
 ) -> R:
     """Reads and parses a request, in a thread if it is large. Raises as `read_body` and `parse`."""
     body = await read_body(http, max_bytes)
-    return await run_in_thread_if(is_large(body), lambda: parse(body, http.headers))
+    return await run_in_thread_if(is_large(body), parse, body, http.headers)

@@ -126,7 +126,7 @@ class Socket:
     async def _receive(self, data: bytes) -> None:
         with self._errors_sent(None):
             large = is_large(data)
-            envelope = await run_in_thread_if(large, lambda: frames.read_envelope(data))
+            envelope = await run_in_thread_if(large, frames.read_envelope, data)
             if envelope.type == "response.steer":
                 self._refuse_to_steer(envelope)
                 return
@@ -137,7 +137,7 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending:
                     raise raised(_closing(self._ending))
-                request = await run_in_thread_if(large, lambda: self._intake.dialect.decode(data))
+                request = await run_in_thread_if(large, self._intake.dialect.decode, data)
                 self._enqueue(lane, request)
 
     def _refuse_to_steer(self, envelope: frames.Envelope) -> None:
