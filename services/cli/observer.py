@@ -13,11 +13,15 @@ ANSWER_S = 0.15
 second."""
 
 
+def _ignore(_reason: str) -> None:
+    """Ignores the end of the connection: later requests fail."""
+
+
 @asynccontextmanager
 async def observing(
     config: BusConfig,
     name: str,
-    on_fatal: Callable[[str], None] = lambda _reason: None,
+    on_fatal: Callable[[str], None] = _ignore,
     *,
     user: str = "tap",
     log_level: Literal["warning", "error"] = "warning",
@@ -31,7 +35,6 @@ async def observing(
         inbox_prefix=f"_INBOX_{user}",
         log=log,
         on_fatal=on_fatal,
-        on_reconnect=lambda: None,
     )
     try:
         await bus.connect()

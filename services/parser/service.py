@@ -12,12 +12,13 @@ from time import time_ns
 
 import msgspec
 from tokenizers import Tokenizer
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay, StreamPosition
 from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
 from schemas.events import FinishReason
-from schemas.frames import TokenEntry, TokenFrame
+from schemas.frames import EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
 from services.parser.closed_turns import ClosedTurns
 from services.parser.event_outbox import EventOutbox
@@ -32,7 +33,7 @@ from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
-from services.runtime.streams.frames import FrameReceiver, FrameSender
+from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
@@ -44,7 +45,7 @@ _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
 
-class Parser(Service):
+class Parser(Service, FrameSource):
     """Connects one shard to the bus."""
 
     def __init__(
@@ -59,10 +60,7 @@ class Parser(Service):
         )
         self._observer = ParserObserver(process)
         self._outbox = EventOutbox(process, self._observer)
-        fill = self._outbox.fill
-        self._sender = FrameSender(
-            process, "frontend", fill, on_credit=self._credited, on_replay=self._replay
-        )
+        self._sender = FrameSender(process, "frontend", self)
         self._closed = ClosedTurns(process, model)
         self._turn_removed = asyncio.Event()
         self.models = [ModelCard(name=model)]
@@ -177,13 +175,19 @@ class Parser(Service):
         # so that the workers send no other shard what this one has sent on
         self._receiver.acknowledge()
 
-    # -- what frontends have
+    # -- to frontends, and what they have
 
-    def _credited(self, frontend: str, seq: int) -> None:
-        for parse in self._outbox.delivered(frontend, seq):
+    @override
+    def fill(self, receiver: str, seq: int) -> EventFrame | None:
+        return self._outbox.fill(receiver, seq)
+
+    @override
+    def credited(self, receiver: str, seq: int) -> None:
+        for parse in self._outbox.delivered(receiver, seq):
             self._forget(parse)
 
-    def _replay(self, request: Replay) -> None:
+    @override
+    def replay(self, request: Replay) -> None:
         self._send_soon(self._shard.rewind(request))
 
     # -- cancellation

@@ -12,7 +12,7 @@ is a new client, with empty buffers and with passwords and credentials that were
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import SplitResult
 
 import msgspec
@@ -22,8 +22,10 @@ from services.runtime.config import BusConfig
 from services.runtime.config.masking import mask_servers
 from services.runtime.nats_client import (
     MAX_UNANSWERED,
+    NOWHERE,
     PING_INTERVAL_S,
     NatsClient,
+    OnMessage,
     at_once,
     cancellable,
     reason,
@@ -55,7 +57,7 @@ NOTHING_FOUND = "404"
 """Status of an answer from JetStream: the stream has no such message."""
 NO_MEMORY = "this process is out of memory"
 
-Handler = Callable[["Delivery"], None]
+Handler: TypeAlias = Callable[["Delivery"], None]
 T = TypeVar("T")
 
 
@@ -80,9 +82,7 @@ class Delivery:
 class Subscription:
     """A subscription that survives reconnects."""
 
-    def __init__(
-        self, subject: str, receive: Callable[[Msg], None], others: "list[Subscription]"
-    ) -> None:
+    def __init__(self, subject: str, receive: OnMessage, others: "list[Subscription]") -> None:
         self.subject = subject
         self._receive = receive
         self._live: NatsSubscription | None = None
@@ -112,7 +112,6 @@ class Bus(Requester):
         inbox_prefix: str,
         log: FilteringBoundLogger,
         on_fatal: Callable[[str], None],
-        on_reconnect: Callable[[], None],
     ) -> None:
         """
         Args:
@@ -120,7 +119,6 @@ class Bus(Requester):
             inbox_prefix: first tokens of the subjects for replies, as in the user's permissions.
             on_fatal: called if the server closes the connection because of an error of this client,
                 or if there is no memory to handle a message.
-            on_reconnect: called after each reconnect.
         """
         super().__init__(inbox_prefix)
         self._config = config
@@ -128,9 +126,10 @@ class Bus(Requester):
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
-        self._on_reconnect = on_reconnect
+        self.on_reconnect: list[Callable[[], None]] = []
+        """Called after each reconnect."""
         self._inbox_prefix = inbox_prefix
-        self._client = NatsClient()
+        self._client = NatsClient(NOWHERE, self._report_refusal)
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
         self._failures = RateLimit()
@@ -225,7 +224,7 @@ class Bus(Requester):
 
         return self._listen(subject, take)
 
-    def _listen(self, subject: str, take: Callable[[Msg], None]) -> Subscription:
+    def _listen(self, subject: str, take: OnMessage) -> Subscription:
         def receive(message: Msg) -> None:
             self.received += 1
             try:
@@ -326,7 +325,8 @@ class Bus(Requester):
             await self.flush()
             self._log.info("bus.reconnected", url=self._url)
             try:
-                self._on_reconnect()
+                for callback in self.on_reconnect:
+                    callback()
             except Exception:
                 self._log.exception("bus.reconnect_handler_failed")
 
@@ -358,9 +358,7 @@ class Bus(Requester):
 
     async def _attempt(self, address: str, url: SplitResult) -> NatsClient:
         """Connects to an address and subscribes to everything."""
-        client = NatsClient(
-            url, lambda error: self._log.warning("bus.refused", reason=reason(error))
-        )
+        client = NatsClient(url, self._report_refusal)
         try:
             await client.open(
                 address, self._config, name=self._name, inbox_prefix=self._inbox_prefix
@@ -371,3 +369,6 @@ class Bus(Requester):
             await within(0, client.close())
             raise
         return client
+
+    def _report_refusal(self, error: Exception) -> None:
+        self._log.warning("bus.refused", reason=reason(error))

@@ -5,7 +5,7 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult
 
 from services.runtime.config import BusConfig
@@ -43,6 +43,8 @@ nats.aio.client.DEFAULT_BUFFER_SIZE = 512 * 1024
 NOWHERE = SplitResult("nats", "", "", "", "")
 
 T = TypeVar("T")
+OnMessage: TypeAlias = Callable[[Msg], None]
+"""Called by the reader of a connection with each message. Must not raise."""
 
 
 class NatsClient(Client):
@@ -52,11 +54,7 @@ class NatsClient(Client):
     fault: Exception | None = None
     """The error for which the server closes this connection."""
 
-    def __init__(
-        self,
-        url: SplitResult = NOWHERE,
-        on_refused: Callable[[Exception], None] = lambda _error: None,
-    ) -> None:
+    def __init__(self, url: SplitResult, on_refused: Callable[[Exception], None]) -> None:
         """`on_refused`: called with an error of permissions, after which the connection stays
         open."""
         super().__init__()
@@ -64,7 +62,7 @@ class NatsClient(Client):
         self._on_refused = on_refused
         self._reported = asyncio.Event()
         """Set by an error, and by the end of the connection."""
-        self._receivers: dict[Subscription | None, Callable[[Msg], None]] = {}
+        self._receivers: dict[Subscription | None, OnMessage] = {}
 
     async def open(self, address: str, config: BusConfig, *, name: str, inbox_prefix: str) -> None:
         """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`,
@@ -138,10 +136,9 @@ class NatsClient(Client):
         if self.url.scheme == "tls" and not self.has_tls:
             raise ValueError("the server has no TLS")
 
-    def listen(self, subject: str, receive: Callable[[Msg], None]) -> Subscription:
-        """Subscribes in this tick. `receive`, which must not raise, is called by the reader for
-        each message: a queue and a task for each subscription would cost a tick, and limits at
-        which messages are dropped."""
+    def listen(self, subject: str, receive: OnMessage) -> Subscription:
+        """Subscribes in this tick. The reader calls `receive`: a queue and a task for each
+        subscription would cost a tick, and limits at which messages are dropped."""
         subscription = at_once(self.subscribe(subject))
         self._receivers[subscription] = receive
         return subscription

@@ -18,7 +18,7 @@ import msgspec
 
 from schemas.control import Stage
 from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
-from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Delivery, Subscription
+from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Handler, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.heartbeats import Heartbeats, Service
@@ -68,7 +68,6 @@ class Process:
             inbox_prefix=f"_INBOX_{stage}",
             log=self.log,
             on_fatal=self.stop,
-            on_reconnect=self._reconnected,
         )
         self.heartbeats = Heartbeats(
             stage, self.id, config.bus, self.bus, metrics=self.metrics, log=self.log
@@ -76,7 +75,8 @@ class Process:
         self.registry = self.heartbeats.registry
         self.on_tick = self.heartbeats.on_tick
         self.on_attached = self.heartbeats.on_attached
-        self.on_reconnect: list[Callable[[], None]] = []
+        self.on_reconnect = self.bus.on_reconnect
+        self.on_reconnect.append(self.heartbeats.reconnected)
         self._subscriptions: list[Subscription] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._end = ProcessEnd(self.log)
@@ -91,7 +91,7 @@ class Process:
         others = OtherProtocols(self.config.bus.dead_after_s, self.metrics, self.log)
         await self.heartbeats.start(others)
 
-    async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> Subscription:
+    async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Subscribes as `Bus.subscribe`, until the end of the process."""
         subscription = await self.bus.subscribe(subject, handler)
         self._subscriptions.append(subscription)
@@ -249,11 +249,6 @@ class Process:
         if self.tracer is not None:
             await self.tracer.close()
         self.log.info("process.left")
-
-    def _reconnected(self) -> None:
-        self.heartbeats.reconnected()
-        for callback in self.on_reconnect:
-            callback()
 
 
 class ProcessEnd:

@@ -6,12 +6,14 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVarTuple
+from typing import NamedTuple, TypeAlias, TypeVarTuple
 
 from schemas.errors import TimedOut, TurnwireError, Unavailable
 
 A = TypeVarTuple("A")
-OnAnswer = Callable[[bytes | TurnwireError], object]
+OnAnswer: TypeAlias = Callable[[bytes | TurnwireError], object]
+Forget: TypeAlias = Callable[[], object]
+"""Drops a request: its answer is ignored from then on."""
 
 
 class _Request(NamedTuple):
@@ -50,23 +52,20 @@ class Requester(ABC):
             if not outcome.done():  # cancelled in this tick
                 outcome.set_result(answer)
 
-        cancel = self.ask(subject, data, timeout_s, answered)
+        forget = self.ask(subject, data, timeout_s, answered)
         try:
             answer = await outcome
         finally:
-            cancel()
+            forget()
         if isinstance(answer, TurnwireError):
             raise answer
         return answer
 
-    def ask(
-        self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer
-    ) -> Callable[[], object]:
+    def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Forget:
         """Sends a request in this tick, and passes the answer or the error to `on_answer`:
         `request` without a task.
 
-        Returns a function that cancels the call of `on_answer`. Raises Unavailable if the
-        connection is down, and TooLarge.
+        Raises Unavailable if the connection is down, and TooLarge.
         """
         self._last_request += 1
         token = str(self._last_request)
@@ -80,10 +79,9 @@ class Requester(ABC):
         self.waiting[token] = _Request(subject, on_answer, timer)
         return partial(self._forget, token)
 
-    def expect(self, on_answer: OnAnswer) -> tuple[str, Callable[[], object]]:
+    def expect(self, on_answer: OnAnswer) -> tuple[str, Forget]:
         """Returns a subject that another process may publish one message on, which is passed to
-        `on_answer`, and a function that ends this. The message may be lost, and has no limit of
-        time."""
+        `on_answer`. The message may be lost, and has no limit of time."""
         self._last_request += 1
         token = str(self._last_request)
         self.waiting[token] = _Request("", on_answer, None)

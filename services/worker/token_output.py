@@ -4,12 +4,13 @@ the frontends of the turns."""
 import asyncio
 
 import msgspec
+from typing_extensions import override
 
-from schemas.control import Heartbeat
+from schemas.control import Heartbeat, Replay
 from schemas.errors import EngineFailed
 from schemas.frames import TokenFrame
 from services.runtime.process import Process
-from services.runtime.streams.frames import FRAME_BYTES, FrameSender
+from services.runtime.streams.frames import FRAME_BYTES, FrameSender, FrameSource
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.decoding import Decodings
 from services.worker.drain import Drain
@@ -25,7 +26,7 @@ FRAME_GAP_S = 0.001
 """Time between two frames of ordinary steps to a shard: a fraction of a large model's step."""
 
 
-class TokenOutput:
+class TokenOutput(FrameSource):
     """The way of all tokens of one worker: from the turns through the outbox to the shards."""
 
     def __init__(self, process: Process, model: str, observer: WorkerObserver) -> None:
@@ -34,14 +35,7 @@ class TokenOutput:
         self._loop = asyncio.get_running_loop()
         linger_s = process.config.bus.recovery_s + LINGER_S
         self.outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=linger_s)
-        self.sender = FrameSender(
-            process,
-            "parser",
-            self._fill,
-            on_credit=self._credited,
-            on_replay=self.outbox.replay,
-            on_unsendable=self._take_back,
-        )
+        self.sender = FrameSender(process, "parser", self)
         pacer = Pacer(FRAME_GAP_S, self.sender, self._loop)
         self.shards = ParserShards(process, model, self.outbox, self.sender, pacer)
         self.drain = Drain(process, self.outbox)
@@ -54,16 +48,27 @@ class TokenOutput:
     # -- frames
     # ----------------------------------------------------------------------------------------------
 
-    def _fill(self, parser: str, seq: int) -> TokenFrame | None:
+    @override
+    def fill(self, receiver: str, seq: int) -> TokenFrame | None:
         try:
-            return self.outbox.fill(parser, seq)
+            return self.outbox.fill(receiver, seq)
         finally:
             self._abandon_broken()
 
-    def _take_back(self, parser: str, frame: msgspec.Struct) -> bool:
-        blamed = self.outbox.take_back(parser, frame)
+    @override
+    def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
+        blamed = self.outbox.take_back(receiver, frame)
         self._abandon_broken()
         return blamed
+
+    @override
+    def replay(self, request: Replay) -> None:
+        self.outbox.replay(request)
+
+    @override
+    def credited(self, receiver: str, seq: int) -> None:
+        self.outbox.credited(receiver, seq)
+        self.drain.check()
 
     def _abandon_broken(self) -> None:
         """Ends the turns with streams that the outbox has broken off."""
@@ -73,10 +78,6 @@ class TokenOutput:
             if decoding is not None and decoding.stream is stream:
                 # Not within the drain that calls this: the turn's end is one more thing to send.
                 self._loop.call_soon(decoding.abandon, EngineFailed(UNSENDABLE.message))
-
-    def _credited(self, parser: str, seq: int) -> None:
-        self.outbox.credited(parser, seq)
-        self.drain.check()
 
     # -- other processes, and time
     # ----------------------------------------------------------------------------------------------

@@ -80,9 +80,9 @@ LINK_MUTANTS = [
     Mutant(
         "rewinds for a replay, and sends nothing",
         FRAMES,
-        "        self._on_credit(replay.receiver, link.delivered)\n"
+        "        self._source.credited(replay.receiver, link.delivered)\n"
         "        self.schedule(replay.receiver)\n",
-        "        self._on_credit(replay.receiver, link.delivered)\n",
+        "        self._source.credited(replay.receiver, link.delivered)\n",
     ),
 ]
 
@@ -158,7 +158,7 @@ BUS_MUTANTS = [
     Mutant(
         "tells nobody of a new connection",
         BUS,
-        "                self._on_reconnect()\n",
+        "                for callback in self.on_reconnect:\n                    callback()\n",
         "                pass\n",
     ),
     Mutant(

@@ -75,7 +75,6 @@ async def stored(server: DeployedNats, log: FilteringBoundLogger) -> AsyncIterat
             inbox_prefix=f"_INBOX_{user}",
             log=log,
             on_fatal=pytest.fail,
-            on_reconnect=lambda: None,
         )
         await buses[user].connect()
     values = Stored(buses, log)

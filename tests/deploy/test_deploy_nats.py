@@ -36,7 +36,6 @@ def bus_of(server: DeployedNats, user: str, log: FilteringBoundLogger) -> Bus:
         inbox_prefix=f"_INBOX_{user}",
         log=log,
         on_fatal=pytest.fail,
-        on_reconnect=lambda: None,
     )
 
 

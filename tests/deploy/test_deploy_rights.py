@@ -223,7 +223,6 @@ async def connected(nats: DeployedNats, user: str, log: FilteringBoundLogger) ->
         inbox_prefix=f"_INBOX_{user}",
         log=log,
         on_fatal=pytest.fail,
-        on_reconnect=lambda: None,
     )
     await bus.connect()
     return bus

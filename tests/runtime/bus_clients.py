@@ -36,8 +36,8 @@ class Client:
             inbox_prefix="_INBOX_test",
             log=structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log]),
             on_fatal=self.fatal.append,
-            on_reconnect=self._reconnected,
         )
+        self.bus.on_reconnect.append(self._reconnected)
 
     def _reconnected(self) -> None:
         self.reconnects += 1

@@ -1,6 +1,7 @@
 """Messages over one connection to a real server: handlers, requests, subscriptions, limits."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from structlog.typing import FilteringBoundLogger
@@ -14,14 +15,16 @@ from tests.conftest import LIMIT_S, NatsServer, eventually
 def make(
     url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = None, **config: object
 ) -> Bus:
-    return Bus(
+    bus = Bus(
         BusConfig(nats_url=url, **config),  # type: ignore[arg-type]
         name="test",
         inbox_prefix="_INBOX_test",
         log=log,
         on_fatal=lambda reason: pytest.fail(reason),
-        on_reconnect=lambda: (reconnected if reconnected is not None else []).append(True),
     )
+    if reconnected is not None:
+        bus.on_reconnect.append(partial(reconnected.append, True))
+    return bus
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])

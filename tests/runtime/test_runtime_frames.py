@@ -3,7 +3,6 @@ nothing."""
 
 import asyncio
 import random
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -15,39 +14,23 @@ from services.runtime.bus import Delivery
 from services.runtime.heartbeats import Links, Service
 from services.runtime.process import Process
 from services.runtime.streams import frames as streams
-from services.runtime.streams.frames import FrameReceiver, FrameSender
+from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
 from tests.conftest import MakeProcess, NatsServer, eventually
 
 TURNS = 8
 TOKENS = 400
 
 
-class Source(Service):
+class Source(Service, FrameSource):
     """Streams of counted tokens, sent through a `FrameSender`."""
 
-    def __init__(
-        self,
-        process: Process,
-        receiver: str,
-        tokens_per_frame: int = 10**9,
-        *,
-        fill: Callable[[str, int], msgspec.Struct | None] | None = None,
-        on_unsendable: Callable[[str, msgspec.Struct], bool] | None = None,
-    ) -> None:
-        """`fill`: what makes the sender's frames; None: the source's own."""
+    def __init__(self, process: Process, receiver: str, tokens_per_frame: int = 10**9) -> None:
         self.ids: dict[str, list[int]] = {f"t{n}": [] for n in range(TURNS)}
         self.at = dict.fromkeys(self.ids, 0)
         self.receiver = receiver
         self.limit = tokens_per_frame
         self.process = process
-        self.sender = FrameSender(
-            process,
-            "parser",
-            fill or self.fill,
-            on_credit=lambda *_: None,
-            on_replay=self.replay,
-            on_unsendable=on_unsendable,
-        )
+        self.sender = FrameSender(process, "parser", self)
         process.serve(self)
 
     def links(self) -> Links:
@@ -68,6 +51,9 @@ class Source(Service):
                 entries.append(TokenEntry(turn, 1, at, ids[at:end]))
                 self.at[turn] = end
         return TokenFrame(self.process.id, seq, entries) if entries else None
+
+    def credited(self, receiver: str, seq: int) -> None:
+        """Keeps all streams."""
 
     def replay(self, request: Replay) -> None:
         named = {s.turn: s.offset for s in request.streams}
@@ -217,10 +203,13 @@ async def test_one_slow_receiver_does_not_hold_another(make_process: MakeProcess
     await stuck.start()
     await sink.start()
 
-    def fill(receiver: str, seq: int) -> TokenFrame | None:
-        return both[receiver == quick.id].fill(receiver, seq)
+    class SlowSource(Source):
+        def fill(self, receiver: str, seq: int) -> TokenFrame | None:
+            if receiver == slow.id:
+                return super().fill(receiver, seq)
+            return both[1].fill(receiver, seq)
 
-    both = [Source(worker, slow.id, 20, fill=fill), Source(worker, quick.id)]
+    both: list[Source] = [SlowSource(worker, slow.id, 20), Source(worker, quick.id)]
     sender = both[1].sender = both[0].sender
     await sender.start()
     slow.heartbeats.send()
@@ -261,12 +250,13 @@ async def test_a_failed_drain_is_repeated(
     worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
     failures = iter([RuntimeError("once"), RuntimeError("and again")])
 
-    def failing(receiver: str, seq: int) -> msgspec.Struct | None:
-        for failure in failures:
-            raise failure
-        return source.fill(receiver, seq)
+    class FailingSource(Source):
+        def fill(self, receiver: str, seq: int) -> TokenFrame | None:
+            for failure in failures:
+                raise failure
+            return super().fill(receiver, seq)
 
-    source, sink = Source(worker, parser.id, fill=failing), Sink(parser)
+    source, sink = FailingSource(worker, parser.id), Sink(parser)
     await sink.start()
     await source.sender.start()
     await sink.process.bus.flush()
@@ -279,14 +269,15 @@ async def test_a_frame_that_cannot_be_encoded_is_taken_back(make_process: MakePr
     worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
     taken: list[str] = []
 
-    def take_back(receiver: str, frame: msgspec.Struct) -> bool:
-        assert isinstance(frame, TokenFrame)
-        taken.append(receiver)
-        source.at = dict.fromkeys(source.ids, 0)
-        del source.ids["t3"]
-        return True
+    class RepairedSource(Source):
+        def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
+            assert isinstance(frame, TokenFrame)
+            taken.append(receiver)
+            self.at = dict.fromkeys(self.ids, 0)
+            del self.ids["t3"]
+            return True
 
-    source, sink = Source(worker, parser.id, on_unsendable=take_back), Sink(parser)
+    source, sink = RepairedSource(worker, parser.id), Sink(parser)
     source.ids["t3"].append(object())  # type: ignore[arg-type]
     await sink.start()
     await source.sender.start()

@@ -116,8 +116,8 @@ class Listening:
             inbox_prefix="_INBOX_test",
             log=log,
             on_fatal=pytest.fail,
-            on_reconnect=self._reconnected,
         )
+        self.bus.on_reconnect.append(self._reconnected)
 
     def _reconnected(self) -> None:
         self.reconnects += 1

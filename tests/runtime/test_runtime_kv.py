@@ -29,7 +29,6 @@ async def make_bus(quiet_log: FilteringBoundLogger) -> AsyncIterator[MakeBus]:
             inbox_prefix="_INBOX_test",
             log=quiet_log,
             on_fatal=lambda _reason: None,
-            on_reconnect=lambda: None,
         )
         await bus.connect()
         made.append(bus)

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -42,6 +42,8 @@ _SEAL_BYTES = _NONCE_BYTES + 16
 _DELETE = {"KV-Operation": "DEL"}
 
 T = TypeVar("T")
+JetStreamCall: TypeAlias = Callable[[Any], Awaitable[T]]
+"""A call of nats-py's JetStream interface."""
 
 
 class BucketConfig(Struct, frozen=True, kw_only=True):
@@ -185,7 +187,7 @@ class Bucket:
         subject = subjects.bucket_key(self._config.name, _place(key))
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
-    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
+    async def _call(self, call: JetStreamCall[T]) -> T | None:
         """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the
         bucket was never found."""
         until = asyncio.get_running_loop().time() + self._patience_s
@@ -198,7 +200,7 @@ class Bucket:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    async def _try(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
+    async def _try(self, call: JetStreamCall[T]) -> T | None:
         now = asyncio.get_running_loop().time()
         if not self._found and now < self._look_again:
             return None

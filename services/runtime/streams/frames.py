@@ -6,6 +6,7 @@ whatever was scheduled in a tick of the loop is sent at its end, in one frame pe
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
 
@@ -37,9 +38,27 @@ MAX_FORMER = 256
 _decode_credit = msgspec.json.Decoder(Credit).decode
 _decode_replay = msgspec.json.Decoder(Replay).decode
 
-Fill = Callable[[str, int], msgspec.Struct | None]
-"""(receiver, seq) → the next frame for the receiver; None: nothing to send, and the number is not
-used."""
+
+class FrameSource(ABC):
+    """What a `FrameSender` sends: the outboxes of its receivers."""
+
+    @abstractmethod
+    def fill(self, receiver: str, seq: int) -> msgspec.Struct | None:
+        """Takes the next frame, of about `FRAME_BYTES`, out of a receiver's outbox. None: nothing
+        to send, and the number is not used."""
+
+    @abstractmethod
+    def credited(self, receiver: str, seq: int) -> None:
+        """Notes that everything up to frame `seq` has arrived."""
+
+    @abstractmethod
+    def replay(self, request: Replay) -> None:
+        """Rewinds the streams that the request names; the sender then drains again."""
+
+    def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
+        """Takes back a frame that cannot be encoded, and ends the streams that caused it. Returns
+        False if there are none."""
+        return False
 
 
 class FrameSender:
@@ -49,27 +68,12 @@ class FrameSender:
         self,
         process: Process,
         receivers: Literal["parser", "frontend"],
-        fill: Fill,
-        *,
-        on_credit: Callable[[str, int], None],
-        on_replay: Callable[[Replay], None],
-        on_unsendable: Callable[[str, msgspec.Struct], bool] | None = None,
+        source: FrameSource,
     ) -> None:
-        """
-        Args:
-            fill: takes the next frame, about `FRAME_BYTES`, out of a receiver's outbox.
-            on_credit: (receiver, seq): everything up to that frame has arrived.
-            on_replay: rewinds the streams that the request names; the sender then drains again.
-            on_unsendable: (receiver, frame): takes back a frame that cannot be encoded, and ends
-                the streams that caused it. Returns False if there are none.
-        """
         self._process = process
         self._receivers: Stage = receivers
         self._subject = subjects.tokens if receivers == "parser" else subjects.events
-        self._fill = fill
-        self._on_credit = on_credit
-        self._on_replay = on_replay
-        self._on_unsendable = on_unsendable
+        self._source = source
         self._links: dict[str, SendLink] = {}
         self._generation = 0
         self._scheduled: dict[str, None] = {}
@@ -151,14 +155,14 @@ class FrameSender:
     def _drain_to(self, receiver: str) -> None:
         link = self._link(receiver)
         while link.open:
-            frame = self._fill(receiver, link.seq + 1)
+            frame = self._source.fill(receiver, link.seq + 1)
             if frame is None:
                 del self._scheduled[receiver]
                 return
             try:
                 data = msgspec.json.encode(frame)
             except Exception:  # any kind: msgspec calls methods of the objects in the frame
-                if self._on_unsendable is None or not self._on_unsendable(receiver, frame):
+                if not self._source.take_back(receiver, frame):
                     raise
                 continue
             link.sent(len(data))
@@ -175,7 +179,7 @@ class FrameSender:
         if link is None:
             return
         link.credit(credit.seq, credit.window, credit.replays_requested)
-        self._on_credit(credit.receiver, link.delivered)
+        self._source.credited(credit.receiver, link.delivered)
         if credit.receiver in self._scheduled and link.open:
             self._drain_soon()
 
@@ -194,8 +198,8 @@ class FrameSender:
             streams=len(replay.streams),
             everything=replay.all,
         )
-        self._on_replay(replay)
-        self._on_credit(replay.receiver, link.delivered)
+        self._source.replay(replay)
+        self._source.credited(replay.receiver, link.delivered)
         self.schedule(replay.receiver)
 
 
