@@ -2,6 +2,7 @@
 one."""
 
 import asyncio
+from operator import attrgetter
 
 from schemas.control import Heartbeat
 from services.runtime.process import Process
@@ -55,7 +56,7 @@ class ParserShards:
         shards = self._registry.able("parser", self._model)
         if not shards:
             return ""
-        return min(shards, key=lambda shard: shard.load.running).id
+        return min(shards, key=attrgetter("load.running")).id
 
     def _reassign(self) -> None:
         successor = self._least_busy()

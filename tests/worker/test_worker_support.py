@@ -144,7 +144,7 @@ def test_stop_ends_turns_and_opens_no_more() -> None:
 
 
 async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
-    assert await in_daemon_thread(lambda: threading.current_thread().daemon, "work") is True
+    assert await in_daemon_thread("work", lambda: threading.current_thread().daemon) is True
 
     def broken() -> None:
         raise ValueError("no such file")
@@ -153,14 +153,14 @@ async def test_a_daemon_threads_result_and_error_reach_the_waiter() -> None:
         raise SystemExit(3)
 
     with pytest.raises(ValueError, match="no such file"):
-        await in_daemon_thread(broken, "work")
+        await in_daemon_thread("work", broken)
     with pytest.raises(RuntimeError, match=r"work: SystemExit\(3\)"):
-        await in_daemon_thread(leaving, "work")
+        await in_daemon_thread("work", leaving)
 
 
 async def test_a_waiter_may_leave_before_the_result() -> None:
     release = threading.Event()
-    waiter = asyncio.create_task(in_daemon_thread(release.wait, "work"))
+    waiter = asyncio.create_task(in_daemon_thread("work", release.wait))
     await asyncio.sleep(0)
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):

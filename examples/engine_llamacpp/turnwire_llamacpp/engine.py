@@ -99,7 +99,7 @@ class LlamaCppEngine(Engine):
         cannot load it."""
         self._loop = asyncio.get_running_loop()
         try:
-            self._info = await in_daemon_thread(self._load, "llamacpp-load")
+            self._info = await in_daemon_thread("llamacpp-load", self._load)
         except Invalid:
             raise
         except Exception as error:
@@ -167,7 +167,7 @@ class LlamaCppEngine(Engine):
         self._turns.stop()
         self._stop_decoder()
         if self._thread.ident is not None:
-            await run_for(grace_s, self._thread.join, "llamacpp-stop")
+            await run_for(grace_s, "llamacpp-stop", self._thread.join)
 
     def _stop_decoder(self) -> None:
         if self._decoder is not None:

@@ -3,12 +3,14 @@ it is opened."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from typing import TypeAlias
 
 from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.runtime.config.loader import ConfigError
 from services.worker.engine import Engine
 
+MakeEngine: TypeAlias = Callable[[WorkerConfig], Engine]
 GROUP = "turnwire.engines"
 BUILT_IN = {
     "script": "turnwire_tools.script.engine:ScriptEngine",
@@ -40,7 +42,7 @@ def missing_engine(name: str) -> str | None:
     return f"there is no engine {name!r}; installed are: {', '.join(sorted(engines))}"
 
 
-def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
+def load_engine(name: str) -> MakeEngine:
     """Imports the class or function of the entry point called `name`.
 
     Raises ConfigError if there is no such engine, Invalid if it cannot be imported.
@@ -49,7 +51,7 @@ def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
     if problem is not None:
         raise ConfigError([f"engine: {problem}"])
     try:
-        make: Callable[[WorkerConfig], Engine] = installed_engines()[name].load()
+        make: MakeEngine = installed_engines()[name].load()
     except (ImportError, AttributeError) as error:
         raise Invalid(f"the {name} engine cannot be imported: {error}", param="engine") from error
     return make

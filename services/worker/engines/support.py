@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from schemas.control import Load
 from schemas.conversation import Sampling
@@ -16,6 +17,14 @@ from schemas.events import FinishReason
 from services.worker.engine import Engine, EngineDelta, EngineDied, EngineRequest, Sink
 
 T = TypeVar("T")
+P = ParamSpec("P")
+OnRelease: TypeAlias = Callable[[], object]
+"""Called once when a turn ends, before its sink gets the end: the engine drops what it has of the
+turn."""
+
+
+def _do_nothing() -> None:
+    """Takes the place of a callback that an engine does not need."""
 
 
 class EngineTurn:
@@ -28,11 +37,7 @@ class EngineTurn:
     __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id", "task")
 
     def __init__(
-        self,
-        turns: "dict[str, EngineTurn]",
-        turn_id: str,
-        sink: Sink,
-        released: Callable[[], object],
+        self, turns: "dict[str, EngineTurn]", turn_id: str, sink: Sink, released: OnRelease
     ) -> None:
         self.id = turn_id
         self.ended = False
@@ -108,7 +113,7 @@ async def decode_one(engine: Engine, sampling: Sampling) -> None:
 class OpenTurns:
     """All open turns of one engine. Its death ends them; then `on_death` is called."""
 
-    def __init__(self, engine: str, on_death: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, engine: str, on_death: Callable[[], object] = _do_nothing) -> None:
         self._engine = engine
         self._on_death = on_death
         self._turns: dict[str, EngineTurn] = {}
@@ -135,11 +140,8 @@ class OpenTurns:
         """Returns the tasks of the open turns."""
         return [turn.task for turn in self._turns.values() if turn.task]
 
-    def open(
-        self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None
-    ) -> EngineTurn:
-        """Opens a turn. `released` is called once, when it ends, before the end is passed to the
-        sink.
+    def open(self, turn_id: str, sink: Sink, released: OnRelease = _do_nothing) -> EngineTurn:
+        """Opens a turn.
 
         Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
         """
@@ -197,8 +199,10 @@ class OpenTurns:
             turn.put(EngineDelta(finish=FinishReason.CANCELLED))
 
 
-async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
-    """Runs `work()` on a daemon thread; returns its result or raises its error.
+async def in_daemon_thread(
+    name: str, work: Callable[P, T], *args: P.args, **options: P.kwargs
+) -> T:
+    """Runs `work(*args, **options)` on a daemon thread; returns its result or raises its error.
 
     Threads of asyncio's executor are not daemons, but Ctrl-C while a model loads must not wait for
     the load. Threads that `work` starts are daemons by default, too.
@@ -208,7 +212,7 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
 
     def run() -> None:
         try:
-            future.set_result(work())
+            future.set_result(work(*args, **options))
         except Exception as error:
             future.set_exception(error)
         # Also SystemExit: without a result the caller would wait forever.
@@ -219,11 +223,14 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
     return await asyncio.wrap_future(future)
 
 
-async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None:
-    """Runs `work()` on a daemon thread and waits for it, at most `limit_s` seconds."""
+async def run_for(
+    limit_s: float, name: str, work: Callable[P, object], *args: P.args, **options: P.kwargs
+) -> None:
+    """Runs `work(*args, **options)` on a daemon thread and waits for it, at most `limit_s`
+    seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await in_daemon_thread(work, name)
+            await in_daemon_thread(name, work, *args, **options)
 
 
 def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
@@ -260,5 +267,5 @@ def chosen_first(
     """Returns (token, log probability) of the chosen token, then of the `top` likeliest others
     (None: all)."""
     others = [pair for pair in values.items() if pair[0] != token]
-    others.sort(key=lambda pair: -pair[1])
+    others.sort(key=itemgetter(1), reverse=True)
     return [(token, values.get(token, float("-inf"))), *others[:top]]

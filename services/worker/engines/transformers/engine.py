@@ -14,8 +14,8 @@ sleep here, unless the environment sets it; `OMP_NUM_THREADS=1` is the safe sett
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -47,6 +47,19 @@ from services.worker.engines.transformers.loader import Loaded, explain, load_mo
 THREAD_ENDED = "the generation thread has ended"
 _SHARE_BLOCKS = ("mark_complete_blocks", "mark_shareable_blocks_as_complete")
 """The cache's method that lets others share the blocks of a step, in newer and older releases."""
+
+
+@dataclass(slots=True, eq=False)
+class _LibraryRequest:
+    """A turn as the library has it."""
+
+    key: str
+    """The request's id. New for each request: the library hangs on a duplicate, and a late
+    cancellation would hit the successor."""
+    request: EngineRequest
+    progress: TransformersProgress
+    opened_at: float
+    turn: EngineTurn = field(init=False)
 
 
 class TransformersEngine(Engine):
@@ -84,7 +97,7 @@ class TransformersEngine(Engine):
         # The library's thread would not be a daemon, and would keep a process with an exception
         # running forever. Threads inherit this from the thread that starts them.
         try:
-            loaded = await in_daemon_thread(self._load, "transformers-load")
+            loaded = await in_daemon_thread("transformers-load", self._load)
         except Invalid:
             raise
         except Exception as error:
@@ -106,21 +119,16 @@ class TransformersEngine(Engine):
 
     @override
     def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
-        progress = TransformersProgress(request)
-        # A new id for each request: the library hangs on a duplicate, and a late cancellation would
-        # hit the successor.
         key = f"{request.id}#{next(self._keys)}"
-        prompt_tokens = len(request.token_ids)
-        turn = self._turns.open(
-            request.id, sink, lambda: self._release(key, prompt_tokens, progress)
-        )
-        self._held += prompt_tokens
-        deliver = self._callback(key, turn, progress)
+        opened = _LibraryRequest(key, request, TransformersProgress(request), time.monotonic())
+        turn = self._turns.open(request.id, sink, partial(self._release, opened))
+        opened.turn = turn
+        self._held += len(request.token_ids)
         if request.images:
-            turn.run(self._submit_with_images(key, turn, request, progress, deliver))
+            turn.run(self._submit_with_images(opened))
             return turn
         try:
-            accepted = self._submit(key, request, progress, deliver)
+            accepted = self._submit(opened, key, list(request.token_ids))
         except Exception:
             turn.close()
             raise
@@ -151,21 +159,18 @@ class TransformersEngine(Engine):
         self._image_thread.shutdown(wait=False, cancel_futures=True)
         if self._manager is not None:
             # A soft stop would first decode every open turn to its end.
-            stop = partial(self._manager.stop, block=True, timeout=grace_s, hard_stop=True)
-            await run_for(grace_s, stop, "transformers-stop")
+            stop = self._manager.stop
+            await run_for(
+                grace_s, "transformers-stop", stop, block=True, timeout=grace_s, hard_stop=True
+            )
 
-    async def _submit_with_images(
-        self,
-        key: str,
-        turn: EngineTurn,
-        request: EngineRequest,
-        progress: TransformersProgress,
-        deliver: Callable[[Any], None],
-    ) -> None:
+    async def _submit_with_images(self, opened: _LibraryRequest) -> None:
         """Submits the request when the features of its images are computed, on a thread of their
         own."""
         from services.worker.engines.transformers.images import ImageKey
 
+        request = opened.request
+        turn = opened.turn
         run = partial(asyncio.get_running_loop().run_in_executor, self._image_thread)
         features = []
         try:
@@ -173,7 +178,7 @@ class TransformersEngine(Engine):
                 features.append(await run(self._images.look, image))
                 self._turns.stepped()
             prompt = await run(self._images.prompt, request, features)
-            if not self._submit(ImageKey(key, prompt), request, progress, deliver, prompt.ids):
+            if not self._submit(opened, ImageKey(opened.key, prompt), prompt.ids):
                 self._turns.die(THREAD_ENDED)
         except TurnwireError as error:
             turn.fail(error)
@@ -182,28 +187,22 @@ class TransformersEngine(Engine):
         except Exception as error:
             turn.fail(EngineFailed(f"transformers, with an image: {type(error).__name__}: {error}"))
 
-    def _submit(
-        self,
-        key: str,
-        request: EngineRequest,
-        progress: TransformersProgress,
-        deliver: Callable[[Any], None],
-        ids: list[int] | None = None,
-    ) -> bool:
-        """Submits the request. Returns False if the library no longer accepts requests. `ids`: in
-        place of the request's own."""
+    def _submit(self, opened: _LibraryRequest, key: str, ids: list[int]) -> bool:
+        """Submits the request under a key, with the ids of its prompt. Returns False if the library
+        no longer accepts requests."""
+        request = opened.request
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._defaults)
             seed = None if sampling.logprobs is None else random.randrange(MAX_SEED)
             arguments = row_arguments(sampling, seed)
             if self._rows is not None:
-                progress.host_logprobs = self._rows.open(key, request, sampling)
+                opened.progress.host_logprobs = self._rows.open(key, request, sampling)
         # The handler first: outputs that come before it land in a shared queue, and the turn would
         # hang.
-        self._manager.register_result_handler(key, deliver)
+        self._manager.register_result_handler(key, partial(self._deliver, opened))
         added = self._manager.add_request(
-            list(request.token_ids) if ids is None else ids,
+            ids,
             request_id=key,
             # With 0 it would decode a token and log a warning.
             max_new_tokens=max(1, request.sampling.max_tokens or 0),
@@ -214,34 +213,32 @@ class TransformersEngine(Engine):
         )
         return added is not None
 
-    def _callback(
-        self, key: str, turn: EngineTurn, progress: TransformersProgress
-    ) -> Callable[[Any], None]:
-        opened = time.monotonic()
+    def _deliver(self, opened: _LibraryRequest, output: Any) -> None:
+        """Passes on an output of the library. An exception would lose the other outputs of the
+        step, which are delivered in the same call."""
+        turn = opened.turn
+        try:
+            opened.progress.finished = output.is_finished()
+            if output.error is not None:
+                self._failed(turn, output.error)
+            elif not turn.ended:
+                self._put(opened, output)
+        except Exception as error:
+            turn.fail(EngineFailed(f"{type(error).__name__}: {error}"))
 
-        def deliver(output: Any) -> None:
-            # An exception here would lose the other outputs of the step, which are delivered in the
-            # same call.
-            try:
-                progress.finished = output.is_finished()
-                if output.error is not None:
-                    self._failed(turn, output.error)
-                elif not turn.ended:
-                    before = progress.taken
-                    cached: int | None = None
-                    waited_s: float | None = None
-                    if not before:
-                        cached, searched_at = self._cached.pop(key, (0, None))
-                        if searched_at is not None:
-                            waited_s = searched_at - opened
-                    delta = progress.take(output.generated_tokens, output.logprobs, cached)
-                    delta.waited_s = waited_s
-                    self._held += progress.taken - before
-                    turn.put(delta)
-            except Exception as error:
-                turn.fail(EngineFailed(f"{type(error).__name__}: {error}"))
-
-        return deliver
+    def _put(self, opened: _LibraryRequest, output: Any) -> None:
+        progress = opened.progress
+        before = progress.taken
+        cached: int | None = None
+        waited_s: float | None = None
+        if not before:
+            cached, searched_at = self._cached.pop(opened.key, (0, None))
+            if searched_at is not None:
+                waited_s = searched_at - opened.opened_at
+        delta = progress.take(output.generated_tokens, output.logprobs, cached)
+        delta.waited_s = waited_s
+        self._held += progress.taken - before
+        opened.turn.put(delta)
 
     def _failed(self, turn: EngineTurn, error: str) -> None:
         """Handles the error of a request: a refusal, or the end of the thread, which first fails
@@ -259,10 +256,12 @@ class TransformersEngine(Engine):
         has_failed = getattr(self._manager, "fatal_error", None) is not None
         return has_failed or not self._manager.is_running()
 
-    def _release(self, key: str, prompt_tokens: int, progress: TransformersProgress) -> None:
+    def _release(self, opened: _LibraryRequest) -> None:
         """Releases an ended turn. A cancelled request gets no last output, so that its handler
         would stay forever."""
-        self._held -= prompt_tokens + progress.taken
+        key = opened.key
+        progress = opened.progress
+        self._held -= len(opened.request.token_ids) + progress.taken
         self._cached.pop(key, None)
         if self._rows is not None:
             self._rows.close(key)

@@ -16,6 +16,7 @@ import importlib
 import time
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -102,7 +103,7 @@ class TrtllmEngine(Engine, KvEventSource):
         engine_args = self._config.engine_args or {}
         try:
             self._library.read_release(has_ranks=bool(engine_args.get("enable_attention_dp")))
-            self._info = await in_daemon_thread(self._build, "trtllm-build")
+            self._info = await in_daemon_thread("trtllm-build", self._build)
             await self._probe_window()
         except Exception as error:
             raise EngineFailed(
@@ -201,7 +202,7 @@ class TrtllmEngine(Engine, KvEventSource):
         self._turns.stop()
         if self._llm is not None:
             rest_s = max(0.0, deadline - time.monotonic())
-            await run_for(rest_s, lambda: self._shutdown(deadline), "trtllm-shutdown")
+            await run_for(rest_s, "trtllm-shutdown", self._shutdown, deadline)
 
     def _stop_reading(self) -> None:
         self._readings.stop()
@@ -233,7 +234,7 @@ class TrtllmEngine(Engine, KvEventSource):
     @override
     def open(self, request: EngineRequest, sink: Sink) -> EngineTurn:
         self._window.check(len(request.token_ids), request.sampling.max_tokens or 0)
-        turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
+        turn = self._turns.open(request.id, sink, partial(self._release, request.id))
         try:
             handle = self._submit(turn, request)
         except BaseException:

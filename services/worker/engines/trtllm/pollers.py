@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from services.worker.engine import CacheCleared, KvEvent
 
@@ -20,15 +20,16 @@ MAX_ERRORS = 10
 """Consecutive errors after which reading ends."""
 
 
+Deliver: TypeAlias = Callable[[Any], None]
+"""Takes what was read. Called on the event loop."""
+
+
 class Follower:
     """Reads an asynchronous iterator on the event loop, and opens it again `interval_s` after its
     end."""
 
     def __init__(
-        self,
-        follow: Callable[[], AsyncIterable[Any]],
-        deliver: Callable[[list[Any]], None],
-        interval_s: float,
+        self, follow: Callable[[], AsyncIterable[Any]], deliver: Deliver, interval_s: float
     ) -> None:
         self._follow = follow
         self._deliver = deliver
@@ -99,7 +100,7 @@ class Poller:
     empty."""
 
     def __init__(
-        self, name: str, poll: Callable[[], Any], deliver: Callable[[Any], None], interval_s: float
+        self, name: str, poll: Callable[[], Any], deliver: Deliver, interval_s: float
     ) -> None:
         self._poll = poll
         self._deliver = deliver

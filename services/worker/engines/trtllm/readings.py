@@ -4,12 +4,12 @@ health."""
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from services.worker.engine import EngineInfo
 from services.worker.engines.support import OpenTurns
 from services.worker.engines.trtllm.events import KvUse, TrtllmKvTranslator
-from services.worker.engines.trtllm.pollers import Follower, KvEventQueue, Poller
+from services.worker.engines.trtllm.pollers import Deliver, Follower, KvEventQueue, Poller
 from services.worker.engines.trtllm.releases import Release
 from services.worker.engines.trtllm.requests import BLOCK_TOKENS
 
@@ -55,10 +55,10 @@ class Readings:
         check = getattr(llm, "_check_health", None)
         if check is not None:
             self._healthy_at = time.monotonic()
-            health = Poller(
-                "trtllm-health", lambda: (bool(check()),), self._take_health, HEALTH_INTERVAL_S
+            read_health = partial(_read_health, check)
+            self._readers.append(
+                Poller("trtllm-health", read_health, self._take_health, HEALTH_INTERVAL_S)
             )
-            self._readers.append(health)
 
     def stop(self) -> None:
         """Stops reading, and ends the KV events."""
@@ -96,9 +96,13 @@ class Readings:
             self._turns.die("its health check failed")
 
 
-Translate = Callable[[list[Any]], list[Any]]
+def _read_health(check: Any) -> tuple[bool]:
+    """Calls the library's check. In a tuple, because a `Poller` does not pass on what is empty."""
+    return (bool(check()),)
+
+
+Translate: TypeAlias = Callable[[list[Any]], list[Any]]
 """What the library reports → what is delivered. Runs where the library is read."""
-Deliver = Callable[[list[Any]], None]
 
 
 def _follow(

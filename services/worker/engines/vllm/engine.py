@@ -8,7 +8,7 @@ the main module again.
 import dataclasses
 import importlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -40,7 +40,7 @@ from services.worker.engines.support import (
 )
 from services.worker.engines.vllm.images import ImageRenderer, load_processor
 from services.worker.engines.vllm.kv_reader import VllmKvReader
-from services.worker.engines.vllm.parent import PLUGIN
+from services.worker.engines.vllm.parent import set_environment
 from services.worker.engines.vllm.requests import (
     VllmProgress,
     engine_arguments,
@@ -101,7 +101,7 @@ class VllmEngine(Engine, KvEventSource):
         if publishes_events(arguments):
             self._reader = VllmKvReader()
         try:
-            self._info = await in_daemon_thread(lambda: self._build(arguments), "vllm-build")
+            self._info = await in_daemon_thread("vllm-build", self._build, arguments)
             # Some code is compiled at the first request. For log probabilities this takes minutes
             # on a slow CPU.
             await decode_one(self, Sampling(max_tokens=1, logprobs=0))
@@ -113,7 +113,7 @@ class VllmEngine(Engine, KvEventSource):
                 f"cannot load {self._config.model}: {type(error).__name__}: {error}"
             ) from error
         # After the first token, which may take longer than the watchdog waits.
-        self._turns.watch(self._config.watchdog_s, lambda: DEATH if self._llm.errored else None)
+        self._turns.watch(self._config.watchdog_s, self._check)
         return self._info
 
     @override
@@ -154,9 +154,7 @@ class VllmEngine(Engine, KvEventSource):
         llm = self._llm
         self._llm = None
         if llm is not None:
-            await run_for(
-                grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown"
-            )
+            await run_for(grace_s, "vllm-shutdown", llm.shutdown, timeout=grace_s * STOP_SHARE)
 
     def _submit(self, request: EngineRequest) -> Any:
         """Returns an iterator over the request's outputs. vLLM checks some values here, others at
@@ -222,6 +220,10 @@ class VllmEngine(Engine, KvEventSource):
         except Exception as error:
             turn.fail(EngineFailed(f"vLLM: {error.__cause__ or error!r}"))
 
+    def _check(self) -> str | None:
+        """Returns why the engine is dead; None while vLLM reports no error."""
+        return DEATH if self._llm.errored else None
+
     def _stepped(self, stats: Any) -> None:
         """Notes a step, also one of a long prefill, which has no outputs."""
         self._turns.stepped()
@@ -230,7 +232,7 @@ class VllmEngine(Engine, KvEventSource):
 
     def _build(self, arguments: dict[str, Any]) -> EngineInfo:
         """Builds the engine. Runs on a thread of its own."""
-        _set_environment(os.environ)
+        set_environment(os.environ)
         self._facts = read_facts(self._config.model)
         names = _Names()
         self._vllm = names
@@ -323,13 +325,3 @@ def _as_configs(arguments: Mapping[str, Any], engine_args: Any) -> dict[str, Any
 
 def _refusal(error: Exception) -> str:
     return f"vLLM refused the request: {error.args[0] if error.args else error!r}"
-
-
-def _set_environment(environ: MutableMapping[str, str]) -> None:
-    """Sets environment variables, from which vLLM reads its settings when it is imported."""
-    environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # it would report its use to its makers
-    # The fork of a process with threads may inherit a lock that is never released.
-    environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    plugins = environ.get("VLLM_PLUGINS")
-    if plugins and PLUGIN not in plugins.split(","):
-        environ["VLLM_PLUGINS"] = f"{plugins},{PLUGIN}"
