@@ -6,7 +6,6 @@ OSError) are one line on stderr; any other exception is a bug and keeps its trac
 0 success, 1 failure, 2 wrong usage or configuration, 130 interrupted.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -14,9 +13,8 @@ try:
     from schemas.errors import TurnwireError
     from services import __version__
     from services.cli.common import CommandError
-    from services.cli.registry import Command, load_command, summaries
+    from services.cli.registry import load_command, summaries
     from services.cli.signals import time_limit
-    from services.runtime.config import STAGES
     from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED, USAGE, run_command
     from services.runtime.config.masking import mask_passwords
     from services.runtime.config.names import nearest
@@ -71,38 +69,6 @@ def _run(name: str, arguments: Sequence[str]) -> int:
                 essential=command.essential,
             )
     return command.function(arguments)
-
-
-def serve(argv: Sequence[str]) -> int:
-    """Runs the stage that the first argument names; the others are its flags. Returns the exit
-    status."""
-    stage = argv[0] if argv else ""
-    if stage in ("-h", "--help"):
-        print(
-            f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\n"
-            "turnwire serve STAGE --help shows the flags."
-        )
-        return 0
-    if stage not in STAGES:
-        print(
-            f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}",
-            file=sys.stderr,
-        )
-        return 2
-    from services.cli.up.check import check_settings
-    from services.runtime import entry  # other commands do not need it
-
-    status = entry.main(stage, argv[1:], lambda loaded: check_settings([loaded]))
-    if stage == "worker":
-        # All that can be stopped is stopped. Python would wait for the threads of an engine that
-        # hangs in its shutdown.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    return status
-
-
-SERVE = Command(serve, passes_arguments=True)
 
 
 def usage() -> str:

@@ -2,13 +2,14 @@
 command when it is called."""
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from msgspec import Struct
 
 from services.cli.common import CommandError
+from services.runtime.config.command_line import CommandFunction
 from services.runtime.config.settings import Config
 
 GROUP = "turnwire.commands"
@@ -17,7 +18,10 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
         "services.cli.up.command:COMMAND",
         "start everything on this machine and print how to use it",
     ),
-    "serve": ("services.cli.main:SERVE", "run one stage: frontend, preprocessor, worker or parser"),
+    "serve": (
+        "services.cli.serve:COMMAND",
+        "run one stage: frontend, preprocessor, worker or parser",
+    ),
     "connect": (
         "services.cli.connect.command:COMMAND",
         "set up an agent client for a running server",
@@ -76,8 +80,7 @@ cannot replace these."""
 class Command(Struct, frozen=True):
     """A command of `turnwire`. An entry point names an object of this type."""
 
-    function: Callable[..., int]
-    """Its parameters are the flags, its docstring is the help. It returns the exit status."""
+    function: CommandFunction
     settings: Sequence[type[Config]] = ()
     """Each setting of these is also a flag. If there are any, the first argument of the function is
     their `Sources`."""

@@ -6,7 +6,7 @@ import ssl
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from services.runtime.config import BusConfig, read_secret
-from services.runtime.tls_problem import tls_problem
+from services.runtime.tls_files import TlsFiles
 
 _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)
 
@@ -68,20 +68,15 @@ async def read_tls(config: BusConfig) -> ssl.SSLContext | None:
 
 
 def _tls_context(config: BusConfig) -> ssl.SSLContext:
+    files = TlsFiles(config.nats_cert_file, config.nats_key_file, config.nats_ca_file)
     file = config.nats_ca_file
     try:
         context = ssl.create_default_context(cafile=file)
         if config.nats_cert_file:
             file = f"{config.nats_cert_file} or its key"
-            # Without the password, OpenSSL would prompt for one on the terminal.
-            context.load_cert_chain(
-                config.nats_cert_file, config.nats_key_file, password=lambda: ""
-            )
+            files.load_certificate(context)
     except ssl.SSLError as error:
-        problem = tls_problem(
-            error, config.nats_cert_file, config.nats_key_file, config.nats_ca_file
-        )
-        raise ValueError(problem) from error
+        raise ValueError(files.fault(error)) from error
     except OSError as error:
         raise ValueError(f"cannot use {file}: {error.strerror}") from error
     return context

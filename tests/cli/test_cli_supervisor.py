@@ -12,6 +12,7 @@ import pytest
 
 from services.cli.up.supervisor import (
     ChildFailed,
+    Display,
     Spec,
     Supervisor,
     describe_status,
@@ -19,7 +20,7 @@ from services.cli.up.supervisor import (
 )
 
 
-class Watched:
+class Watched(Display):
     """A supervisor and its output, which tests can wait for."""
 
     def __init__(self) -> None:
@@ -27,17 +28,18 @@ class Watched:
         self.reports: list[str] = []
         self._news = asyncio.Event()
         self.states: list[tuple[str, str]] = []
-        self.supervisor = Supervisor(
-            self._relay, self._say, lambda name, text: self.states.append((name, text))
-        )
+        self.supervisor = Supervisor(self)
 
-    def _relay(self, name: str, line: str) -> None:
+    def relay(self, name: str, line: str) -> None:
         self.lines.append((name, line))
         self._news.set()
 
-    def _say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         self.reports.append(text)
         self._news.set()
+
+    def advance(self, name: str, text: str) -> None:
+        self.states.append((name, text))
 
     async def until(self, count: int) -> None:
         while len(self.lines) < count:
@@ -213,9 +215,13 @@ async def test_kill_ends_grandchildren(watched: Watched) -> None:
 async def test_no_child_outlives_a_killed_supervisor() -> None:
     code = f"""
 import asyncio
-from services.cli.up.supervisor import Spec, Supervisor
+from services.cli.up.supervisor import Display, Spec, Supervisor
+class Printing(Display):
+    def relay(self, name, line):
+        print(up.pid(name), flush=True)
+    report = advance = print
+up = Supervisor(Printing())
 async def main():
-    up = Supervisor(lambda name, line: print(up.pid(name), flush=True), print)
     await up.start(Spec("a", [{sys.executable!r}, "-u", "-c", {SLEEPER!r}]))
     await asyncio.Event().wait()
 asyncio.run(main())

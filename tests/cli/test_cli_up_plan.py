@@ -349,11 +349,11 @@ def test_clients_that_cannot_work_are_not_recommended(
 
 def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
-    screen.child(
+    screen.relay(
         "preprocessor-1",
         '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}',
     )
-    screen.child("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
+    screen.relay("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
     capsys.readouterr()
     text = instructions(
         plan(), ["http://h:1"], ServedModelNotes(parser=screen.parser), 1, "turnwire"
@@ -405,17 +405,17 @@ def test_long_values_keep_both_ends() -> None:
 
 def test_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
-    screen.child("nats", "[7] [INF] Starting nats-server")
-    screen.child("nats", "[7] [ERR] Cannot bind")
+    screen.relay("nats", "[7] [INF] Starting nats-server")
+    screen.relay("nats", "[7] [ERR] Cannot bind")
     screen.report("hello")
     with screen.progress("starting") as progress:
         for reason in ("waiting for worker", "waiting for worker", "not ready yet"):
-            progress(reason)
+            progress.update(reason)
     shown = capsys.readouterr().err.splitlines()
     assert shown[:2] == ["nats | [7] [ERR] Cannot bind", "turnwire up: hello"]
     assert [line.split(" (")[0] for line in shown[2:]] == [
         "turnwire up: starting: waiting for worker",
         "turnwire up: starting: not ready yet",
     ]
-    Screen("debug").child("nats", "[7] [INF] Starting nats-server")
+    Screen("debug").relay("nats", "[7] [INF] Starting nats-server")
     assert "Starting nats-server" in capsys.readouterr().err

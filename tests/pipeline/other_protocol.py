@@ -4,7 +4,7 @@ STAGE [flags]`."""
 import sys
 
 from schemas import subjects
-from services.cli.main import serve
+from services.cli.serve import serve
 
 PREFIX = "tw.v3"
 

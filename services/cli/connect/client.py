@@ -4,6 +4,7 @@ import os
 import pkgutil
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -144,19 +145,15 @@ def load_client(name: str) -> AgentClient:
     if name in _modules():
         client = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}").CLIENT
     elif (program := _programs().get(name)) is not None:
-        client = AgentClient(
-            name,
-            lambda target: ClientPlan([], "", code=program_for(program, target)),
-            apis=("chat",),
-        )
+        client = AgentClient(name, partial(plan_program, program), apis=("chat",))
     else:
         (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)
         client = entry.load()
     return client
 
 
-def program_for(file: Path, target: Target) -> str:
-    """Returns a library's program with quoted values for `$base`, `$key`, `$model` and
+def plan_program(file: Path, target: Target) -> ClientPlan:
+    """Makes a library's program with quoted values for `$base`, `$key`, `$model` and
     `$litellm_model`."""
     model = target.model.id
     values = {
@@ -166,7 +163,7 @@ def program_for(file: Path, target: Target) -> str:
         "litellm_model": f"openai/{model}",
     }
     quoted = {name: msgspec.json.encode(value).decode() for name, value in values.items()}
-    return Template(file.read_text("utf-8")).substitute(quoted)
+    return ClientPlan([], "", code=Template(file.read_text("utf-8")).substitute(quoted))
 
 
 def _modules() -> list[str]:

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +236,7 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
     if not text.strip():
         return tomlkit.document() if kind == "toml" else {}
     try:
-        document: Any = _LOADERS[kind](text)
+        document = _parse(kind, text)
     except (ValueError, RecursionError, TOMLKitError, yaml.YAMLError) as error:
         known = kind == "toml" or type(error) is ValueError  # found here, not by a parser
         why = "" if known else ", perhaps because of comments"
@@ -250,7 +250,14 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
     return document
 
 
-def _load_json(text: str) -> Any:
+def _parse(kind: Kind, text: str) -> Any:
+    match kind:
+        case "toml":
+            return tomlkit.parse(text)
+        case "yaml":
+            return _parse_yaml(text)
+        case "env":
+            return _parse_exports(text)
     return json.loads(text, parse_float=_finite, parse_constant=_finite)
 
 
@@ -261,7 +268,7 @@ def _finite(number: str) -> float:
     raise ValueError(f"its number {number} would become another")
 
 
-def _load_yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     if re.search(r"(^|\s)#", text):  # they would be lost
         raise ValueError("it has comments")
     # An alias may be of a value that contains itself.
@@ -270,20 +277,12 @@ def _load_yaml(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _load_env(text: str) -> dict[str, str]:
-    found = re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE)
-    document = {name: "".join(shlex.split(value)) for name, value in found}
+def _parse_exports(text: str) -> dict[str, str]:
+    exports = re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE)
+    document = {name: "".join(shlex.split(value)) for name, value in exports}
     if _dump("env", document) != text:
         raise ValueError("it has more than exports")
     return document
-
-
-_LOADERS: dict[Kind, Callable[[str], Any]] = {
-    "json": _load_json,
-    "toml": tomlkit.parse,
-    "yaml": _load_yaml,
-    "env": _load_env,
-}
 
 
 def _dump(kind: Kind, document: Any) -> str:

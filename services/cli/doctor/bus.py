@@ -8,7 +8,7 @@ import msgspec
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from services.cli.doctor.finding import Finding
+from services.cli.doctor.report import Finding
 from services.cli.observer import observing
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import STAGES, BusConfig

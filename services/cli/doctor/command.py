@@ -4,12 +4,9 @@ into an issue."""
 import os
 from collections.abc import Iterable
 
-from rich.console import Console
-from rich.text import Text
-
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
-from services.cli.doctor.finding import Finding, Status
+from services.cli.doctor.report import Finding, print_report
 from services.cli.instances import bus_defaults, newest_instance
 from services.cli.registry import Command
 from services.cli.signals import run
@@ -26,8 +23,6 @@ from services.runtime.config import (
 from services.runtime.config.loader import ConfigError, Sources
 from services.runtime.config.options import as_text
 
-_STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
-
 
 def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
     """Checks this machine, the bus and the model, and prints a report that can be pasted into an
@@ -39,16 +34,7 @@ def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
     Args:
         listen_s: How long to listen for heartbeats.
     """
-    console = Console(highlight=False, soft_wrap=True)
-    status = 0
-    for finding in findings(sources, listen_s):
-        status |= finding.status == "fail"
-        console.print(
-            Text(f"{finding.status:<5}", style=_STYLES[finding.status]).append(
-                str(finding), style="default"
-            )
-        )
-    return status
+    return print_report(findings(sources, listen_s))
 
 
 COMMAND = Command(

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from schemas.errors import TurnwireError
 from services.cli.common import reserve_ports
-from services.cli.doctor.finding import Finding, first_line
+from services.cli.doctor.report import Finding, first_line
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.config import FrontendConfig, WorkerConfig
 from services.runtime.config.loader import ConfigError

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from schemas.errors import TurnwireError
-from services.cli.doctor.finding import Finding, first_line
+from services.cli.doctor.report import Finding, first_line
 from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig, WorkerConfig

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -298,7 +298,8 @@ def _require(package: str) -> None:
 
 
 _FILES = ("chat_template", "response_template")
-_READERS: Mapping[str, Callable[[Any], object]] = {
+ReadSetting: TypeAlias = Callable[[Any], object]
+_READERS: Mapping[str, ReadSetting] = {
     "nats_url": parse_servers,
     "nats_password_file": read_secret,
     "heartbeat_key_file": read_secret,
@@ -314,7 +315,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
 }
 """Reads what a setting's value names. Raises OSError, ValueError or TurnwireError, as the stage
 would at its start."""
-_CONFIG_READERS: Mapping[str, Callable[[Any], object]] = {
+_CONFIG_READERS: Mapping[str, ReadSetting] = {
     "model": _read_model,
     "nats_creds_file": _read_credentials,
     "nats_ca_file": _read_bus_tls,

@@ -106,8 +106,8 @@ class _Up:
                 host, plan.up.metrics_port, 1, flags=("--metrics-host", "--metrics-port")
             )
             self._metrics += reserve_ports("127.0.0.1", 0, len(inner_processes(plan)))
-        self._screen = screen = Screen(plan.frontend.log_level)
-        self._supervisor = Supervisor(screen.child, screen.report, screen.advance)
+        self._screen = Screen(plan.frontend.log_level)
+        self._supervisor = Supervisor(self._screen)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
@@ -239,7 +239,7 @@ class _Up:
                     reason = await asyncio.to_thread(readiness_problem, url)
                     if reason is None:
                         break
-                    progress(reason)
+                    progress.update(reason)
                     await asyncio.sleep(POLL_S)
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from services.cli.common import get
 
@@ -38,27 +39,29 @@ class ProcessMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics, those of one name together. A process that does not answer has only
         `up`, which is 0."""
-        found: dict[str, Metric] = {"up": Metric("up", "Whether the process answers.", "gauge")}
+        metrics: dict[str, Metric] = {"up": Metric("up", "Whether the process answers.", "gauge")}
         with ThreadPoolExecutor(len(self._urls)) as threads:  # all that hang take the time of one
             texts = threads.map(_read, self._urls.values())
             for process, text in zip(self._urls, texts, strict=True):
                 labels = {"stage": process.rpartition("-")[0], "process": process}
-                found["up"].add_sample("up", labels, float(bool(text)))
+                metrics["up"].add_sample("up", labels, float(bool(text)))
                 for metric in text_string_to_metric_families(text):
-                    counter = metric.name.removesuffix(
-                        "_created"
-                    )  # OpenMetrics has both in one family
-                    name = counter if counter in found else metric.name
-                    joined = found.setdefault(name, Metric(name, metric.documentation, metric.type))
-                    joined.samples += [
+                    # OpenMetrics has a counter and its creation in one family.
+                    counter = metric.name.removesuffix("_created")
+                    name = counter if counter in metrics else metric.name
+                    empty = Metric(name, metric.documentation, metric.type)
+                    metrics.setdefault(name, empty).samples += [
                         sample._replace(labels={**labels, **sample.labels})
                         for sample in metric.samples
                     ]
-        for metric in found.values():  # OpenMetrics has all samples of a series together
-            metric.samples.sort(
-                key=lambda sample: sorted(item for item in sample.labels.items() if item[0] != "le")
-            )
-        yield from found.values()
+        for metric in metrics.values():  # OpenMetrics has all samples of a series together
+            metric.samples.sort(key=_series)
+        yield from metrics.values()
+
+
+def _series(sample: Sample) -> list[tuple[str, str]]:
+    """Returns the labels that name a sample's series."""
+    return sorted(label for label in sample.labels.items() if label[0] != "le")
 
 
 def _read(url: str) -> str:

@@ -9,18 +9,21 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 from msgspec import Struct
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
+from typing_extensions import override
 
 from services.cli.connect.client import Target, client_names
 from services.cli.connect.clients import claude
 from services.cli.connect.server import ServedModel
 from services.cli.up.plan import UpPlan
+from services.cli.up.supervisor import Display
 from services.runtime.observability.log_lines import printable
 
 DEMO_NOTE = (
@@ -79,18 +82,20 @@ class ServedModelNotes(Struct, frozen=True):
         return found
 
 
-class Screen:
+class Screen(Display):
     """Writes progress and logs to stderr."""
 
     def __init__(self, log_level: str) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._debug = log_level == "debug"
-        self._state = ""
+        self.state = ""
+        """The state of the last progress bar that a child has written."""
         self.parser = ""
         """The parser of the model's output and the evidence for it, by the log line of a
         preprocessor."""
 
-    def child(self, name: str, line: str) -> None:
+    @override
+    def relay(self, name: str, line: str) -> None:
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
         if _NATS_INFO.match(line) and not self._debug:
             return
@@ -106,35 +111,45 @@ class Screen:
         if isinstance(evidence, list):
             self.parser = "; ".join(map(str, [fields.get("family"), *evidence]))
 
+    @override
     def advance(self, name: str, text: str) -> None:
         """Takes the state of a child's progress bar, which the next update of `progress` shows."""
-        self._state = f" · {name}: {shorten(text)}"
+        self.state = f" · {name}: {shorten(text)}"
 
+    @override
     def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
         self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Shows that something takes time. Yields a function to call with the reason for
-        waiting."""
-        started = time.monotonic()
-
-        def describe(reason: str) -> str:
-            return f"{what}: {reason} ({time.monotonic() - started:.0f} s){self._state}"
-
-        if self._console.is_terminal:
-            with self._console.status(what) as status:
-                yield lambda reason: status.update(describe(reason))
+    def progress(self, what: str) -> Iterator["Progress"]:
+        """Shows that something takes time."""
+        if not self._console.is_terminal:
+            yield Progress(self, what)
             return
+        with self._console.status(what) as status:
+            yield Progress(self, what, status)
 
-        reminder = Reminder()
 
-        def update(reason: str) -> None:
-            if reminder.is_due(reason):
-                self.report(describe(reason))
+class Progress:
+    """Shows why something that takes time waits: beside the spinner of a terminal, elsewhere as
+    lines."""
 
-        yield update
+    def __init__(self, screen: Screen, what: str, spinner: Status | None = None) -> None:
+        self._screen = screen
+        self._what = what
+        self._spinner = spinner
+        self._started = time.monotonic()
+        self._reminder = Reminder()
+
+    def update(self, reason: str) -> None:
+        """Shows the reason for waiting."""
+        seconds = time.monotonic() - self._started
+        text = f"{self._what}: {reason} ({seconds:.0f} s){self._screen.state}"
+        if self._spinner is not None:
+            self._spinner.update(text)
+        elif self._reminder.is_due(reason):
+            self._screen.report(text)
 
 
 class Reminder:

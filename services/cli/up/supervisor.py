@@ -9,7 +9,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -19,6 +20,8 @@ STEADY_S = 10.0
 """A child that ran for this time did not fail at its start, and is restarted with the first
 back-off."""
 LINE_BYTES = 1024 * 1024
+START_ATTEMPTS = 3
+"""Failures of a child before the server is ready after which it is not started again."""
 USAGE = 2
 
 
@@ -35,22 +38,28 @@ class ChildFailed(Exception):
     """A child failed, and a restart would not help."""
 
 
-class Supervisor:
-    """Supervises the children of one `turnwire up`. `relay(name, line)` gets their output;
-    `report(text)`, restarts; `advance(name, text)`, the last state of a progress bar, which its
-    process writes again and again on one line."""
+class Display(ABC):
+    """Shows what children print, and what happens to them."""
 
-    def __init__(
-        self,
-        relay: Callable[[str, str], None],
-        report: Callable[[str], None],
-        advance: Callable[[str, str], None] = lambda _name, _text: None,
-        start_attempts: int = 3,
-    ) -> None:
-        self._relay = relay
-        self._advance = advance
-        self._report = report
-        self._start_attempts = start_attempts
+    @abstractmethod
+    def relay(self, name: str, line: str) -> None:
+        """Shows a line of a child."""
+
+    @abstractmethod
+    def report(self, text: str) -> None:
+        """Shows a line of the supervisor, such as a restart."""
+
+    @abstractmethod
+    def advance(self, name: str, text: str) -> None:
+        """Takes the last state of a child's progress bar, which the child writes again and again on
+        one line."""
+
+
+class Supervisor:
+    """Supervises the children of one `turnwire up`."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
         self._leader: asyncio.subprocess.Process | None = None
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -140,12 +149,12 @@ class Supervisor:
             if steady:
                 failures = 0
             failures += 1
-            cannot_start = not self.ready and failures >= self._start_attempts
+            cannot_start = not self.ready and failures >= START_ATTEMPTS
             if status == USAGE or cannot_start:
                 self._failures.put_nowait(self._why_not_running(spec.name, status))
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
-            self._report(
+            self._display.report(
                 f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s"
             )
             await asyncio.sleep(delay)
@@ -176,13 +185,13 @@ class Supervisor:
                 self._read_line(name, line)
             state = _after_return(rest)
             if state:
-                self._advance(name, state)
+                self._display.advance(name, state)
         if rest:
             self._read_line(name, rest)
 
     def _read_line(self, name: str, line: bytes) -> None:
         self._last[name] = _after_return(line) or line.decode(errors="replace")
-        self._relay(name, self._last[name])
+        self._display.relay(name, self._last[name])
 
 
 def _after_return(line: bytes) -> str:

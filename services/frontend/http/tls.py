@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from services.runtime.config import FrontendConfig
-from services.runtime.tls_problem import tls_problem
+from services.runtime.tls_files import TlsFiles
 
 
 class Tls:
@@ -16,9 +16,7 @@ class Tls:
 
     def __init__(self, cert_file: str, key_file: str | None, client_ca_file: str | None) -> None:
         """Raises as `reload`."""
-        self._cert_file = cert_file
-        self._key_file = key_file
-        self._client_ca_file = client_ca_file
+        self._files = TlsFiles(cert_file, key_file, client_ca_file)
         self.context = self._make()
         self._current = self.context
         self.context.sni_callback = self._choose
@@ -33,8 +31,7 @@ class Tls:
     @property
     def files(self) -> list[str]:
         """The files to watch."""
-        paths = (self._cert_file, self._key_file, self._client_ca_file)
-        return [path for path in paths if path]
+        return self._files.paths
 
     def reload(self) -> None:
         """Reads the files again; open connections keep their certificates.
@@ -47,19 +44,17 @@ class Tls:
     def _make(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
-        for path in self.files:
+        for path in self._files.paths:
             _check_readable(path)
         try:
-            # Without this, OpenSSL would prompt for a password on the terminal.
-            context.load_cert_chain(self._cert_file, self._key_file, password="")
-            if self._client_ca_file:
-                context.load_verify_locations(self._client_ca_file)
+            self._files.load_certificate(context)
+            if self._files.ca_file:
+                context.load_verify_locations(self._files.ca_file)
                 # Optional here, because probes have no certificate; the middleware requires one for
                 # all other paths.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except ssl.SSLError as error:
-            problem = tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)
-            raise ValueError(problem) from error
+            raise ValueError(self._files.fault(error)) from error
         return context
 
     def _choose(

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 from cyclopts import (
     UNSET,
@@ -28,6 +28,8 @@ from services.runtime.config.names import CONFIG_VARIABLE, nearest
 from services.runtime.config.options import as_text, one_line, options
 from services.runtime.config.settings import BusConfig, Config
 
+CommandFunction: TypeAlias = Callable[..., int]
+"""A command: its parameters are the flags, its docstring is the help. Returns the exit status."""
 CLEAN = 0
 FAILURE = 1
 USAGE = 2
@@ -36,7 +38,7 @@ _FILE = Parameter(name="--config", help=f"TOML file with settings; also {CONFIG_
 
 
 def run_command(
-    command: Callable[..., int],
+    command: CommandFunction,
     prog: str,
     argv: Sequence[str],
     *configs: type[Config],
@@ -119,7 +121,7 @@ def _check_topic(prog: str, topic: str, groups: Sequence[str]) -> None:
 
 
 def _signature(
-    command: Callable[..., int], has_sources: bool, flags: Mapping[str, inspect.Parameter]
+    command: CommandFunction, has_sources: bool, flags: Mapping[str, inspect.Parameter]
 ) -> inspect.Signature:
     """Returns the parameters of the command line: those of a command without its `Sources`, and
     the settings."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from services.cli.serve import new_loop
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
-from services.runtime.entry import loop_factory
 from services.runtime.observability.telemetry import adopt_library_logs
 from tests.certificates import Authority, pem
 from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, log_into, serving, text
@@ -106,7 +106,7 @@ def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
         lambda record: record.thread == thread
     )  # clients have a loop in another thread
     try:
-        asyncio.Runner(loop_factory=loop_factory()).run(serve())
+        asyncio.Runner(loop_factory=new_loop).run(serve())
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

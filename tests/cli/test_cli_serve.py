@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from schemas.errors import Unavailable
-from services.runtime import entry
+from services.cli.serve import serve_stage
 from services.runtime.config import ParserConfig
 from services.runtime.config.command_line import CLEAN, FAILURE, USAGE
 from services.runtime.config.loader import ConfigError
@@ -18,11 +18,11 @@ Main: TypeAlias = Callable[..., int]
 
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch) -> Main:
-    """Runs `entry.main` for a parser with this service."""
+    """Runs `serve_stage` for a parser with this service."""
 
     def run_main(run: Run, *argv: str) -> int:
         monkeypatch.setattr("services.parser.service.run", run)
-        return entry.main("parser", argv)
+        return serve_stage("parser", argv)
 
     return run_main
 
