@@ -159,7 +159,7 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
 def test_missing_model_name_is_reported(engine: str, status: str) -> None:
     flags = {"engine": engine, "connect_timeout_s": "0.2"}
     found = list(
-        doctor.reports(
+        doctor.findings(
             Sources(flags={name: [Token(value=value)] for name, value in flags.items()}), 0
         )
     )
@@ -189,7 +189,9 @@ def test_port_in_use_is_reported(nats: NatsServer) -> None:
 
 
 def test_wrong_settings_end_the_examination() -> None:
-    found = list(doctor.reports(Sources(flags={"slots": [Token(keyword="--slots", value="x")]}), 0))
+    found = list(
+        doctor.findings(Sources(flags={"slots": [Token(keyword="--slots", value="x")]}), 0)
+    )
     assert found[-1] == Finding(
         "fail", "settings", 'Invalid value for --slots: "x" is not a whole number'
     )
