@@ -31,6 +31,7 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
+from services.frontend.http.auth import anyone
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.pipeline import BusPipeline
@@ -408,7 +409,7 @@ class Running:
         self.task = asyncio.create_task(self._open(pipeline))
 
     async def _open(self, pipeline: BusPipeline) -> BusTurn:
-        admitted = await admission(pipeline).admit(self.conversation, None)
+        admitted = await admission(pipeline).admit(self.conversation, anyone())
         return await pipeline.gateway.open(admitted, self.sink, turn_id=self.id)
 
     async def finished(self, timeout_s: float = LIMIT_S) -> Finish | Failed:

@@ -13,6 +13,7 @@ import nats as nats_library
 import pytest
 
 from schemas import subjects
+from services.frontend.http.auth import anyone
 from services.runtime.bus import Bus, Handler, Subscription
 from services.runtime.config import ServiceConfig
 from services.runtime.observability.telemetry import open_log
@@ -99,9 +100,9 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(
     turns.append(local.turn(Plan(length=20, fail_at=10)))
     for turn in turns:
         await turn.finished()
-    await local.admission.count(turns[0].conversation, None)
-    await local.admission.tokenize_text(local.model.name, "text", None, False)
-    await local.admission.detokenize(local.model.name, [1, 2, 3], None)
+    await local.admission.count(turns[0].conversation, anyone())
+    await local.admission.tokenize_text(local.model.name, "text", anyone(), False)
+    await local.admission.detokenize(local.model.name, [1, 2, 3], anyone())
     dying = local.turn(Plan(length=60, hold_at=20, go=asyncio.Event()))
     await dying.sink.words_at_least(10)
     (await dying.task).cancel("hangup")

@@ -11,6 +11,7 @@ from schemas.control import Stage
 from schemas.errors import TurnwireError, Unavailable
 from schemas.events import Failed
 from schemas.frames import decode_generate
+from services.frontend.http.auth import anyone
 from services.frontend.turns.attempts import BOTH_LOST
 from services.frontend.turns.process_watch import RESCUE_S
 from tests.conftest import eventually
@@ -182,9 +183,9 @@ async def test_a_count_waits_for_a_preprocessor(local: Local) -> None:
     await local.start()
     before = local.turn(Plan(length=1))
     await before.whole(1)
-    expected = await local.admission.count(before.conversation, None)
+    expected = await local.admission.count(before.conversation, anyone())
     await lost(local, "preprocessor")
-    count = asyncio.create_task(local.admission.count(before.conversation, None))
+    count = asyncio.create_task(local.admission.count(before.conversation, anyone()))
     await asyncio.sleep(local.bus.dead_after_s)
     await local.add("preprocessor")
     assert await asyncio.wait_for(count, 60) == expected
@@ -216,7 +217,7 @@ async def test_a_new_turn_is_refused_when_the_bus_hangs_for_too_long(local: Loca
         with pytest.raises(Unavailable) as refusal:
             await turn.task
         with pytest.raises(Unavailable):
-            await local.admission.count(turn.conversation, None)
+            await local.admission.count(turn.conversation, anyone())
     finally:
         local.nats.resume()
     assert refusal.value.info.retry_after_s

@@ -43,7 +43,9 @@ class PdfDocument(Media, frozen=True, kw_only=True, tag="media"):
     source: PdfSource
 
 
-def document(media_type: str, data: str, size_bytes: int, title: str | None, head: str) -> Media:
+def make_document(
+    media_type: str, data: str, size_bytes: int, title: str | None, head: str
+) -> Media:
     """Returns a document that was sent as base64: a `PdfDocument` if it has the media type of a
     PDF, or no media type and the first bytes of a PDF."""
     if media_type == PDF or (not media_type and data.startswith(_PDF_IN_BASE64)):

@@ -12,7 +12,7 @@ from schemas.conversation import Call, Conversation, HostedTool
 from schemas.events import HostedResult, WebSource
 from services.frontend.content.hosted_tools import hosted_argument
 from services.frontend.hosted.contract import Provider, ProviderError
-from services.frontend.hosted.policy import permitted_sources, refusal
+from services.frontend.hosted.policy import permitted_sources, refusal_code
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -104,12 +104,12 @@ class AnswerCalls:
         argument = hosted_argument(tool.kind, call.arguments)
         result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
         self._uses[call.name] += 1
-        code = self._refusal(call.name, tool, argument, conversation)
+        code = self._refusal_code(call.name, tool, argument, conversation)
         if code is not None:
             return self._runner.refuse(result, code)
         return await self._runner.run(result, tool, argument, self._turn)
 
-    def _refusal(
+    def _refusal_code(
         self, name: str, tool: HostedTool, argument: str, conversation: Conversation
     ) -> str | None:
         config = self._runner.config
@@ -117,7 +117,7 @@ class AnswerCalls:
             return "max_uses_exceeded"
         if tool.max_uses is not None and self._uses[name] > tool.max_uses:
             return "max_uses_exceeded"
-        return refusal(tool, argument, conversation, allow_private=config.web_allow_private)
+        return refusal_code(tool, argument, conversation, allow_private=config.web_allow_private)
 
 
 def _as_requested(source: WebSource, url: str) -> WebSource:

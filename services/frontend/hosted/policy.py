@@ -12,7 +12,7 @@ from services.frontend.content.urls import MAX_URL_CHARS, host_of, is_public
 MAX_QUERY_CHARS = 1000
 
 
-def refusal(
+def refusal_code(
     tool: HostedTool, argument: str, conversation: Conversation, *, allow_private: bool
 ) -> str | None:
     """Returns the error code of a call that may not run; None if it may.
@@ -40,9 +40,9 @@ def refusal(
 def is_permitted(tool: HostedTool, url: str) -> bool:
     """Returns whether the client's lists of domains allow a URL. An entry covers subdomains and may
     end in a path."""
-    if tool.allowed_domains and not _is_in(url, tool.allowed_domains):
+    if tool.allowed_domains and not _is_listed(url, tool.allowed_domains):
         return False
-    return not _is_in(url, tool.blocked_domains)
+    return not _is_listed(url, tool.blocked_domains)
 
 
 def permitted_sources(
@@ -50,7 +50,7 @@ def permitted_sources(
 ) -> list[WebSource]:
     """Returns the sources that the client's lists of domains allow, with at most `max_chars`
     characters in all."""
-    kept: list[WebSource] = []
+    permitted: list[WebSource] = []
     chars_left = max_chars
     if tool.max_chars is not None:
         chars_left = min(max_chars, tool.max_chars)
@@ -64,11 +64,11 @@ def permitted_sources(
             break
         text = page.text[:chars_left]
         chars_left -= len(text)
-        kept.append(replace(page, url=url, title=title, text=text))
-    return kept
+        permitted.append(replace(page, url=url, title=title, text=text))
+    return permitted
 
 
-def _is_in(url: str, domains: Sequence[str]) -> bool:
+def _is_listed(url: str, domains: Sequence[str]) -> bool:
     host = host_of(url) or ""
     path = urlsplit(url).path.lower() or "/"
     return any(_covers(entry.lower(), host, path) for entry in domains)

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Literal, TypeAlias
 
 from aiohttp import web
@@ -24,7 +24,7 @@ from schemas.errors import (
     Unauthorized,
     unexpected,
 )
-from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
+from services.frontend.http.auth import OPEN_PATHS, Callers, anyone
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.rate_limits import rate_headers
@@ -51,8 +51,8 @@ class RequestContext:
         self.client_id = client_id
         self.started = started
         self.api: Api = "shared"
-        self.caller: Caller | None = None
-        """Set before the handler is called."""
+        self.caller = anyone()
+        """Identified before the handler is called."""
         self.body_timeout_s: float | None = None
         self.outcome = ""
         self.reports: dict[str, str] = {}
@@ -66,13 +66,11 @@ class RequestContext:
     @property
     def tenant(self) -> str | None:
         """The holder of the key; None where there are no keys."""
-        return None if self.caller is None else self.caller.tenant
+        return self.caller.tenant
 
     def open_request(self) -> AbstractContextManager[None]:
         """Counts a request that decodes tokens as open while entered. Raises RateLimited on
         entering."""
-        if self.caller is None:
-            return nullcontext()
         return self.caller.limiter.request()
 
     def report(self, header: str, field: str, values: Sequence[str]) -> None:
@@ -89,7 +87,7 @@ class RequestContext:
             "x-request-id": self.client_id or self.request_id,
             **self.cors,
         }
-        if self.caller is not None and self.api != "shared":
+        if self.api != "shared":
             headers |= rate_headers(self.caller.limiter.rates(), self.api, time.time())
         if self.trace_id is not None:
             headers["x-trace-id"] = self.trace_id

@@ -188,12 +188,12 @@ def _header_name(api: RateApi, rate: str, field: str) -> str:
 
 def _reset(api: RateApi, rate: Rate, now: float) -> str:
     if api == "openai":
-        return duration(rate.reset_s)
+        return format_duration(rate.reset_s)
     full_at = datetime.fromtimestamp(math.ceil(now + rate.reset_s), UTC)
     return full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns a time as OpenAI writes it: `250ms`, `1.5s`, `6m0s`."""
     if round(seconds * 1000) < 1000:
         return f"{round(seconds * 1000)}ms"

@@ -129,7 +129,7 @@ class _Backlog:
         self._pieces.append(data)
         self.size += len(data)
 
-    def take(self) -> bytes:
+    def remove_all(self) -> bytes:
         """Returns all bytes. The caller reduces `size` when they are sent."""
         data = b"".join(self._pieces)
         self._pieces.clear()
@@ -239,7 +239,7 @@ class SseWriter:
         while True:
             await self._request.writer.drain()
             client.is_full = False
-            waiting = self._backlog.take()
+            waiting = self._backlog.remove_all()
             if not waiting:
                 return
             self._last = self._loop.time()
@@ -296,7 +296,7 @@ class SseWriter:
     def _give_up(self) -> None:
         """Disconnects a client that does not read."""
         self._is_abandoned = True
-        self._backlog.take()
+        self._backlog.remove_all()
         self.closed = True
         self._client.wake.set()
         self._on_slow()

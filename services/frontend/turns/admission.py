@@ -21,15 +21,14 @@ from services.frontend.media.image_reader import ImageReader, RequestImages
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, OpenTurn, Pipeline, TurnGateway, TurnSink
-from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
+from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from services.images.parts import media_of
 
 T = TypeVar("T")
 
 
 class Admission:
-    """Admits requests, and passes them to the pipeline. A caller of None has all rights and no
-    limits."""
+    """Admits requests, and passes them to the pipeline."""
 
     def __init__(
         self,
@@ -55,15 +54,12 @@ class Admission:
         self._images = images
         self._notices = notices
 
-    def models(self, caller: Caller | None) -> list[ModelCard]:
+    def models(self, caller: Caller) -> list[ModelCard]:
         """Returns the served models that the caller may use."""
-        cards = self._catalog.models()
-        if caller is None:
-            return list(cards)
-        return [card for card in cards if caller.sees(card)]
+        return [card for card in self._catalog.models() if caller.sees(card)]
 
     def resolve(
-        self, model: str, caller: Caller | None, conversation: Conversation | None = None
+        self, model: str, caller: Caller, conversation: Conversation | None = None
     ) -> ModelCard:
         """Returns the model with this name, as `Catalog.resolve`.
 
@@ -75,14 +71,13 @@ class Admission:
             if model:
                 raise
             raise Invalid("model: Field required", param="model") from None
-        if caller is not None:
-            caller.permit(card, model)
+        caller.permit(card, model)
         return card
 
     async def admit(
         self,
         conversation: Conversation,
-        caller: Caller | None,
+        caller: Caller,
         card: ModelCard | None = None,
         *,
         charge: bool = False,
@@ -100,12 +95,12 @@ class Admission:
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
-        elif caller is not None:
+        else:
             caller.permit(card, conversation.model)
         _check_tools(conversation, card)
         media = await run_in_thread_if_long(self._limits.check, conversation)
         if charge:
-            _charge(caller)
+            caller.limiter.count()
 
         conversation, images = await self._read_media(
             conversation, media, caller, card, store=not charge
@@ -120,7 +115,7 @@ class Admission:
         return await _describe_sizes(self._gateway.open(admitted, sink, turn_id=turn_id))
 
     async def count(
-        self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None
+        self, conversation: Conversation, caller: Caller, card: ModelCard | None = None
     ) -> int:
         """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
 
@@ -130,36 +125,34 @@ class Admission:
         return await _describe_sizes(self._texts.count(admitted))
 
     async def tokenize(
-        self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool
+        self, conversation: Conversation, caller: Caller, add_special_tokens: bool
     ) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""
         admitted = await self.admit(conversation, caller, charge=True)
         return await _describe_sizes(self._texts.tokenize(admitted, None, add_special_tokens))
 
     async def tokenize_text(
-        self, model: str, text: str, caller: Caller | None, add_special_tokens: bool
+        self, model: str, text: str, caller: Caller, add_special_tokens: bool
     ) -> TextReply:
         """Returns the token ids of a text. Raises as `resolve`, RateLimited and TurnwireError."""
         admitted = self._without_conversation(model, caller)
         return await _describe_sizes(self._texts.tokenize(admitted, text, add_special_tokens))
 
-    async def detokenize(
-        self, model: str, token_ids: list[int], caller: Caller | None
-    ) -> TextReply:
+    async def detokenize(self, model: str, token_ids: list[int], caller: Caller) -> TextReply:
         """Returns the text of token ids. Raises as `tokenize_text`."""
         admitted = self._without_conversation(model, caller)
         return await _describe_sizes(self._texts.detokenize(admitted, token_ids))
 
-    def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
+    def _without_conversation(self, model: str, caller: Caller) -> Admitted:
         card = self.resolve(model, caller)
-        _charge(caller)
+        caller.limiter.count()
         return Admitted(card, Conversation(card.name, []))
 
     async def _read_media(
         self,
         conversation: Conversation,
         media: Sequence[Media],
-        caller: Caller | None,
+        caller: Caller,
         card: ModelCard,
         *,
         store: bool,
@@ -172,7 +165,7 @@ class Admission:
         if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation, vision=vision)
         return await self._images.read(
-            conversation, media, _tenant_of(caller), vision=vision, store=store
+            conversation, media, caller.tenant, vision=vision, store=store
         )
 
     def _with_notice(
@@ -181,11 +174,11 @@ class Admission:
         """Removes this server's notes from earlier answers. Returns also the note for the new
         answer; "" for none."""
         conversation, noted = without_notices(conversation)
-        if not (has_media and self._notices and wants_notice(conversation)):
+        if not (has_media and self._notices and may_have_notice(conversation)):
             return conversation, ""
         dropped = {item.kind for item in media_of(conversation) if not item.hash}
         new = dropped - noted
-        return conversation, notice(new) if new else ""
+        return conversation, make_notice(new) if new else ""
 
 
 def _check_tools(conversation: Conversation, card: ModelCard) -> None:
@@ -198,28 +191,19 @@ def _check_tools(conversation: Conversation, card: ModelCard) -> None:
         )
 
 
-def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
+def _with_names(conversation: Conversation, caller: Caller, card: ModelCard) -> Conversation:
     """Returns the conversation as other stages get it, with the names of the model and of its
     caller."""
     name = conversation.model
     hints = conversation.hints
     client = replace(
         conversation.client,
-        tenant=_tenant_of(caller),
+        tenant=caller.tenant,
         alias=name if name in card.aliases else None,
     )
-    if caller is not None and caller.priority is not None:
+    if caller.priority is not None:
         hints = replace(hints, priority=caller.priority)
     return replace(conversation, model=card.name, client=client, hints=hints, summary=False)
-
-
-def _tenant_of(caller: Caller | None) -> str | None:
-    return None if caller is None else caller.tenant
-
-
-def _charge(caller: Caller | None) -> None:
-    if caller is not None:
-        caller.limiter.count()
 
 
 async def _describe_sizes(call: Awaitable[T]) -> T:

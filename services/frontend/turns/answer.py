@@ -131,8 +131,7 @@ class RunningAnswer:
         finally:
             record.conclude("internal")
             record.close(self.dialect, _now())
-            if self.context.caller is not None:
-                self.context.caller.spend(record.tokens)
+            self.context.caller.spend(record.tokens)
 
     async def send(
         self, request: ParsedRequest, sink: AnswerSink, *, may_shorten: bool = False

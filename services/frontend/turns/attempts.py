@@ -22,7 +22,7 @@ from schemas.session import tenant_key
 from services.frontend.content.image import without_images
 from services.frontend.media.image_reader import RequestImages
 from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
+from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable_error
 from services.frontend.turns.turn_state import (
     BusTurn,
     ImageMissing,
@@ -87,12 +87,12 @@ class TurnAttempts:
                 case Lost():
                     pass  # to the next one
             if asyncio.get_running_loop().time() >= turn.search.until:
-                raise unreachable() from outcome.error
+                raise unreachable_error() from outcome.error
 
     def interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
         """Continues a turn on another worker, after the tokens of the one that died."""
         turn.observer.interrupted(lost)
-        if not turn.take(StateEvent.INTERRUPTED, self._resuming()):
+        if not turn.enter(StateEvent.INTERRUPTED, self._resuming()):
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
@@ -112,7 +112,7 @@ class TurnAttempts:
     def tokens_lost(self, turn: BusTurn, reason: str) -> None:
         """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process
         has its tokens."""
-        if not turn.take(StateEvent.TOKENS_LOST, self._resuming()):
+        if not turn.enter(StateEvent.TOKENS_LOST, self._resuming()):
             return
         error = EngineFailed(reason).info
         self._turns.supersede(turn, "tokens lost")

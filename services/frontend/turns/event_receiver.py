@@ -135,7 +135,7 @@ class EventReceiver:
         is_compared = turn.conversation.client.compare is not None
         if is_compared and isinstance(turn.state, Preparing):
             prepared = self._prompts.note(turn, prepared)
-        turn.take_prepared(prepared)
+        turn.apply_prepared(prepared)
 
     def _on_stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
         """Cancels again an attempt that still sends events: the first cancellation was lost."""

@@ -29,7 +29,7 @@ _NOUNS: dict[MediaKind, str] = {
 _END = " are not shown to this model. It gets only a line with type and size instead.]"
 
 
-def notice(kinds: Iterable[MediaKind]) -> str:
+def make_notice(kinds: Iterable[MediaKind]) -> str:
     """Returns the note about media of these kinds, at least one."""
     present = set(kinds)
     *others, last = [noun for kind, noun in _NOUNS.items() if kind in present]
@@ -43,7 +43,7 @@ def _all_kinds() -> Iterator[frozenset[MediaKind]]:
             yield frozenset(kinds)
 
 
-_KINDS: dict[str, frozenset[MediaKind]] = {notice(kinds): kinds for kinds in _all_kinds()}
+_KINDS: dict[str, frozenset[MediaKind]] = {make_notice(kinds): kinds for kinds in _all_kinds()}
 """The kinds of media of every possible note."""
 
 
@@ -61,7 +61,7 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
     return replace(conversation, messages=messages), frozenset(noted)
 
 
-def wants_notice(conversation: Conversation) -> bool:
+def may_have_notice(conversation: Conversation) -> bool:
     """Returns whether text may be added to the answer. False for answers that programs read."""
     if conversation.format is not None or conversation.summary:
         return False

@@ -16,7 +16,7 @@ from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, 
 from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
 from services.frontend.turns.interfaces import Admitted, TextService
 from services.frontend.turns.stage_wait import INNER_STAGES, StageWait
-from services.frontend.turns.turn_state import BusTurn, Outcome, StateEvent, failure
+from services.frontend.turns.turn_state import BusTurn, Outcome, StateEvent, outcome_of
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
@@ -146,7 +146,7 @@ class PreprocessorClient(TextService):
                 request.on_reply,
             )
         except TurnwireError as error:
-            return failure(error)  # the request was not sent, which leaves the turn as it was
+            return outcome_of(error)  # the request was not sent, which leaves the turn as it was
         outcome = turn.request_sent()
         loop = asyncio.get_running_loop()
         requested_at = loop.time()
@@ -204,7 +204,7 @@ class PreprocessorClient(TextService):
             except (TimedOut, Unavailable) as refusal:
                 timeouts += isinstance(refusal, TimedOut)
                 if timeouts >= self._config.attempts or loop.time() >= until:
-                    raise unreachable() from refusal
+                    raise unreachable_error() from refusal
             else:
                 return _text_of(answer)
 
@@ -217,7 +217,7 @@ def _text_of(answer: bytes) -> TextReply:
     return reply
 
 
-def unreachable() -> Unavailable:
+def unreachable_error() -> Unavailable:
     """Makes the error of a request that no process could take in time."""
     return Unavailable(
         "the services behind this server do not answer at the moment", retry_after_s=RETRY_AFTER_S

@@ -173,7 +173,7 @@ Outcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
 """What came of an attempt."""
 
 
-def failure(error: TurnwireError) -> Refused | Lost | ImageMissing:
+def outcome_of(error: TurnwireError) -> Refused | Lost | ImageMissing:
     """Returns what an error means for the attempt that got it."""
     if not isinstance(error, TimedOut | Unavailable):
         return Refused(error)
@@ -252,7 +252,7 @@ class BusTurn(OpenTurn):
         assert isinstance(self.state, Searching)
         return self.state.search
 
-    def take(self, event: StateEvent, following: State) -> bool:
+    def enter(self, event: StateEvent, following: State) -> bool:
         """Enters the state that follows an event. Returns False if the turn has ended."""
         if isinstance(self.state, Ended):
             return False
@@ -269,7 +269,7 @@ class BusTurn(OpenTurn):
             following = Preparing(following.search)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.attempt.outcome = outcome
-        self.take(StateEvent.REQUESTED, following)
+        self.enter(StateEvent.REQUESTED, following)
         return outcome
 
     def fail_attempt(self, attempt: Attempt, event: StateEvent, error: TurnwireError) -> bool:
@@ -279,12 +279,12 @@ class BusTurn(OpenTurn):
         following: State = self.state
         if isinstance(following, Preparing):
             following = Waiting(following.search)
-        if not self.take(event, following):
+        if not self.enter(event, following):
             return False
-        attempt.settle(failure(error))
+        attempt.settle(outcome_of(error))
         return True
 
-    def take_prepared(self, prepared: Prepared) -> None:
+    def apply_prepared(self, prepared: Prepared) -> None:
         """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same
         attempt."""
         state = self.state
@@ -292,7 +292,7 @@ class BusTurn(OpenTurn):
             state.worker = prepared.worker
             state.parser = prepared.parser
         elif isinstance(state, Searching) and self.attempt.is_pending:
-            self.take(StateEvent.PREPARED, Streaming(prepared.worker, prepared.parser))
+            self.enter(StateEvent.PREPARED, Streaming(prepared.worker, prepared.parser))
             self.attempt.settle(prepared)
             if isinstance(state, Preparing):
                 self.sink.opened(prepared)
@@ -301,7 +301,7 @@ class BusTurn(OpenTurn):
         """Applies an event that ends the turn, and stops its search. Returns False if the turn had
         already ended."""
         state = self.state
-        if not self.take(event, Ended(error)):
+        if not self.enter(event, Ended(error)):
             return False
         if isinstance(state, Searching):
             state.search.stop()

@@ -9,7 +9,7 @@ from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, 
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import parse
-from services.frontend.content.pdf_document import document
+from services.frontend.content.pdf_document import make_document
 from tests.frontend.frontend_fakes import messages_as_notes
 
 CALL = {
@@ -99,7 +99,7 @@ def test_string_equals_its_single_part() -> None:
                 "type": "file",
                 "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"},
             },
-            document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
+            make_document("application/pdf", "AAAA", 3, "a.pdf", "Title: a.pdf\n\n"),
         ),
         ({"type": "file", "file": {"file_data": "AAA="}}, Media("document", size_bytes=2)),
     ],

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.conversation import Conversation, HostedTool, Media, Message, Result, Text
 from schemas.events import WebSource
-from services.frontend.hosted.policy import is_permitted, permitted_sources, refusal
+from services.frontend.hosted.policy import is_permitted, permitted_sources, refusal_code
 
 SEARCH, FETCH = HostedTool("web_search"), HostedTool("web_fetch")
 PUBLIC = "https://example.org/a?b=c"
@@ -35,8 +35,8 @@ def conversation(text: str) -> Conversation:
     ],
 )
 def test_private_addresses_are_refused_unless_allowed(url: str) -> None:
-    assert refusal(FETCH, url, conversation(url), allow_private=False) == "url_not_allowed"
-    assert refusal(FETCH, url, conversation(url), allow_private=True) is None
+    assert refusal_code(FETCH, url, conversation(url), allow_private=False) == "url_not_allowed"
+    assert refusal_code(FETCH, url, conversation(url), allow_private=True) is None
 
 
 @pytest.mark.parametrize(
@@ -52,25 +52,29 @@ def test_private_addresses_are_refused_unless_allowed(url: str) -> None:
     ],
 )
 def test_url_is_checked(url: str, code: str | None) -> None:
-    assert refusal(FETCH, url, conversation(url), allow_private=False) == code
+    assert refusal_code(FETCH, url, conversation(url), allow_private=False) == code
 
 
 def test_url_of_the_model_alone_is_refused() -> None:
     found = Message("tool", [Result("c", [Media("image"), Text(f"see {PUBLIC}")])])
     own = Message("assistant", [Text(f"I read {PUBLIC}")])
     elsewhere = conversation("https://example.org/")
-    assert refusal(FETCH, PUBLIC, elsewhere, allow_private=False) == "url_not_in_prior_context"
+    assert refusal_code(FETCH, PUBLIC, elsewhere, allow_private=False) == "url_not_in_prior_context"
     for turn, code in ((own, "url_not_in_prior_context"), (found, None)):
-        assert refusal(FETCH, PUBLIC, Conversation("m", [turn]), allow_private=False) == code
+        assert refusal_code(FETCH, PUBLIC, Conversation("m", [turn]), allow_private=False) == code
     assert (
-        refusal(FETCH, PUBLIC, Conversation("m", [], system=[Text(PUBLIC)]), allow_private=False)
+        refusal_code(
+            FETCH, PUBLIC, Conversation("m", [], system=[Text(PUBLIC)]), allow_private=False
+        )
         is None
     )
 
 
 def test_query_length_is_limited() -> None:
-    assert refusal(SEARCH, "http://127.0.0.1/", conversation(""), allow_private=False) is None
-    assert refusal(SEARCH, "x" * 1001, conversation(""), allow_private=False) == "query_too_long"
+    assert refusal_code(SEARCH, "http://127.0.0.1/", conversation(""), allow_private=False) is None
+    assert (
+        refusal_code(SEARCH, "x" * 1001, conversation(""), allow_private=False) == "query_too_long"
+    )
 
 
 @pytest.mark.parametrize(

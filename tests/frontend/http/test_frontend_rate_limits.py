@@ -12,7 +12,7 @@ from services.frontend.http.rate_limits import (
     Rate,
     RateLimiter,
     TokenBucket,
-    duration,
+    format_duration,
     rate_headers,
 )
 
@@ -175,4 +175,4 @@ def test_rate_headers_have_the_form_of_the_api() -> None:
     ],
 )
 def test_duration_has_the_form_of_openai(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -19,7 +19,7 @@ from schemas.conversation import Media
 from services.frontend import app
 from services.frontend.media import image_fetch
 from services.frontend.media.image_fetch import ImageFetcher, PublicResolver
-from services.frontend.turns.notice import notice
+from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
 from tests.certificates import Authority
@@ -143,9 +143,9 @@ async def test_other_answers_become_a_note(
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api, url = APIS[0], f"https://images.example{path}"
     async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice(
-            {"image"}
-        )
+        assert api.text(
+            await post(served, api.path, api.body([link(api, url)]))
+        ) == HELLO + make_notice({"image"})
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
         assert "images.example/" not in str(served.lines)
     assert internet.requests == {path: 1}
@@ -171,9 +171,9 @@ async def test_other_urls_are_not_fetched(
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api = APIS[1]
     async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
-        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice(
-            {"image"}
-        )
+        assert api.text(
+            await post(served, api.path, api.body([link(api, url)]))
+        ) == HELLO + make_notice({"image"})
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
     assert not internet.requests
 

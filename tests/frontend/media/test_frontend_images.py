@@ -23,7 +23,7 @@ from schemas.errors import Invalid, Unavailable
 from services.frontend.content.image import ImageSource, InlineImage, without_images
 from services.frontend.media import image_reader, pdf_reader
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
-from services.frontend.turns.notice import notice
+from services.frontend.turns.notice import make_notice
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
 from services.images.parts import media_of
 from services.runtime.config import FrontendConfig
@@ -112,7 +112,7 @@ async def test_model_without_vision_gets_the_same_note_as_ever(api: Api, place: 
     damaged = api.image(encoded(b"no image"))
     body = api.body([damaged]) if place == "user" else api.result_body(damaged)
     async with serving(put_image=store.put) as served:
-        assert api.text(await post(served, api.path, body)) == HELLO + notice({"image"})
+        assert api.text(await post(served, api.path, body)) == HELLO + make_notice({"image"})
         (found,) = media(served.gateway.turns[0].conversation)
     assert type(found) is Media
     assert found == Media("image", "image/png", 8)

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from schemas.conversation import Media, Result, Text
-from services.frontend.turns.notice import notice
+from services.frontend.turns.notice import make_notice
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, Served, serving
 from tests.pdf_files import PNG, pdf
@@ -139,7 +139,7 @@ async def test_note_is_sent_once_and_is_not_in_prompts(api: Api, stream: bool) -
     async with serving() as served:
         first = [api.image()]
         answer = api.text(await post(served, api.path, api.body(first, stream=stream)))
-        assert answer == HELLO + notice({"image"})
+        assert answer == HELLO + make_notice({"image"})
         again = api.text(
             await post(served, api.path, api.body(first, answer, "And?", stream=stream))
         )
@@ -152,7 +152,7 @@ async def test_note_is_sent_once_and_is_not_in_prompts(api: Api, stream: bool) -
         more = api.text(
             await post(served, api.path, api.body(first, answer, [api.pdf(LOCKED)], stream=stream))
         )
-        assert more == HELLO + notice({"document"})
+        assert more == HELLO + make_notice({"document"})
         (part,) = served.gateway.turns[-1].conversation.messages[-1].parts
         assert isinstance(part, Media)
         assert (part.title, part.problem) == ("plan.pdf", "protected by a password")
@@ -203,7 +203,7 @@ async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
     }
     api = APIS[2]
     async with serving() as served:
-        assert api.text(await post(served, api.path, api.body([omitted]))) == HELLO + notice(
+        assert api.text(await post(served, api.path, api.body([omitted]))) == HELLO + make_notice(
             {"image"}
         )
         assert served.gateway.turns[0].conversation.messages[0].parts == [Media("image")]
@@ -213,7 +213,7 @@ async def test_chained_response_has_the_note_once() -> None:
     api = APIS[2]
     async with serving() as served:
         first = json.loads(await post(served, api.path, api.body([api.image()]) | {"store": True}))
-        assert api.text(json.dumps(first)) == HELLO + notice({"image"})
+        assert api.text(json.dumps(first)) == HELLO + make_notice({"image"})
         chained = api.body("And?") | {"previous_response_id": first["id"]}
         assert api.text(await post(served, api.path, chained)) == HELLO
         assert served.gateway.turns[1].conversation.messages[1].parts == [Text(HELLO)]
@@ -235,7 +235,7 @@ async def test_summary_has_no_note() -> None:
             "context_management": [{"type": "compaction", "compact_threshold": 1000}],
         }
         answered = json.loads(await post(served, api.path, managed))
-        assert api.text(json.dumps(answered)) == HELLO + notice({"image"})
+        assert api.text(json.dumps(answered)) == HELLO + make_notice({"image"})
         summaries = [compacted["output"][-1], triggered["output"][-1], answered["output"][0]]
         assert [summary["type"] for summary in summaries] == ["compaction"] * 3
         for summary in summaries:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
-from services.frontend.content.pdf_document import PDF, PdfDocument, document
+from services.frontend.content.pdf_document import PDF, PdfDocument, make_document
 from services.frontend.media import pdf_reader
 from services.frontend.media.pdf_reader import PdfReader
 from tests.frontend.frontend_fakes import log_into
@@ -41,7 +41,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
 
 def given(data: bytes | str, title: str | None = None, head: str = "") -> Media:
     text = base64.b64encode(data).decode() if isinstance(data, bytes) else data
-    return document(PDF, text, len(data), title, head)
+    return make_document(PDF, text, len(data), title, head)
 
 
 async def read(reader: PdfReader, *parts: Part) -> list[Part]:

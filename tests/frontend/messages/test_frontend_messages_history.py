@@ -11,7 +11,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.content.pdf_document import PDF
-from services.frontend.content.pdf_document import document as pdf_document
+from services.frontend.content.pdf_document import make_document as pdf_document
 from tests.frontend.frontend_fakes import messages_as_notes
 
 Json = dict[str, Any]

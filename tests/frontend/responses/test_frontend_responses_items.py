@@ -12,7 +12,7 @@ from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.compaction import COMPACTED, seal_summary
-from services.frontend.content.pdf_document import document
+from services.frontend.content.pdf_document import make_document
 from services.frontend.turns.compaction import SUMMARIZE
 from tests.frontend.frontend_fakes import messages_as_notes
 
@@ -378,7 +378,7 @@ def test_images_and_files_become_media() -> None:
         Media("image", "image/png", 30),
         Media("image", url="https://x/y.png"),
         Text("Title: a.md\n\n# Ü\n"),
-        document("application/pdf", pdf, 5, "b.pdf", "Title: b.pdf\n\n"),
+        make_document("application/pdf", pdf, 5, "b.pdf", "Title: b.pdf\n\n"),
         Media("document", url="https://x/z.pdf"),
         Media("document", "text/plain", 1, title="bad.txt"),
         Media("audio"),

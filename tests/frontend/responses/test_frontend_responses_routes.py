@@ -16,7 +16,7 @@ from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, 
 from schemas.events import Failed, FinishReason
 from services.frontend.apis.responses import wire
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from services.frontend.turns.notice import notice
+from services.frontend.turns.notice import make_notice
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
 from tests.frontend.frontend_fakes import (
@@ -406,7 +406,7 @@ async def test_truncated_request_is_one_answer_with_its_notice() -> None:
         image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
         items = [*long_session(20), {"role": "user", "content": [image]}]
         made = await client.create(input=items, truncation="auto")
-        assert made["output"][0]["content"][0]["text"] == "Hello." + notice({"image"})
+        assert made["output"][0]["content"][0]["text"] == "Hello." + make_notice({"image"})
         count = served.registry.get_sample_value
         labels = {"model": MODEL, "dialect": "responses"}
         assert count("turnwire_requests_total", labels | {"outcome": "stop"}) == 1

@@ -23,6 +23,7 @@ from schemas.conversation import (
     ToolSpec,
 )
 from schemas.errors import Invalid
+from services.frontend.http.auth import anyone
 from services.frontend.turns import interfaces
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import Admitted, TurnSink
@@ -176,7 +177,7 @@ def test_only_admission_makes_admitted_requests() -> None:
 
 
 async def test_next_turn_of_an_answer_continues_it() -> None:
-    admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
+    admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), anyone())
     assert admitted.conversation.model == MODEL
     assert admitted.conversation.client.alias == "claude-alias"
     following = admitted.next_turn([Message("user", [])], 7, ToolChoice("none"))
@@ -186,12 +187,14 @@ async def test_next_turn_of_an_answer_continues_it() -> None:
 
 
 async def test_other_stages_do_not_see_that_an_answer_is_a_summary() -> None:
-    admitted = await admission(FakeGateway()).admit(request_summary(Conversation(MODEL, [])), None)
+    admitted = await admission(FakeGateway()).admit(
+        request_summary(Conversation(MODEL, [])), anyone()
+    )
     assert not admitted.conversation.summary
 
 
 async def test_admitted_request_is_frozen() -> None:
-    admitted: Any = await admission(FakeGateway()).admit(Conversation(MODEL, []), None)
+    admitted: Any = await admission(FakeGateway()).admit(Conversation(MODEL, []), anyone())
     with pytest.raises(FrozenInstanceError):
         admitted.conversation = Conversation("another", [])
     shorter = admitted.with_messages([Message("user", [])])
@@ -252,7 +255,7 @@ async def test_tools_are_in_the_prompt_or_refused(
     for messages in HISTORIES:
         conversation = Conversation(MODEL, messages, system=system, thinking=Thinking(mode))
         assert (
-            await admission(gateway).admit(conversation, None)
+            await admission(gateway).admit(conversation, anyone())
         ).conversation.messages == messages
         conversation = replace(conversation, tools=TOOL_SPECS)
         variables = template_variables(conversation, traits, defaults={}, own={})
@@ -263,11 +266,11 @@ async def test_tools_are_in_the_prompt_or_refused(
         if traits.tools:
             assert "zqread" in prompt
             assert "zqfiles" in prompt
-            await admission(gateway).admit(conversation, None)
+            await admission(gateway).admit(conversation, anyone())
         else:
             assert "zqfiles" not in prompt
             with pytest.raises(Invalid) as refusal:
-                await admission(gateway).admit(conversation, None)
+                await admission(gateway).admit(conversation, anyone())
             assert refusal.value.info.param == "tools"
 
 

@@ -38,6 +38,7 @@ from schemas.events import (
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
 from services.frontend.content.image import ImageSource, InlineImage
+from services.frontend.http.auth import anyone
 from services.frontend.media.image_reader import Put
 from services.frontend.turns import preprocessor_client, turn_table
 from services.frontend.turns.gateway import BusGateway
@@ -152,7 +153,7 @@ class Stage:
         return sink, opening
 
     async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
-        admitted = await admission(self.pipeline, self.put_image).admit(conversation, None)
+        admitted = await admission(self.pipeline, self.put_image).admit(conversation, anyone())
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
@@ -421,7 +422,7 @@ async def test_helpers_of_an_agent_meet_at_one_preprocessor(stage: Stage) -> Non
 async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:
     stage.serves("v1")
     asked = Conversation("coder", [], client=Client(session="s"))
-    admitted = await admission(stage.pipeline).admit(asked, None)
+    admitted = await admission(stage.pipeline).admit(asked, anyone())
     assert admitted.card.name == "v1"
     stage.serves("v1", draining=True)
     stage.serves("v2")
@@ -440,7 +441,7 @@ async def test_model_that_takes_a_turn_over_gets_images_only_with_vision(
     stage.serves("v1", VISION)
     image = Media("image", "image/png", 74, hash="h", width=2, height=2)
     asked = Conversation("coder", [Message("user", [image])], client=Client(session="s"))
-    admitted = await admission(stage.pipeline).admit(asked, None)
+    admitted = await admission(stage.pipeline).admit(asked, anyone())
     stage.serves("v1", VISION, draining=True)
     stage.serves("v2", *features)
     opening = asyncio.create_task(stage.gateway.open(admitted, Sink(), turn_id="a"))

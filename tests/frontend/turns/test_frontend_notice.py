@@ -22,10 +22,10 @@ from schemas.events import (
     TurnEvent,
 )
 from services.frontend.turns.compaction import request_summary
-from services.frontend.turns.notice import NoticeSink, notice, wants_notice, without_notices
+from services.frontend.turns.notice import NoticeSink, make_notice, may_have_notice, without_notices
 from tests.frontend.frontend_fakes import call, finish, reasoning, text
 
-IMAGES = notice({"image"})
+IMAGES = make_notice({"image"})
 
 
 class Kept:
@@ -118,7 +118,7 @@ def test_text_is_sent_while_its_end_is_held() -> None:
 )
 def test_returned_note_is_removed_and_prevents_another(kinds: set[str]) -> None:
     made = Message("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
-    text = notice(kinds)  # type: ignore[arg-type]
+    text = make_notice(kinds)  # type: ignore[arg-type]
     back: list[Part] = [Reasoning("Hm."), Text("I see. " + text), Call("c", "Read", "{}")]
     asked = Message("user", [Text("What is it?" + text)])  # quoted by the user: stays
     conversation = Conversation("m", [asked, Message("assistant", back, ids=["msg_1"]), asked])
@@ -139,8 +139,8 @@ def test_conversation_without_a_note_stays_the_same_object() -> None:
 
 
 def test_answers_for_programs_get_no_note() -> None:
-    assert wants_notice(Conversation("m", []))
-    assert not wants_notice(Conversation("m", [], format=OutputFormat("json_object")))
-    assert not wants_notice(Conversation("m", [], sampling=Sampling(logprobs=0)))
-    assert not wants_notice(Conversation("m", [], sampling=Sampling(return_token_ids=True)))
-    assert not wants_notice(request_summary(Conversation("m", [])))
+    assert may_have_notice(Conversation("m", []))
+    assert not may_have_notice(Conversation("m", [], format=OutputFormat("json_object")))
+    assert not may_have_notice(Conversation("m", [], sampling=Sampling(logprobs=0)))
+    assert not may_have_notice(Conversation("m", [], sampling=Sampling(return_token_ids=True)))
+    assert not may_have_notice(request_summary(Conversation("m", [])))

@@ -26,7 +26,7 @@ from services.frontend.turns.turn_state import (
     StateEvent,
     Streaming,
     Waiting,
-    failure,
+    outcome_of,
 )
 
 STATES: tuple[type[State], ...] = (Waiting, Preparing, Streaming, Resuming, Ended)
@@ -116,21 +116,21 @@ def test_event_changes_the_state_or_nothing(state: type[State], event: StateEven
     assert (following is None) is (event in UNEXPECTED[state])
     if following is not None:
         after = state_of(following)
-        assert walked.take(event, after)
+        assert walked.enter(event, after)
         assert walked.state is after
     elif state is Ended:
-        assert not walked.take(event, Ended())
+        assert not walked.enter(event, Ended())
         assert walked.state is before
     else:
         for wrong in map(state_of, STATES):
             with pytest.raises(AssertionError, match=event.name):
-                walked.take(event, wrong)
+                walked.enter(event, wrong)
         assert walked.state is before
 
 
 def test_event_leads_to_the_state_of_the_table_only() -> None:
     with pytest.raises(AssertionError, match="WAITING"):
-        turn().take(StateEvent.REQUESTED, Ended())
+        turn().enter(StateEvent.REQUESTED, Ended())
 
 
 def test_every_state_but_the_end_can_be_left_and_reached() -> None:
@@ -149,13 +149,13 @@ async def test_attempt_is_prepared_once() -> None:
     sink = Sink()
     opened = turn(sink=sink)
     outcome = opened.request_sent()
-    opened.take_prepared(Prepared(1, 9, "worker-1", "parser-1"))
+    opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-1"))
     prepared = await outcome
     assert isinstance(prepared, Prepared)
     assert prepared.worker == "worker-1"
     stream = opened.state
     assert isinstance(stream, Streaming)
-    opened.take_prepared(Prepared(1, 9, "worker-1", "parser-2"))
+    opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-2"))
     assert opened.state is stream
     assert stream.parser == "parser-2"
     assert len(sink.prepared) == 1
@@ -166,7 +166,7 @@ async def test_attempt_is_prepared_once() -> None:
 @pytest.mark.parametrize("kind", [Waiting, Resuming, Ended])
 def test_attempt_without_a_request_is_not_prepared(kind: type[State]) -> None:
     opened = turn(kind)
-    opened.take_prepared(Prepared(1, 9, "worker-1", "parser-1"))
+    opened.apply_prepared(Prepared(1, 9, "worker-1", "parser-1"))
     assert isinstance(opened.state, kind)
 
 
@@ -189,7 +189,7 @@ async def test_sink_of_a_resumed_turn_is_not_opened_again() -> None:
     opened = turn(Resuming, sink)
     opened.request_sent()
     assert type(opened.state) is Resuming
-    opened.take_prepared(Prepared(1, 9, "worker-2", "parser-1"))
+    opened.apply_prepared(Prepared(1, 9, "worker-2", "parser-1"))
     assert "STREAMING" in repr(opened)
     assert sink.prepared == []
 
@@ -221,7 +221,7 @@ async def test_search_is_stopped_by_whatever_ends_the_turn_but_itself() -> None:
     ],
 )
 def test_outcome_follows_from_the_error(error: Exception, outcome: type) -> None:
-    assert type(failure(error)) is outcome  # type: ignore[arg-type]
+    assert type(outcome_of(error)) is outcome  # type: ignore[arg-type]
 
 
 def test_turn_shows_its_state() -> None:

@@ -13,7 +13,7 @@ from services.frontend.apis.shared.content import (
     linked_image,
     linked_media,
 )
-from services.frontend.content.pdf_document import document
+from services.frontend.content.pdf_document import make_document
 
 
 def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:
@@ -79,7 +79,7 @@ def _file(file: wire.File, path: str) -> Media:
     media_type, data = data_url(file.file_data) or ("", file.file_data)
     size = file_size(data, f"{path}.file.file_data")
     head = f"Title: {file.filename}\n\n" if file.filename else ""
-    return document(media_type, data, size, file.filename, head)
+    return make_document(media_type, data, size, file.filename, head)
 
 
 def _image(image: str | wire.Url, path: str) -> Media:

@@ -18,7 +18,7 @@ from services.frontend.apis.shared.content import (
     readable_lines,
 )
 from services.frontend.content.image import ImageSource, InlineImage
-from services.frontend.content.pdf_document import document
+from services.frontend.content.pdf_document import make_document
 
 PDF = "application/pdf"
 _UNREADABLE = "Could not process image"
@@ -137,7 +137,7 @@ def _inline_document(
         place = f"{path}.{kind.lower()}.source.base64.data"
         raise Invalid(f"{place}: The {kind} specified was not valid.", param=f"{path}.source.data")
     text = data if isinstance(data, str) else data.decode()
-    return document(source.media_type, text, size, title, _with_head(head, ""))
+    return make_document(source.media_type, text, size, title, _with_head(head, ""))
 
 
 def _document_blocks(

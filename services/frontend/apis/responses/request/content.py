@@ -18,7 +18,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.compaction import TRIGGER
 from services.frontend.apis.shared.content import data_url, file_size, linked_image, readable_lines
 from services.frontend.apis.shared.openai.wording import unsupported
-from services.frontend.content.pdf_document import document
+from services.frontend.content.pdf_document import make_document
 
 AS_TEXT = frozenset(
     {"web_search_call", "file_search_call", "computer_call", "image_generation_call"}
@@ -112,7 +112,7 @@ def _file(part: wire.InputFile, place: str) -> Text | Media:
             return Text(head + base64.b64decode(data).decode())
         except UnicodeDecodeError:
             pass
-    return document(media_type, data, size, part.filename, head)
+    return make_document(media_type, data, size, part.filename, head)
 
 
 def _without_data(file_id: str | None, place: str, member: str) -> Invalid:
