@@ -37,9 +37,9 @@ from services.frontend.apis.shared.openai.chunks import (
     ChoiceRenderer,
     Chunk,
     ChunkCollector,
+    Chunks,
     ChunkShape,
     ChunkStream,
-    ErrorChunk,
     UsageAnswer,
     chunk_frame,
     chunk_head,
@@ -202,7 +202,7 @@ class _ChatChoice(ChoiceRenderer):
         """The bytes of a chunk before and after the text in its delta."""
         return self._frame[0] + before, after + self._frame[1]
 
-    def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
+    def _start(self, event: BlockStart, out: Chunks) -> None:
         self._block = event
         self.plain = None
         self._thought.clear()
@@ -221,7 +221,7 @@ class _ChatChoice(ChoiceRenderer):
         out.append(self._chunk(self._call.opening()))
         self._send_seals(self._call.id, out)
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Chunk | ErrorChunk]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: Chunks) -> None:
         block = self._block
         if block is None or block.kind == "hosted":  # this API has no form for searches
             return
@@ -234,7 +234,7 @@ class _ChatChoice(ChoiceRenderer):
             around = self._call.plain()
             self.plain = around and self._bytes_around(*around)
 
-    def _text(self, text: str, tokens: list[TokenLogprob], out: list[Chunk | ErrorChunk]) -> None:
+    def _text(self, text: str, tokens: list[TokenLogprob], out: Chunks) -> None:
         delta = wire.MessageDelta(content=text)
         if tokens and self._shape.logprobs:
             out.append(self._chunk(delta, logprobs=_logprobs(tokens)))
@@ -246,7 +246,7 @@ class _ChatChoice(ChoiceRenderer):
     def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
 
-    def _stop(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
+    def _stop(self, event: BlockStop, out: Chunks) -> None:
         block = self._block
         self._block = None
         self.plain = None
@@ -257,11 +257,11 @@ class _ChatChoice(ChoiceRenderer):
         elif block.kind == "reasoning" and self._thinking:
             self._stop_reasoning(event, out)
 
-    def _tokens(self, event: OutputTokens, out: list[Chunk | ErrorChunk]) -> None:
+    def _tokens(self, event: OutputTokens, out: Chunks) -> None:
         logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
         out.append(self._chunk(wire.MessageDelta(), token_ids=event.ids, logprobs=logprobs))
 
-    def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
+    def _finish(self, event: Finish, out: Chunks) -> None:
         if self._block is not None:
             self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
@@ -271,7 +271,7 @@ class _ChatChoice(ChoiceRenderer):
         usage = usage_of(event.usage) if self._shape.continuous_usage else None
         out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
 
-    def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:
+    def _reasoning(self, text: str, out: Chunks) -> None:
         if not text:
             return
         is_first = not self._thinking
@@ -300,7 +300,7 @@ class _ChatChoice(ChoiceRenderer):
             self.plain = self._bytes_around(b'{"%b":' % field)
         out.append(self._chunk(delta))
 
-    def _stop_reasoning(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
+    def _stop_reasoning(self, event: BlockStop, out: Chunks) -> None:
         if self._shape.reasoning == "omitted":
             return
         if self._shape.reasoning == "inline":
@@ -311,7 +311,7 @@ class _ChatChoice(ChoiceRenderer):
             reasoning = {"index": self._index, "reasoning_content": "".join(self._thought)}
             out.append(replace(self._head, reasoning_dispatch=reasoning))
 
-    def _stop_call(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
+    def _stop_call(self, event: BlockStop, out: Chunks) -> None:
         call = self._call
         self._call = None
         if call is None:
@@ -327,7 +327,7 @@ class _ChatChoice(ChoiceRenderer):
             dispatch = {"choice_index": self._index, "tool_call": whole}
             out.append(replace(self._head, tool_call_dispatch=dispatch))
 
-    def _send_seals(self, call_id: str | None, out: list[Chunk | ErrorChunk]) -> None:
+    def _send_seals(self, call_id: str | None, out: Chunks) -> None:
         """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is
         over.
 
@@ -345,7 +345,7 @@ class _ChatChoice(ChoiceRenderer):
         self._seals.clear()
         out.append(self._chunk(wire.MessageDelta(reasoning_details=details)))
 
-    def _add(self, delta: wire.MessageDelta | None, out: list[Chunk | ErrorChunk]) -> None:
+    def _add(self, delta: wire.MessageDelta | None, out: Chunks) -> None:
         if delta is not None:
             out.append(self._chunk(delta))
 

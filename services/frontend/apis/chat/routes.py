@@ -5,7 +5,7 @@ from aiohttp import web
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.render import ChatSettings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.shared.api import Api, ApiSetup, Operation
+from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
 from services.frontend.apis.shared.shared_errors import CHAT
@@ -13,11 +13,12 @@ from services.frontend.apis.shared.shared_errors import CHAT
 PATH = "/v1/chat/completions"
 
 
-_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _EXAMPLE = {
     "model": "your-model",
     "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
-    "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": _SCHEMA}}],
+    "tools": [
+        {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER_PARAMETERS}}
+    ],
 }
 
 

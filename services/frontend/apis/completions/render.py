@@ -14,9 +14,9 @@ from services.frontend.apis.shared.openai.chunks import (
     ChoiceRenderer,
     Chunk,
     ChunkCollector,
+    Chunks,
     ChunkShape,
     ChunkStream,
-    ErrorChunk,
     UsageAnswer,
     chunk_frame,
     chunk_head,
@@ -96,10 +96,10 @@ class _CompletionsChoice(ChoiceRenderer):
             return []
         return [self._chunk(self._echo, usage=usage, **ids)]
 
-    def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
+    def _start(self, event: BlockStart, out: Chunks) -> None:
         self._base = self._length
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Chunk | ErrorChunk]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: Chunks) -> None:
         if tokens and self.plain is None:
             out.append(self._chunk(text, logprobs=self._token_logprobs(tokens)))
         elif text:
@@ -107,7 +107,7 @@ class _CompletionsChoice(ChoiceRenderer):
         if self.plain is None:
             self._length += len(text)
 
-    def _tokens(self, event: OutputTokens, out: list[Chunk | ErrorChunk]) -> None:
+    def _tokens(self, event: OutputTokens, out: Chunks) -> None:
         logprobs = None
         if event.logprobs is not None:
             placed = []
@@ -121,7 +121,7 @@ class _CompletionsChoice(ChoiceRenderer):
                     logprobs["top_logprobs"][index] = None
         out.append(self._chunk("", token_ids=event.ids, logprobs=logprobs))
 
-    def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
+    def _finish(self, event: Finish, out: Chunks) -> None:
         usage = usage_of(event.usage) if self._continuous_usage else None
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 

@@ -46,7 +46,7 @@ from services.frontend.apis.messages.errors import AnthropicError, error_documen
 from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
-from services.frontend.apis.shared.decode import is_json
+from services.frontend.apis.shared.decode import is_json, one_line
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
 COUNT_EVERY = 16
@@ -298,7 +298,9 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         elif block.call is not None and self._answer.dispatch:
             arguments = block.call.arguments or "{}"
             if is_json(arguments, dict[str, Raw]):
-                call = replace(_tool_use(block.start, self._answer), input=_on_one_line(arguments))
+                call = replace(
+                    _tool_use(block.start, self._answer), input=one_line(arguments.encode())
+                )
                 out.append(wire_events.ToolCallDispatch(_with_index(block, call)))
 
     def _tokens(self, event: OutputTokens, out: wire_events.Events) -> None:
@@ -526,15 +528,6 @@ def _with_index(
     block: OpenBlock, content: wire_answers.ThinkingContent | wire_answers.ToolUseContent
 ) -> dict[str, Any]:
     return {"index": block.index, "type": content.__struct_config__.tag, **asdict(content)}
-
-
-def _on_one_line(arguments: str) -> Raw:
-    """JSON for an event, which is one line; the model may have put line breaks between the tokens
-    of its JSON."""
-    encoded = arguments.encode()
-    if b"\n" in encoded or b"\r" in encoded:
-        encoded = msgspec.json.format(encoded, indent=-1)
-    return Raw(encoded)
 
 
 def _empty_content(block: OpenBlock) -> wire_answers.Content:

@@ -6,7 +6,13 @@ from services.frontend.apis.messages import wire, wire_answers
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.preparation import apply_context_edits, compact
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
+from services.frontend.apis.shared.api import (
+    WEATHER_PARAMETERS,
+    Api,
+    ApiSetup,
+    Operation,
+    json_response,
+)
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
@@ -16,7 +22,6 @@ PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
 
 
-_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
 _EXAMPLE = {
     "model": "your-model",
@@ -43,7 +48,13 @@ _EXAMPLE = {
             ],
         },
     ],
-    "tools": [{"name": "get_weather", "description": "Current weather.", "input_schema": _SCHEMA}],
+    "tools": [
+        {
+            "name": "get_weather",
+            "description": "Current weather.",
+            "input_schema": WEATHER_PARAMETERS,
+        }
+    ],
     "thinking": {"type": "adaptive"},
 }
 _EVENT_NAMES = (

@@ -30,7 +30,7 @@ FORMAT = openai_format(
 
 def failure(info: ErrorInfo) -> dict[str, str]:
     """The `error` member of a failed response."""
-    message = openai_error(info)["message"]
+    message = openai_error(info).message
     if (
         info.kind is ErrorKind.RATE_LIMITED
         and info.retry_after_s is not None

@@ -5,11 +5,15 @@ from functools import partial
 from services.frontend.apis.responses import wire, wire_answers, wire_events
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
-from services.frontend.apis.shared.api import Api, ApiSetup, Operation, Query
+from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation, Query
 
 _response = partial(Operation, id="The id of a response.")
-_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-_WEATHER = {"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}
+_WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": WEATHER_PARAMETERS,
+    "strict": False,
+}
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
 _TURN = {**_EXAMPLE, "tools": [_WEATHER], "reasoning": {"effort": "medium"}}
 _PAGE = (

@@ -41,7 +41,7 @@ class TurnRenderer(Generic[E]):
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of the turn. Consecutive deltas are rendered as one."""
         if self.plain is not None:
-            text = _only_text(events)
+            text = only_text(events)
             if text:
                 head, tail = self.plain
                 return head + _encode(text) + tail
@@ -116,7 +116,7 @@ class TurnRenderer(Generic[E]):
         """The turn fails."""
 
 
-def _only_text(events: Sequence[TurnEvent]) -> str:
+def only_text(events: Sequence[TurnEvent]) -> str:
     """The text of events that are all deltas; "" if there are others."""
     if len(events) == 1:  # most calls: a token at a time
         event = events[0]

@@ -15,6 +15,13 @@ from services.frontend.turns.turn_service import TurnService
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
+WEATHER_PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+"""The schema of the tool in example requests."""
+
 
 class Query(Struct, frozen=True):
     """A parameter of the query string."""

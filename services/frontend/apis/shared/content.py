@@ -33,22 +33,21 @@ class CallHistory:
         """`pairing`: a result needs its call, and the calls of a message need different ids."""
         self.messages: list[Message] = []
         self._pairing = pairing
-        self._calls: dict[str, tuple[str, int]] = {}
-        """Name, and position among all calls of the conversation, by call id; the last call with an
+        self._call_names: dict[str, str] = {}
+        self._call_positions: dict[str, int] = {}
+        """Positions among all calls of the conversation. Both are by call id; the last call with an
         id counts."""
-        self._made = 0
+        self._calls = 0
 
     def _add_call(self, call: Call, rendered: str | None = None) -> None:
         """`rendered`: the tool's name as the model sees it, if that is another."""
-        self._calls[call.call_id] = rendered or call.name, self._made
-        self._made += 1
+        self._call_names[call.call_id] = rendered or call.name
+        self._call_positions[call.call_id] = self._calls
+        self._calls += 1
 
     def _name_of(self, call_id: str) -> str | None:
         """The name of a call; None for an unknown one."""
-        if call_id not in self._calls:
-            return None
-        name, _ = self._calls[call_id]
-        return name
+        return self._call_names.get(call_id)
 
     def _add_results(self, results: Iterable[Result]) -> None:
         """Adds results in the order of their calls, since many templates match them only by
@@ -58,10 +57,7 @@ class CallHistory:
 
     def _position(self, result: Result) -> int:
         """The position of a result's call; results without a call come last."""
-        if result.call_id not in self._calls:
-            return self._made
-        _, position = self._calls[result.call_id]
-        return position
+        return self._call_positions.get(result.call_id, self._calls)
 
 
 def data_url(url: str) -> tuple[str, str] | None:

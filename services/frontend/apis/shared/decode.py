@@ -127,6 +127,15 @@ def is_json(text: str, shape: Any) -> bool:
     return True
 
 
+def one_line(json: bytes | Raw) -> Raw:
+    """The JSON for an event, which is one line: without line breaks between its tokens. A copy,
+    because a part of a body would keep the whole body in memory while the answer is rendered."""
+    text = bytes(json)
+    if b"\n" in text or b"\r" in text:
+        return Raw(msgspec.json.format(text, indent=-1))
+    return Raw(text)
+
+
 def objects(value: Any) -> Iterator[dict[str, Any]]:
     """The objects in a list; empty if the value is not a list."""
     items = value if isinstance(value, list) else []

@@ -4,7 +4,7 @@ paths, answers, errors."""
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,6 +27,8 @@ REASONS = {
     504: "The request took longer than allowed",
     529: "All processes are busy",
 }
+Schema: TypeAlias = dict[str, Any]
+"""A JSON schema, or another object of the document."""
 _REF = "#/components/schemas/"
 _JSON = "application/json"
 _SECURITY = {
@@ -40,10 +42,10 @@ _REQUEST_ID = {
 }
 
 
-def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
+def document(version: str, apis: Sequence[Api]) -> Schema:
     """The document of a frontend of this version that serves these APIs."""
-    components: dict[str, Any] = {}
-    paths: dict[str, dict[str, Any]] = {}
+    components: Schema = {}
+    paths: dict[str, Schema] = {}
     for api in apis:
         bodies = _schemas([operation.body for operation in api.operations], api.name, components)
         events = [
@@ -79,8 +81,8 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
 
 
 def _schemas(
-    types: Iterable[Any], prefix: str, components: dict[str, Any], *, answers: bool = False
-) -> dict[Any, dict[str, Any]]:
+    types: Iterable[Any], prefix: str, components: Schema, *, answers: bool = False
+) -> dict[Any, Schema]:
     """Returns the schema of each type, and adds those of Structs to `components`, under `prefix`
     and the type's name.
 
@@ -103,17 +105,17 @@ def _schemas(
 
 
 def _operation(
-    operation: Operation, api: Api, body: dict[str, Any] | None, answers: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
+    operation: Operation, api: Api, body: Schema | None, answers: dict[int, Schema]
+) -> Schema:
     path = operation.path.replace("{id}", "one")
     words = [word for word in path.replace(".", "_").split("/") if word]
-    described: dict[str, Any] = {
+    described: Schema = {
         "operationId": "_".join([operation.method, *words]),
         "summary": operation.summary,
         "tags": [api.title],
         "responses": {str(status): answer for status, answer in sorted(answers.items())},
     }
-    parameters: list[dict[str, Any]] = [
+    parameters: list[Schema] = [
         {
             "name": query.name,
             "in": "query",
@@ -148,12 +150,12 @@ def _operation(
 
 def _answers(
     operation: Operation,
-    contents: Mapping[Any, dict[str, Any]],
+    contents: Mapping[Any, Schema],
     format: ErrorFormat,
-    errors: dict[str, Any],
-) -> dict[int, dict[str, Any]]:
+    errors: Schema,
+) -> dict[int, Schema]:
     """`contents`: the schema of each type of an answer or of events."""
-    content: dict[str, Any] = {}
+    content: Schema = {}
     answer = contents.get(operation.answer)
     if operation.text:
         content = {
@@ -180,9 +182,9 @@ def _answers(
     return answers
 
 
-def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+def _event(events: Any, contents: Mapping[Any, Schema]) -> Schema:
     names = events
-    data: dict[str, Any] = {"type": "string"}
+    data: Schema = {"type": "string"}
     if not isinstance(events, str):
         names = f"^({'|'.join(map(re.escape, tags_of(events)))}|message)$"
         data = {"anyOf": [_json_text(contents[events]), {"const": "[DONE]"}]}
@@ -195,12 +197,12 @@ def _event(events: Any, contents: Mapping[Any, dict[str, Any]]) -> dict[str, Any
     }
 
 
-def _json_text(schema: dict[str, Any]) -> dict[str, Any]:
+def _json_text(schema: Schema) -> Schema:
     return {"type": "string", "contentMediaType": _JSON, "contentSchema": schema}
 
 
-def _answer(description: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
-    answer: dict[str, Any] = {
+def _answer(description: str, content: Schema | None = None) -> Schema:
+    answer: Schema = {
         "description": description,
         "headers": {"request-id": {"$ref": "#/components/headers/request-id"}},
     }

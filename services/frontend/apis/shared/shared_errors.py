@@ -64,15 +64,15 @@ _MODEL = "model: "
 _REQUIRED = ": Field required"
 
 
-def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> dict[str, Any]:
-    """The members of an error object of the OpenAI APIs in a response or in a stream. `params`: see
+def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> OpenAIErrorDetail:
+    """An error of the OpenAI APIs in a response or in a stream. `params`: see
     `openai_format`."""
     info = _openai_wording(info)
     _, kind, code = OPENAI_KINDS[info.kind]
     # An API's own errors have codes, and the names of its fields.
     own = info.code is not None and info.kind is not ErrorKind.CONTEXT_OVERFLOW
     param = info.param if own else params.get(info.param or "", info.param)
-    return {"message": info.message, "type": kind, "param": param, "code": info.code or code}
+    return OpenAIErrorDetail(info.message, kind, param, info.code or code)
 
 
 def openai_format(params: Mapping[str, str]) -> ErrorFormat:
@@ -81,7 +81,7 @@ def openai_format(params: Mapping[str, str]) -> ErrorFormat:
 
     def reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
         own_status, _, _ = OPENAI_KINDS[info.kind]
-        return json_error(info, status or own_status, {"error": openai_error(info, params)})
+        return json_error(info, status or own_status, OpenAIError(openai_error(info, params)))
 
     return ErrorFormat("openai", OpenAIError, STATUSES, reply)
 
@@ -93,9 +93,8 @@ def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     code = info.code or OPENAI_KINDS[info.kind][2]
     # `/v1/tokenize` takes the bodies of two APIs.
     param = None if info.param == "format" else info.param
-    error = {"type": kind, "message": info.message, "param": param, "code": code}
-    document = {"type": "error", "error": error, "request_id": request_id}
-    return json_error(info, status or own_status, document)
+    error = SharedErrorDetail(kind, info.message, param, code)
+    return json_error(info, status or own_status, SharedError("error", error, request_id))
 
 
 def _openai_wording(info: ErrorInfo) -> ErrorInfo:

@@ -5,8 +5,9 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from schemas.events import Delta, TurnEvent
+from schemas.events import TurnEvent
 from services.frontend.apis.responses import wire_events
+from services.frontend.apis.shared.answer import only_text
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
@@ -42,10 +43,7 @@ class EventEncoder:
     def encode_plain(self, events: Sequence[TurnEvent], plain: Plain, pieces: list[str]) -> bytes:
         """Does what `OpenItem.add` and `encode` do with text, in a quarter of the time: appends it
         to `pieces`, and returns its one delta; b"" if there are other events."""
-        if len(events) == 1 and type(events[0]) is Delta:  # most calls: a token at a time
-            text = events[0].text
-        else:
-            text = _text_of(events)
+        text = only_text(events)
         if not text:
             return b""
         pieces.append(text)
@@ -78,11 +76,3 @@ def sse_frame(payload: bytes) -> bytes:
 
 def _frame(event: wire_events.Event) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event))
-
-
-def _text_of(events: Sequence[TurnEvent]) -> str:
-    """The text of events that are all deltas; "" for others."""
-    texts = [event.text for event in events if type(event) is Delta]
-    if len(texts) < len(events):
-        return ""
-    return "".join(texts)

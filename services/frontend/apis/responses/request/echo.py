@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.members import convert
-from services.frontend.apis.shared.decode import is_set
+from services.frontend.apis.shared.decode import is_set, one_line
 from services.runtime.memo import Memo
 
 _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
@@ -43,7 +43,7 @@ def echo_of(
         "user": body.user,
     }
     if is_set(body.prompt_cache_options):
-        echo["prompt_cache_options"] = _one_line(body.prompt_cache_options)
+        echo["prompt_cache_options"] = one_line(body.prompt_cache_options)
     return echo
 
 
@@ -55,7 +55,7 @@ def _instructions(instructions: str | None) -> Raw | None:
 
 def _tool_choice(choice: Raw) -> Raw | str:
     if is_set(choice):
-        return _one_line(choice)
+        return one_line(choice)
     return "auto"
 
 
@@ -70,7 +70,7 @@ def _reasoning(settings: wire.Reasoning) -> dict[str, str | None]:
 
 def _text(raw: Raw, settings: wire.TextConfig) -> Raw | dict[str, Any]:
     if settings.format:
-        return _one_line(raw)
+        return one_line(raw)
     echo: dict[str, Any] = {"format": {"type": "text"}}
     if settings.verbosity:
         echo["verbosity"] = settings.verbosity
@@ -91,18 +91,8 @@ def _tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:
 
 def _tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
     """A function with all the members that Open Responses requires; any other tool as it came."""
-    raw = _one_line(raw)
+    raw = one_line(raw)
     tool = convert(dict[str, Raw], raw, place)
     if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
         return raw
     return tool | {key: value for key, value in _TOOL_DEFAULTS.items() if key not in tool}
-
-
-def _one_line(raw: Raw) -> Raw:
-    """A copy of the JSON without line breaks between its tokens, which an indented request has. A
-    copy, because a part of the body would keep the whole body in memory while the answer is
-    rendered."""
-    text = bytes(raw)
-    if b"\n" in text or b"\r" in text:
-        return Raw(msgspec.json.format(text, indent=-1))
-    return Raw(text)

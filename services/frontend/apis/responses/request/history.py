@@ -92,7 +92,7 @@ class ItemHistory(CallHistory):
 
     def has_call(self, call_id: str | None) -> bool:
         """Whether a call with this id came before."""
-        return call_id in self._calls
+        return call_id in self._call_names
 
     def close(self) -> None:
         """Completes the current message. Call it after the last item."""

@@ -26,7 +26,7 @@ from schemas.events import (
 )
 from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
-from services.frontend.apis.shared.shared_errors import openai_error
+from services.frontend.apis.shared.shared_errors import OpenAIErrorDetail, openai_error
 from services.frontend.turns.answer_record import answer_usage
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
@@ -75,7 +75,11 @@ class Chunk(Struct, kw_only=True):
 class ErrorChunk(Struct):
     """An error as the last chunk; the SDKs raise it. No `[DONE]` follows."""
 
-    error: dict[str, Any]
+    error: OpenAIErrorDetail
+
+
+AnyChunk: TypeAlias = Chunk | ErrorChunk
+Chunks: TypeAlias = list[AnyChunk]
 
 
 class ChunkShape(Struct, frozen=True, kw_only=True):
@@ -96,14 +100,14 @@ class ChunkShape(Struct, frozen=True, kw_only=True):
 C = TypeVar("C")
 
 
-class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
+class ChoiceRenderer(TurnRenderer[AnyChunk]):
     """Renders the chunks of one choice."""
 
     @override
-    def encode(self, events: Sequence[Chunk | ErrorChunk]) -> bytes:
+    def encode(self, events: Sequence[AnyChunk]) -> bytes:
         return b"".join(map(encode_chunk, events))
 
-    def _fail(self, info: ErrorInfo, out: list[Chunk | ErrorChunk]) -> None:
+    def _fail(self, info: ErrorInfo, out: Chunks) -> None:
         out.append(ErrorChunk(openai_error(info)))
 
     @abstractmethod
@@ -153,7 +157,7 @@ class ChunkStream(Renderer):
             chunks += choice.opening(turn, usage)
         return chunks
 
-    def chunks(self, events: Sequence[TurnEvent], choice: int) -> list[Chunk | ErrorChunk]:
+    def chunks(self, events: Sequence[TurnEvent], choice: int) -> Chunks:
         """The chunks for the next events of a choice; after the last event also the chunk with the
         token counts."""
         out = self._choices[choice].render(events)
@@ -197,7 +201,7 @@ class ChunkCollector(Collector, Generic[C]):
         choices = [self._choices[index] for index in sorted(self._choices)]
         return _encode(self._document(choices, self._usage))
 
-    def _fold(self, chunks: Sequence[Chunk | ErrorChunk]) -> None:
+    def _fold(self, chunks: Sequence[AnyChunk]) -> None:
         for chunk in chunks:
             if isinstance(chunk, ErrorChunk):
                 continue
@@ -234,7 +238,7 @@ class ChunkCollector(Collector, Generic[C]):
         """Makes the document of the answer."""
 
 
-def encode_chunk(chunk: Chunk | ErrorChunk) -> bytes:
+def encode_chunk(chunk: AnyChunk) -> bytes:
     """The bytes of a chunk in the stream."""
     name = b""
     if isinstance(chunk, Chunk) and not chunk.choices:
