@@ -61,31 +61,31 @@ def unescape(token: str) -> str:
     return out.decode()
 
 
-def _one(kind: str) -> Callable[[str], str]:
+def _for_name(kind: str) -> Callable[[str], str]:
     """Returns a function that builds `tw.v2.<kind>.<name>`."""
     return lambda name: f"{PREFIX}.{kind}.{escape(name)}"
 
 
-def _two(kind: str) -> Callable[[str, str], str]:
+def _in_group(kind: str) -> Callable[[str, str], str]:
     """Returns a function that builds `tw.v2.<kind>.<group>.<name>`; the group is a model or a
     stage."""
     return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
 
 
-turn = _two("turn")
-count = _two("count")
-tokenize = _two("tokenize")
-detokenize = _two("detokenize")
-generate = _two("gen")
-kv = _two("kv")
-kv_snapshot = _two("kvall")
-replay = _two("replay")
-credit = _two("credit")
-heartbeat = _two("beat")
-tokens = _one("tok")
-events = _one("evt")
-cancel = _one("cancel")
-ledger = _one("ledger")
+turn = _in_group("turn")
+count = _in_group("count")
+tokenize = _in_group("tokenize")
+detokenize = _in_group("detokenize")
+generate = _in_group("gen")
+kv = _in_group("kv")
+kv_snapshot = _in_group("kvall")
+replay = _in_group("replay")
+credit = _in_group("credit")
+heartbeat = _in_group("beat")
+tokens = _for_name("tok")
+events = _for_name("evt")
+cancel = _for_name("cancel")
+ledger = _for_name("ledger")
 
 
 def own_heartbeats() -> str:

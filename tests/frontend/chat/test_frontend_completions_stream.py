@@ -63,7 +63,7 @@ def stream(shape: CompletionsShape, batches: Batches) -> list[Any]:
 
 
 def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
-    collector = CompletionsCollector(completions_stream(REPLY, shape.whole()))
+    collector = CompletionsCollector(completions_stream(REPLY, shape.for_document()))
     collector.start([Prepared(5, 16)] * len(shape.echoes))
     for choice, events in batches:
         collector.events(events, choice)

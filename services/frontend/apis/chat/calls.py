@@ -56,7 +56,7 @@ class CallWriter:
             return None
         return self._delta("{}" if complete else "{")
 
-    def whole(self, arguments: str) -> wire.AnswerCall | None:
+    def complete_call(self, arguments: str) -> wire.AnswerCall | None:
         """The complete call; None if the arguments of a function are not a JSON object."""
         if self._input is not None:
             return self._call(freeform_input(arguments))

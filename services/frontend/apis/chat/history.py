@@ -169,15 +169,15 @@ def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Ca
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
-    found = _own_details(details, call_ids) or _details(details)
-    found = found or _blocks(message.thinking_blocks)
-    return found or _text(message, len(call_ids))
+    reasoning = _our_details(details, call_ids) or _details(details)
+    reasoning = reasoning or _blocks(message.thinking_blocks)
+    return reasoning or _text(message, len(call_ids))
 
 
-def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
+def _our_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
     # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
     places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
-    found: list[Thought] = []
+    collected: list[Thought] = []
     for detail in details:
         seal = _text_of(detail, "data")
         if detail.get("format") != DETAILS or seal is None:
@@ -185,28 +185,30 @@ def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list
         place: int | None = 0
         if call_ids:
             place = places.get(_UNSAFE.sub("", str(detail.get("id"))))
-        found.append(Thought(Reasoning(None, seal), place))
-    return found
+        collected.append(Thought(Reasoning(None, seal), place))
+    return collected
 
 
 def _details(details: list[dict[str, Any]]) -> list[Thought]:
-    found: list[Thought] = []
+    collected: list[Thought] = []
     for detail in details:
         text = _text_of(detail, "text")
         summary = _text_of(detail, "summary")
         if detail.get("format") != DETAILS and (text or summary):
-            found.append(Thought(Reasoning(text, _seal_of(detail), [summary] if summary else [])))
-    return found if any(thought.reasoning.text for thought in found) else []
+            collected.append(
+                Thought(Reasoning(text, _seal_of(detail), [summary] if summary else []))
+            )
+    return collected if any(thought.reasoning.text for thought in collected) else []
 
 
 def _blocks(blocks: Any) -> list[Thought]:
-    found: list[Thought] = []
+    collected: list[Thought] = []
     for block in objects(blocks):
         text = _text_of(block, "thinking")
         seal = _seal_of(block)
         if text or seal:
-            found.append(Thought(Reasoning(text, seal)))
-    return found
+            collected.append(Thought(Reasoning(text, seal)))
+    return collected
 
 
 def _seal_of(holder: dict[str, Any]) -> str | None:

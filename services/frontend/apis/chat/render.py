@@ -322,9 +322,9 @@ class _ChatChoice(ChoiceRenderer):
         self._complete += 1
         if self._dispatched is None or not self._answer.dispatch:
             return
-        whole = call.whole(self._dispatched.arguments)
-        if whole is not None:
-            dispatch = {"choice_index": self._index, "tool_call": whole}
+        complete = call.complete_call(self._dispatched.arguments)
+        if complete is not None:
+            dispatch = {"choice_index": self._index, "tool_call": complete}
             out.append(replace(self._head, tool_call_dispatch=dispatch))
 
     def _send_seals(self, call_id: str | None, out: Chunks) -> None:

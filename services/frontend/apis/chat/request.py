@@ -89,7 +89,7 @@ class ChatRequest(Struct, frozen=True):
     def collector(self, answer: AnswerInfo) -> Collector:
         """Returns the collector of an answer in one document."""
         answer = replace(answer, dispatch=False, dispatch_reasoning=False)
-        return ChatCollector(chat_stream(answer, self.shape.whole(), self.choices))
+        return ChatCollector(chat_stream(answer, self.shape.for_document(), self.choices))
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]

@@ -109,9 +109,11 @@ def _tool(tool: wire.Tool, path: str, grammars: list[Grammar]) -> ToolSpec:
     if custom.format is not None and custom.format.type == "grammar":
         if custom.format.grammar is None:
             raise missing_parameter(f"{path}.custom.format.grammar")
-        own = custom.format.grammar
+        grammar_spec = custom.format.grammar
         place = f"{path}.custom.format.grammar.definition"
-        grammar = checked_grammar(own.syntax, own.definition, place, len(grammars))
+        grammar = checked_grammar(
+            grammar_spec.syntax, grammar_spec.definition, place, len(grammars)
+        )
         grammars.append(grammar)
     return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
 

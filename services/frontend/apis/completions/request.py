@@ -65,7 +65,7 @@ class CompletionsRequest(Struct, frozen=True):
 
     def collector(self, answer: AnswerInfo) -> Collector:
         """Returns the collector of an answer in one document."""
-        return CompletionsCollector(completions_stream(answer, self.shape.whole()))
+        return CompletionsCollector(completions_stream(answer, self.shape.for_document()))
 
 
 def prompts(body: wire.Body) -> list[RawPrompt]:
@@ -88,13 +88,13 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
             param="prompt",
             code="invalid_type",
         )
-    found: list[RawPrompt] = []
+    raw_prompts: list[RawPrompt] = []
     for item in prompt:
         if isinstance(item, str):
-            found.append(RawPrompt(item, add_special_tokens=special))
+            raw_prompts.append(RawPrompt(item, add_special_tokens=special))
         elif isinstance(item, list):
-            found.append(_tokens(item))
-    return found
+            raw_prompts.append(_tokens(item))
+    return raw_prompts
 
 
 def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
@@ -129,8 +129,8 @@ class Completions(Dialect):
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
         request = decode_body(_decode, body, _explain)
         raw_prompts = prompts(request)
-        each = request.n or 1
-        _check_choices(request, len(raw_prompts), each)
+        choices = request.n or 1
+        _check_choices(request, len(raw_prompts), choices)
         limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
         conversation = Conversation(
             request.model,
@@ -144,17 +144,17 @@ class Completions(Dialect):
         # Few models are trained to fill a gap, each in its own format, which a client can write
         # into the prompt.
         notes = ["suffix"] if request.suffix else []
-        shape = self._shape(request, raw_prompts, each)
+        shape = self._shape(request, raw_prompts, choices)
         return CompletionsRequest(
-            conversation, raw_prompts, each, bool(request.stream), notes, shape
+            conversation, raw_prompts, choices, bool(request.stream), notes, shape
         )
 
     def _shape(
-        self, request: wire.Body, raw_prompts: Sequence[RawPrompt], each: int
+        self, request: wire.Body, raw_prompts: Sequence[RawPrompt], choices: int
     ) -> CompletionsShape:
         echoes: list[str] = []
         for text in echo_texts(raw_prompts, request):
-            echoes += [text] * each
+            echoes += [text] * choices
         options = request.stream_options
         include_usage = bool(options and options.include_usage)
         return CompletionsShape(
@@ -167,11 +167,11 @@ class Completions(Dialect):
         )
 
 
-def _check_choices(request: wire.Body, prompts: int, each: int) -> None:
+def _check_choices(request: wire.Body, prompts: int, choices: int) -> None:
     """Raises Invalid for too many choices, or a choice among several."""
-    if prompts * each > MAX_CHOICES:
-        message = f"Too many choices: {prompts * each} of at most {MAX_CHOICES} in one request."
+    if prompts * choices > MAX_CHOICES:
+        message = f"Too many choices: {prompts * choices} of at most {MAX_CHOICES} in one request."
         raise Invalid(message, param="prompt")
-    if request.best_of and request.best_of != each:
+    if request.best_of and request.best_of != choices:
         message = "'best_of' other than 'n' is not supported by this server."
         raise Invalid(message, param="best_of", code="unsupported_value")

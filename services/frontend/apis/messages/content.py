@@ -10,7 +10,7 @@ from msgspec import Raw
 from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
-from services.frontend.apis.messages.errors import one_of
+from services.frontend.apis.messages.errors import input_should_be
 from services.frontend.apis.shared.content import (
     IMAGE_TYPES,
     base64_size,
@@ -85,7 +85,7 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
     place = f"{path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
         raise Invalid(
-            f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type"
+            f"{place}.media_type: {input_should_be(IMAGE_TYPES)}", param=f"{path}.source.media_type"
         )
     data = _base64(source, f"{path}.image")
     size = base64_size(data)

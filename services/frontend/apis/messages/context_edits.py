@@ -79,9 +79,9 @@ def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     return edit
 
 
-def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:
-    """Drops thinking from all but the last `kept` turns that have any. Returns the messages and the
-    number of turns changed.
+def forget_thinking(messages: list[Message], keep_turns: int) -> tuple[list[Message], int]:
+    """Drops thinking from all but the last `keep_turns` turns that have any. Returns the messages
+    and the number of turns changed.
 
     A tool loop, from one message of the user to the next, counts as one turn.
     """
@@ -98,13 +98,13 @@ def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], 
         if not is_counted:
             turns += 1
             is_counted = True
-        if turns <= kept:
+        if turns <= keep_turns:
             remaining.append(message)
             continue
         parts = [part for part in message.parts if not isinstance(part, Reasoning)]
         if parts:
             remaining.append(replace(message, parts=parts))
-    return remaining[::-1], max(turns - kept, 0)
+    return remaining[::-1], max(turns - keep_turns, 0)
 
 
 def trigger_of(edit: wire.ContextEdit) -> wire.Threshold:
@@ -160,11 +160,11 @@ def _cleared_calls(messages: list[Message], edit: wire.ContextEdit) -> set[str]:
     """The ids of the calls that are cleared: the older ones that have a result."""
     calls = [*_calls(messages)]
     first_kept = max(len(calls) - _kept_uses(edit), 0)
-    kept = {call.call_id for call in calls[first_kept:]}
+    kept_ids = {call.call_id for call in calls[first_kept:]}
     answered = {part.call_id for part in _parts(messages) if isinstance(part, Result)}
     excluded = set(edit.exclude_tools or ())
     old = {call.call_id for call in calls[:first_kept] if call.name not in excluded}
-    return (old - kept) & answered
+    return (old - kept_ids) & answered
 
 
 def _clear_parts(message: Message, cleared: set[str], inputs: ClearedInputs) -> Message:

@@ -159,14 +159,14 @@ def _reason(what: str, steps: Sequence[str]) -> str:
     expected = _EXPECTED.match(what)
     choices = _CHOICES.get(steps[-1] if steps else "")
     if choices and (expected is None or "str" in expected[1]):
-        return one_of(choices)
+        return input_should_be(choices)
     if expected:
         kinds = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
         return f"Input should be a valid {' or '.join(kinds)}"
     return what
 
 
-def one_of(choices: Sequence[str]) -> str:
+def input_should_be(choices: Sequence[str]) -> str:
     """The native reason for a value other than these."""
     quoted = [f"'{choice}'" for choice in choices]
     return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"

@@ -13,7 +13,7 @@ from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, 
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
-from services.frontend.apis.messages.hosted import own_id, result_of
+from services.frontend.apis.messages.hosted import plain_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.content.hosted_tools import insert_results, result_part
@@ -99,7 +99,7 @@ class MessagesHistoryReader(CallHistory):
             elif isinstance(block, wire.ToolResultBlock):
                 raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
             elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
-                call = wire.ToolUseBlock(own_id(block.id), block.name, block.input)
+                call = wire.ToolUseBlock(plain_id(block.id), block.name, block.input)
                 parts.append(self._call(call, place))
             elif isinstance(block, _WEB_RESULTS) and self._called_by(block) is not None:
                 self._end_message(parts)
@@ -119,7 +119,7 @@ class MessagesHistoryReader(CallHistory):
 
     def _called_by(self, block: wire.WebSearchResultBlock | wire.WebFetchResultBlock) -> str | None:
         """The name of the tool that a result is of; None if its call is not in the history."""
-        return self._name_of(own_id(block.tool_use_id))
+        return self._name_of(plain_id(block.tool_use_id))
 
     def _hosted_result(
         self, block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, place: str

@@ -77,13 +77,13 @@ def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | 
     return None
 
 
-def shown_id(call_id: str) -> str:
+def hosted_id(call_id: str) -> str:
     """The id of a call in this API."""
     return _PREFIX + call_id
 
 
-def own_id(id: str) -> str:
-    """Reverses `shown_id`."""
+def plain_id(id: str) -> str:
+    """Reverses `hosted_id`."""
     return id.removeprefix(_PREFIX)
 
 
@@ -95,17 +95,17 @@ def result_block(
     if result.error is not None:
         content = {"type": f"{result.kind}_tool_result_error", "error_code": result.error}
     elif result.kind == "web_search":
-        content = list(map(_shown_page, result.sources))
+        content = list(map(_page_content, result.sources))
     else:
         (page,) = result.sources
-        content = _shown_document(page)
-    id = shown_id(result.call_id)
+        content = _document_content(page)
+    id = hosted_id(result.call_id)
     if result.kind == "web_search":
         return wire_answers.WebSearchContent(id, DIRECT, content)
     return wire_answers.WebFetchContent(id, DIRECT, content)
 
 
-def _shown_page(page: WebSource) -> dict[str, Any]:
+def _page_content(page: WebSource) -> dict[str, Any]:
     return {
         "type": "web_search_result",
         "url": page.url,
@@ -115,7 +115,7 @@ def _shown_page(page: WebSource) -> dict[str, Any]:
     }
 
 
-def _shown_document(page: WebSource) -> dict[str, Any]:
+def _document_content(page: WebSource) -> dict[str, Any]:
     text = {"type": "text", "media_type": "text/plain", "data": page.text}
     document = {"type": "document", "source": text, "title": page.title or None}
     return {
@@ -140,9 +140,9 @@ def result_of(
     kind: Literal["web_search", "web_fetch"] = "web_fetch"
     if isinstance(block, wire.WebSearchResultBlock):
         kind = "web_search"
-    result = HostedResult(own_id(block.tool_use_id), name, kind, "")
+    result = HostedResult(plain_id(block.tool_use_id), name, kind, "")
     if isinstance(content, list):
-        return replace(result, sources=list(map(_returned_page, content)))
+        return replace(result, sources=list(map(_page_source, content)))
     if content.error_code:
         return replace(result, sources=[], error=content.error_code)
     document = content.content
@@ -150,6 +150,6 @@ def result_of(
     return replace(result, sources=[page], error=content.error_code)
 
 
-def _returned_page(page: _Page) -> WebSource:
+def _page_source(page: _Page) -> WebSource:
     text = (unpack(page.encrypted_content) or b"").decode("utf-8", "replace")
     return WebSource(page.url, page.title or "", text, page.page_age)

@@ -43,7 +43,7 @@ from schemas.events import (
 from services.frontend.apis.messages import wire_answers, wire_events
 from services.frontend.apis.messages.compaction import AnswerCompaction, block_events, summary_of
 from services.frontend.apis.messages.errors import AnthropicError, error_document
-from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_id
+from services.frontend.apis.messages.hosted import DIRECT, hosted_id, result_block
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json, one_line
@@ -287,9 +287,9 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         if event.complete:
             if block.kind == "tool_use":
                 self._calls += 1
-            self._send_whole(block, event.seal, out)
+            self._send_dispatch(block, event.seal, out)
 
-    def _send_whole(self, block: OpenBlock, seal: str | None, out: wire_events.Events) -> None:
+    def _send_dispatch(self, block: OpenBlock, seal: str | None, out: wire_events.Events) -> None:
         """Sends the whole block in an event of its own, if a client or an operator requested it."""
         if block.is_thought:
             if self._answer.dispatch_reasoning:
@@ -541,5 +541,5 @@ def _tool_use(block: BlockStart, answer: AnswerInfo) -> wire_answers.ToolUseCont
     call_id = block.call_id or f"toolu_{answer.turn}{block.block}"
     name = block.name or ""
     if block.kind == "hosted":
-        return wire_answers.ServerToolUseContent(shown_id(call_id), name, Raw(b"{}"), DIRECT)
+        return wire_answers.ServerToolUseContent(hosted_id(call_id), name, Raw(b"{}"), DIRECT)
     return wire_answers.ToolUseContent(call_id, name, Raw(b"{}"), DIRECT)

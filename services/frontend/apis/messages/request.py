@@ -110,11 +110,11 @@ def parse(
         _check_turn(request, headers)
     reader = MessagesHistoryReader(declared.specs, pairing=not counting)
     reader.read(request.messages)
-    kept = context_edits.thinking_turns(request.context_management)
+    keep_turns = context_edits.thinking_turns(request.context_management)
     messages = reader.messages
     cleared = 0
-    if isinstance(kept, int):
-        messages, cleared = context_edits.forget_thinking(messages, kept)
+    if isinstance(keep_turns, int):
+        messages, cleared = context_edits.forget_thinking(messages, keep_turns)
     conversation = Conversation(
         request.model,
         messages,
@@ -123,7 +123,7 @@ def parse(
         tool_choice=tools.choice(request, reader.tools.offered),
         thinking=replace(
             _thinking(request, reader.effort),
-            history="default" if kept is None else "keep",
+            history="default" if keep_turns is None else "keep",
             count_tokens=_TOKEN_COUNT in headers.get("anthropic-beta", ""),
         ),
         sampling=sampling_of(
@@ -216,12 +216,12 @@ def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> No
     if request.thinking is None or request.thinking.type != "enabled":
         return
     if not isinstance(first, wire.ThinkingBlock | wire.RedactedThinkingBlock):
-        found: str | int | None = "text"
+        first_type: str | int | None = "text"
         if not isinstance(first, str):
-            found = first.__struct_config__.tag
+            first_type = first.__struct_config__.tag
         place = f"messages.{len(request.messages) - 1}.content.0.type"
         raise Invalid(
-            f"{place}: Expected `thinking` or `redacted_thinking`, but found `{found}`. When "
+            f"{place}: Expected `thinking` or `redacted_thinking`, but found `{first_type}`. When "
             "`thinking` is enabled, a final `assistant` message must start with a thinking block. "
             "To avoid this requirement, disable `thinking`.",
             param=place,
@@ -283,11 +283,11 @@ def _format(request: wire.Body) -> OutputFormat | None:
 def _ttl(request: wire.Body) -> str | None:
     """The longest `ttl` of the request. It holds for the whole prompt."""
     contents = (message.content for message in request.messages)
-    marks = [request.cache_control]
+    controls = [request.cache_control]
     for items in (request.system, request.tools, *contents):
         if type(items) is list:
-            marks += [getattr(item, "cache_control", None) for item in items]
-    ttls = [mark.ttl for mark in marks if mark is not None]
+            controls += [getattr(item, "cache_control", None) for item in items]
+    ttls = [control.ttl for control in controls if control is not None]
     return max(ttls, key=CACHE_TTLS.__getitem__, default=None)
 
 
@@ -311,8 +311,8 @@ def _session(request: wire.Body) -> str | None:
     except (msgspec.DecodeError, msgspec.ValidationError):
         # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>; kimi-code:
         # session_<uuid>
-        _, found, session = f"_{user}".rpartition("_session_")
-        if not found or not session:
+        _, separator, session = f"_{user}".rpartition("_session_")
+        if not separator or not session:
             return None
         return session
 

@@ -108,10 +108,10 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> MessagesToo
     `served`: the kinds of hosted tools that this server runs.
     """
     tools = _tools.decode(data)
-    shown, dropped = specs(tools or [], served)
+    visible, dropped = specs(tools or [], served)
     kinds = map(_hosted_kind, dropped)
     needed = [kind for kind in kinds if kind not in _NEEDLESS]
-    return MessagesTools(tools, shown, dropped, missing_tools(needed))
+    return MessagesTools(tools, visible, dropped, missing_tools(needed))
 
 
 def _hosted_kind(type_name: str) -> str:
@@ -127,26 +127,26 @@ def specs(
     Raises Invalid for a type that neither the client nor this server can run, and for two tools
     with one name.
     """
-    shown: list[ToolSpec] = []
+    visible: list[ToolSpec] = []
     dropped: list[str] = []
     for index, tool in enumerate(tools):
         if tool.type is not None and tool.type.startswith(HOSTED):
             hosted = tool_spec(tool, served, f"tools.{index}")
             if hosted is not None:
-                shown.append(hosted)
+                visible.append(hosted)
             else:
                 dropped.append(tool.type)
         else:
-            shown.append(spec(tool, f"tools.{index}"))
-    names = [tool.name for tool in shown]
+            visible.append(spec(tool, f"tools.{index}"))
+    names = [tool.name for tool in visible]
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
     is_searched = any(kind.startswith(_SEARCH) for kind in dropped)
-    if is_searched or all(tool.deferred for tool in shown):
+    if is_searched or all(tool.deferred for tool in visible):
         # Without a search nothing could load a deferred tool, so all tools are listed from the
         # start.
-        shown = [replace(tool, deferred=False) for tool in shown]
-    return shown, dropped
+        visible = [replace(tool, deferred=False) for tool in visible]
+    return visible, dropped
 
 
 def spec(tool: wire.Tool, path: str) -> ToolSpec:

@@ -93,10 +93,11 @@ def catalogue(
 
     `profiles`: entries of Codex itself to use instead of ours, by name.
     """
-    own = profiles or {}
+    profiles = profiles or {}
     return {
         "models": [
-            entry(card, name, place, own.get(name)) for place, (card, name) in enumerate(entries)
+            entry(card, name, place, profiles.get(name))
+            for place, (card, name) in enumerate(entries)
         ]
     }
 
@@ -128,10 +129,10 @@ def entry(
 def with_profile(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
     model_fields = {name: served[name] for name in _SERVED if name in served}
-    own = _OWN
+    base = _OWN
     if profile is not None:
-        own = {**_OWN, "model_messages": None, **profile, **_HOSTED}
-    entry = {**own, **model_fields}
+        base = {**_OWN, "model_messages": None, **profile, **_HOSTED}
+    entry = {**base, **model_fields}
     if not model_fields.get("supports_reasoning_summaries"):
         entry["default_reasoning_summary"] = "none"
     return entry

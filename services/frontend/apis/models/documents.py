@@ -142,8 +142,8 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
     search = {"supported": "web_search" in hosted}
     no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
     budgets = THINKING_BUDGET in card.features
-    shown = None if card.effort_budgets else -1
-    enforced = {api: fields[:shown] if budgets else [] for api, fields in _BUDGET_FIELDS.items()}
+    last = None if card.effort_budgets else -1
+    enforced = {api: fields[:last] if budgets else [] for api, fields in _BUDGET_FIELDS.items()}
     return {
         "batch": no,
         "citations": no,

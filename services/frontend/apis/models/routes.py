@@ -134,8 +134,8 @@ class ModelRoutes:
         key = tuple(name for _, name in named)
         hashed, etag = self._etags.get(key, ((), ""))
         if not etag or hashed != named:
-            whole = listing(named, {}, profiles=self._profiles_of(named), hosted=self._hosted)
-            etag = _etag_of(msgspec.json.encode(whole))
+            full_list = listing(named, {}, profiles=self._profiles_of(named), hosted=self._hosted)
+            etag = _etag_of(msgspec.json.encode(full_list))
             self._etags[key] = (named, etag)
         return etag
 

@@ -111,7 +111,7 @@ class Responses(Dialect):
             counting: only the size of the prompt is needed.
         """
         body = request.body
-        tools = RequestTools.of(body.tools or [], self._tools, self._served)
+        tools = RequestTools.read(body.tools or [], self._tools, self._served)
         if request.references:
             raise not_found("Item", request.references[0], "input")
         compacting = ends_in_trigger(request) or compacting

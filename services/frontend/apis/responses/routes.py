@@ -7,7 +7,7 @@ from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
 from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation, Query
 
-_response = partial(Operation, id="The id of a response.")
+_operation = partial(Operation, id="The id of a response.")
 _WEATHER = {
     "type": "function",
     "name": "get_weather",
@@ -33,7 +33,7 @@ _FOLLOW = (
         "Leave out the events up to this sequence number.",
     ),
 )
-_ONE, _INPUT = f"{PATH}/{{id}}", f"{PATH}/{{id}}/input_items"
+_RESPONSE = f"{PATH}/{{id}}"
 
 
 def _add_routes(setup: ApiSetup) -> None:
@@ -72,18 +72,24 @@ API = Api(
             example=_EXAMPLE,
             answer=wire_answers.Tokens,
         ),
-        _response(
-            _ONE,
+        _operation(
+            _RESPONSE,
             "Retrieve a stored response",
             "get",
             answer=wire_answers.Answer,
             events=wire_events.Event,
             query=_FOLLOW,
         ),
-        _response(_ONE, "Delete a stored response", "delete", answer=wire_answers.Deleted),
-        _response(f"{_ONE}/cancel", "Cancel a background response", answer=wire_answers.Answer),
-        _response(
-            _INPUT, "List the input of a response", "get", answer=wire_answers.Items, query=_PAGE
+        _operation(_RESPONSE, "Delete a stored response", "delete", answer=wire_answers.Deleted),
+        _operation(
+            f"{_RESPONSE}/cancel", "Cancel a background response", answer=wire_answers.Answer
+        ),
+        _operation(
+            f"{_RESPONSE}/input_items",
+            "List the input of a response",
+            "get",
+            answer=wire_answers.Items,
+            query=_PAGE,
         ),
     ),
     parts=wire_answers.OUTPUT_ITEMS,

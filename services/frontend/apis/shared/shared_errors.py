@@ -70,8 +70,8 @@ def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> O
     info = _openai_wording(info)
     _, kind, code = OPENAI_KINDS[info.kind]
     # An API's own errors have codes, and the names of its fields.
-    own = info.code is not None and info.kind is not ErrorKind.CONTEXT_OVERFLOW
-    param = info.param if own else params.get(info.param or "", info.param)
+    is_of_api = info.code is not None and info.kind is not ErrorKind.CONTEXT_OVERFLOW
+    param = info.param if is_of_api else params.get(info.param or "", info.param)
     return OpenAIErrorDetail(info.message, kind, param, info.code or code)
 
 

@@ -27,7 +27,7 @@ MAX_GRAMMAR_CHARS = 10_000
 MAX_COLONS = 512
 """Limits of a grammar. llguidance holds the interpreter's lock while it reads one, and overflows
 the stack, which ends the process, at a chain of some 3,000 rules. Each rule has a colon."""
-_KEPT = 256
+_CACHED_GRAMMARS = 256
 _START = re.compile(r"^[ \t]*[?!]{0,2}start[ \t]*(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _PIECE = re.compile(
@@ -67,7 +67,7 @@ def _is_too_large(syntax: str, definition: str) -> bool:
     return syntax == "lark" and definition.count(":") > MAX_COLONS
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_GRAMMARS)
 def _problem(syntax: str, definition: str) -> str:
     """The defect of a grammar; "" for a valid one. Cached, since agents send the same grammar with
     every request."""
@@ -83,7 +83,7 @@ def _problem(syntax: str, definition: str) -> str:
 
 def _rough_problem(syntax: str, definition: str) -> str:
     if syntax == "lark":
-        return "" if _START.search(definition) else "no start rule found"
+        return "" if _START.search(definition) else "no start rule text"
     try:
         re.compile(definition)
     except (re.error, RecursionError, OverflowError) as error:
@@ -103,7 +103,7 @@ class FreeformInput:
     """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._pending = ""
         self._in_string = False
         self._over = False
 
@@ -111,12 +111,12 @@ class FreeformInput:
         """Returns the next part of the input."""
         if self._over:
             return ""
-        self._held += text
+        self._pending += text
         if not self._in_string:
-            head = _HEAD.match(self._held)
+            head = _HEAD.match(self._pending)
             if head is None:
                 return ""
-            self._held = self._held[head.end() :]
+            self._pending = self._pending[head.end() :]
             self._in_string = True
         return self._read()
 
@@ -126,33 +126,33 @@ class FreeformInput:
         if self._in_string or self._over:
             return ""
         try:
-            return msgspec.json.decode(self._held, type=_Wrapped).input
+            return msgspec.json.decode(self._pending, type=_Wrapped).input
         except (msgspec.DecodeError, RecursionError):
-            return self._held
+            return self._pending
 
     def _read(self) -> str:
         """Reads all that is complete of the string."""
-        held = self._held
+        pending = self._pending
         at = 0
         out: list[str] = []
         while True:
-            piece = _PIECE.match(held, at)
+            piece = _PIECE.match(pending, at)
             if piece is None:
                 break
-            found = piece.group()
-            if found == '"':
+            text = piece.group()
+            if text == '"':
                 self._over = True
-                self._held = ""
+                self._pending = ""
                 return "".join(out)
-            if _LONE_HALF.fullmatch(found):
-                if _PARTIAL_PAIR.fullmatch(held, at):
+            if _LONE_HALF.fullmatch(text):
+                if _PARTIAL_PAIR.fullmatch(pending, at):
                     break
-                found = "\\ufffd"
-            if found[0] == "\\" and not piece["not_json"]:
-                found = msgspec.json.decode(f'"{found}"', type=str)
-            out.append(found)
+                text = "\\ufffd"
+            if text[0] == "\\" and not piece["not_json"]:
+                text = msgspec.json.decode(f'"{text}"', type=str)
+            out.append(text)
             at = piece.end()
-        self._held = held[at:]
+        self._pending = pending[at:]
         return "".join(out)
 
 

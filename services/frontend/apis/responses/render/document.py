@@ -84,7 +84,7 @@ class ResponseState:
         """Whether the Response has ended."""
         return self.status != "in_progress"
 
-    def add_whole(self, item: Raw) -> wire_events.Events:
+    def add_item(self, item: Raw) -> wire_events.Events:
         """Adds an item that is complete, and returns its events."""
         index = len(self.items)
         self.items.append(item)

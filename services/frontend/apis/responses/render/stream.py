@@ -90,7 +90,7 @@ class ResponsesStream(TurnRenderer[wire_events.Event], Renderer):
             wire_events.ResponseInProgress(response=response),
         ]
         for item in shape.before:
-            out += self.state.add_whole(item)
+            out += self.state.add_item(item)
         return out
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
@@ -178,7 +178,7 @@ class ResponsesStream(TurnRenderer[wire_events.Event], Renderer):
         carried = self._searches.finish(event.results, self.state.items, out)
         if carried:
             item = results_item(self._next_place(), carried)
-            out += self.state.add_whole(encode_item(item))
+            out += self.state.add_item(encode_item(item))
         self._turn = event.turn
 
     def _finish(self, event: Finish, out: wire_events.Events) -> None:
@@ -245,7 +245,7 @@ class SummaryStream(ResponsesStream):
             id=f"cmp_{self.state.answer.turn}000",
             encrypted_content=seal_summary(self._sealer, summary),
         )
-        out += self.state.add_whole(encode_item(item))
+        out += self.state.add_item(encode_item(item))
         self.state.finish(event.usage, cut=False)  # a summary is used even if it reached the limit
         out.append(self.state.last_event())
 

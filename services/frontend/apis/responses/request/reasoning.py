@@ -36,25 +36,25 @@ class ReasoningReader:
         seal. A summary that repeats the text, as ours do, is left out."""
         text = "".join(part.text for part in item.content or ())
         summary = [part.text for part in item.summary or () if part.text]
-        shown = "\n\n".join(summary)
+        summary_text = "\n\n".join(summary)
         seal = item.encrypted_content or None
-        if shown and not text:
-            text = self._summarized_text(shown, seal)
+        if summary_text and not text:
+            text = self._summarized_text(summary_text, seal)
 
         if not text and not seal:
             self._history.add(id=item.id)
             return
-        if text == shown:
+        if text == summary_text:
             summary = []
         self._history.add(Reasoning(text or None, seal, summary, item.id))
 
-    def _summarized_text(self, shown: str, seal: str | None) -> str:
+    def _summarized_text(self, summary_text: str, seal: str | None) -> str:
         """The text of reasoning that has only a summary; "" if its seal is opened later."""
         if not seal:
-            return shown
+            return summary_text
         if self._sealer is None:
             return ""
-        return self._sealer.open(seal) or shown
+        return self._sealer.open(seal) or summary_text
 
     def _add_results(self, results: Sequence[HostedResult], at: str) -> None:
         """Adds the results of the previous searches, which become calls. Searches of a tool that is

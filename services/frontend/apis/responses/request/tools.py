@@ -89,7 +89,7 @@ class RequestTools(Struct):
     """The result of `final_specs`; None after a change."""
 
     @classmethod
-    def of(
+    def read(
         cls, raws: Sequence[Raw], memo: "Memo[RequestTools]", served: frozenset[str] = frozenset()
     ) -> "RequestTools":
         """The request's own tools, to which others may be added. Raises Invalid."""

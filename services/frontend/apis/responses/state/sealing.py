@@ -51,7 +51,7 @@ class ModelSealer(TextSealer):
     def _of_session(self) -> list[TenantSealer]:
         """The sealer of the request's model, once that is looked up for the session."""
         card = self._model.card
-        return [] if card is None else [self._of(card)]
+        return [] if card is None else [self._load(card)]
 
     @cached_property
     def _of_name(self) -> list[TenantSealer]:
@@ -64,7 +64,7 @@ class ModelSealer(TextSealer):
             for other in admission.models(caller)
             if set(card.aliases).intersection(other.aliases)
         ]
-        return [self._of(served) for served in [card, *others]]
+        return [self._load(served) for served in [card, *others]]
 
-    def _of(self, card: ModelCard) -> TenantSealer:
+    def _load(self, card: ModelCard) -> TenantSealer:
         return Sealer.load(None, card.name).of(self._model.context.tenant)

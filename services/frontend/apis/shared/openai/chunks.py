@@ -92,7 +92,7 @@ class ChunkShape(Struct, frozen=True, kw_only=True):
     """Other chunks also carry the token counts, once they are known."""
     fingerprint: str | None = None
 
-    def whole(self) -> Self:
+    def for_document(self) -> Self:
         """The form of chunks for a document."""
         return replace(self, include_usage=True, continuous_usage=False)
 

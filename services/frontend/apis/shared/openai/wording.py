@@ -124,7 +124,7 @@ def missing_parameter(place: str) -> Invalid:
 
 def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
     """The error for an unknown value."""
-    values = one_of([f"'{choice}'" for choice in choices], "and")
+    values = enumerated([f"'{choice}'" for choice in choices], "and")
     return Invalid(
         f"Invalid value: '{value}'. Supported values are: {values}.",
         param=place,
@@ -160,7 +160,7 @@ def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) ->
     )
 
 
-def one_of(words: Sequence[str], last: str) -> str:
+def enumerated(words: Sequence[str], last: str) -> str:
     """The words as an English enumeration."""
     if len(words) < 3:
         return f" {last} ".join(words)
@@ -170,7 +170,7 @@ def one_of(words: Sequence[str], last: str) -> str:
 def _wrong_type(place: str, expected: str, got: str) -> Invalid:
     kinds = [_NAMES.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
     return Invalid(
-        f"Invalid type for '{place}': expected {one_of(kinds, 'or')}, but got "
+        f"Invalid type for '{place}': expected {enumerated(kinds, 'or')}, but got "
         f"{_NAMES.get(got, got)} instead.",
         param=place,
         code="invalid_type",
