@@ -8,7 +8,13 @@ from aiohttp import web
 from msgspec import Struct
 
 from services import __version__
-from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
+from services.frontend.apis.shared.api import (
+    Api,
+    ApiSetup,
+    Operation,
+    encoded_response,
+    json_response,
+)
 from services.frontend.apis.shared.openapi import document
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.runtime.observability.metrics import LabelledRegistry, process_labels
@@ -73,16 +79,16 @@ class HealthRoutes:
 
     async def version(self, _request: web.Request) -> web.Response:
         """Answers with the release."""
-        return json_response(msgspec.json.encode(Version(__version__)))
+        return json_response(Version(__version__))
 
     async def hello(self, _request: web.Request) -> web.Response:
         """Answers Claude Code, which sends `HEAD /api/hello` (older: `HEAD /`) before its first
         turn."""
-        return json_response(msgspec.json.encode(Hello("turnwire", __version__)))
+        return json_response(Hello("turnwire", __version__))
 
     async def openapi(self, _request: web.Request) -> web.Response:
         """Answers with the OpenAPI document."""
-        return json_response(self._document)
+        return encoded_response(self._document)
 
     @cached_property
     def _document(self) -> bytes:
@@ -90,7 +96,7 @@ class HealthRoutes:
 
 
 def _status(document: object, status: int) -> web.Response:
-    return json_response(msgspec.json.encode(document), status)
+    return json_response(document, status)
 
 
 def _add_routes(setup: ApiSetup) -> None:

@@ -99,7 +99,7 @@ class TokenRoutes:
             "tokens": ids,
             "token_strs": None,
         }
-        return json_response(msgspec.json.encode(answer))
+        return json_response(answer)
 
     async def detokenize(self, http: web.Request) -> web.Response:
         """`POST /v1/detokenize`: the text of ids."""
@@ -107,7 +107,7 @@ class TokenRoutes:
 
         caller = http[REQUEST_CONTEXT].caller
         reply = await self._admission.detokenize(fields.model, fields.tokens, caller)
-        return json_response(msgspec.json.encode(PlainPrompt(reply.text or "")))
+        return json_response(PlainPrompt(reply.text or ""))
 
     def _parse(
         self, body: bytes, headers: Mapping[str, str]

@@ -59,7 +59,9 @@ class Case(msgspec.Struct):
         return b"".join(out).decode()
 
     def document(self) -> dict[str, Any]:
-        collector = ChatCollector(chat_stream(self.reply(), self.shape.for_document(), self.choices))
+        collector = ChatCollector(
+            chat_stream(self.reply(), self.shape.for_document(), self.choices)
+        )
         collector.start([PREPARED] * self.choices)
         for choice, events in self.batches:
             collector.events(events, choice)

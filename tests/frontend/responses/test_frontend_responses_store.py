@@ -9,6 +9,7 @@ import pytest
 from msgspec import Raw
 
 from schemas.errors import Invalid
+from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page, page_of
 from services.frontend.apis.responses.state.keep import EventPacker, unpack_events
@@ -243,8 +244,8 @@ def test_item_id_names_its_response() -> None:
         assert response_of_item(foreign) == ""
 
 
-def ids(body: bytes) -> list[str]:
-    document = json.loads(body)
+def ids(page: wire_answers.Items) -> list[str]:
+    document = json.loads(msgspec.json.encode(page))
     shown = [entry["id"] for entry in document["data"]]
     assert document["object"] == "list"
     assert (document["first_id"], document["last_id"]) == (
@@ -272,7 +273,7 @@ def test_repeated_item_is_listed_once() -> None:
     for newest_first, order in ((False, "123"), (True, "321")):
         found, after = "", None
         for _ in range(3):
-            page = json.loads(list_page(items, after, 1, newest_first))
+            page = json.loads(msgspec.json.encode(list_page(items, after, 1, newest_first)))
             found, after = found + page["last_id"], page["last_id"]
         assert (found, page["has_more"]) == (order, False)
 

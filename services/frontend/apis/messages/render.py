@@ -54,18 +54,6 @@ COUNT_EVERY = 16
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 _encode = msgspec.json.Encoder().encode
-_DELTA = (
-    b"event: content_block_delta\n"
-    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
-)
-_FIELDS = {
-    "text": (b"text_delta", b"text"),
-    "reasoning": (b"thinking_delta", b"thinking"),
-    "tool_use": (b"input_json_delta", b"partial_json"),
-    "hosted": (b"input_json_delta", b"partial_json"),
-}
-_END = b"}}\n\n"
-_COUNTED_END = b',"estimated_tokens":null' + _END
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _REASONS: dict[FinishReason, wire_answers.StopReason] = {
@@ -98,10 +86,22 @@ _NAMES: dict[type, bytes] = {
 class OpenBlock:
     """The block that the turn writes, and what the client has of it."""
 
-    __slots__ = ("call", "counted", "index", "is_started", "kind", "start", "texts", "uncounted")
+    __slots__ = (
+        "call",
+        "counted",
+        "counts_tokens",
+        "index",
+        "is_started",
+        "kind",
+        "start",
+        "texts",
+        "uncounted",
+    )
 
-    def __init__(self, start: BlockStart) -> None:
+    def __init__(self, start: BlockStart, *, counts_tokens: bool) -> None:
         self.start = start
+        self.counts_tokens = counts_tokens
+        """Deltas of a thought have a number of tokens."""
         self.kind = start.kind
         self.index: int | None = None
         """The block's number in the answer; None until the client has its start."""
@@ -121,22 +121,21 @@ class OpenBlock:
         """Whether the block is reasoning."""
         return self.kind == "reasoning"
 
-    def piece(self, text: str, *, counts: bool) -> wire_events.ContentBlockDelta:
-        """A delta of the block. Encoded, its text is between `bytes_around`. `counts`: deltas of
-        thoughts have a number of tokens."""
+    def piece(self, text: str) -> wire_events.ContentBlockDelta:
+        """A delta of the block. Encoded, its text is between `bytes_around`."""
         delta: wire_events.BlockDelta
         if self.kind == "text":
             delta = wire_events.TextDelta(text)
         elif self.is_thought:
-            delta = wire_events.ThinkingDelta(text, None if counts else UNSET)
+            delta = wire_events.ThinkingDelta(text, None if self.counts_tokens else UNSET)
         else:
             delta = wire_events.InputJsonDelta(text)
         return wire_events.ContentBlockDelta(_index_of(self), delta)
 
-    def bytes_around(self, *, counts: bool) -> tuple[bytes, bytes]:
+    def bytes_around(self) -> tuple[bytes, bytes]:
         """The bytes of a delta before and after its text."""
-        head = _DELTA % (_index_of(self), *_FIELDS[self.kind])
-        return head, _COUNTED_END if self.is_thought and counts else _END
+        before, _, after = _frame(self.piece("")).partition(b'""')
+        return before, after
 
 
 class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
@@ -199,9 +198,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
 
     @override
     def encode(self, events: Sequence[wire_events.Event]) -> bytes:
-        return b"".join(
-            [b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events]
-        )
+        return b"".join(map(_frame, events))
 
     def _fail(self, info: ErrorInfo, out: wire_events.Events) -> None:
         out.append(error_document(info, self._answer.request_id))
@@ -214,11 +211,11 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         return block_events(self._compaction)
 
     def _start(self, event: BlockStart, out: wire_events.Events) -> None:
-        self._block = block = OpenBlock(event)
+        self._block = block = OpenBlock(event, counts_tokens=self._counts)
         self.plain = None
         if event.kind in ("tool_use", "hosted"):
             self._announce(block, _tool_use(event, self._answer), out)
-            out.append(block.piece("", counts=self._counts))
+            out.append(block.piece(""))
 
     def _announce(
         self, block: OpenBlock, content: wire_answers.Content, out: wire_events.Events
@@ -245,9 +242,9 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
             block.texts.append(text)
             self.plain = None
         else:
-            self.plain = block.bytes_around(counts=self._counts)
+            self.plain = block.bytes_around()
         block.is_started = True
-        out.append(block.piece(text, counts=self._counts))
+        out.append(block.piece(text))
 
     def _count_piece(self, block: OpenBlock, out: wire_events.Events) -> None:
         """Counts a delta of an omitted thought, which has a token or more."""
@@ -281,7 +278,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         if block.kind == "tool_use" and not event.complete and not block.is_started:
             # Clients read empty arguments as {} and run the call; they never run the beginning of
             # an object.
-            out.append(block.piece("{", counts=self._counts))
+            out.append(block.piece("{"))
         out.append(wire_events.ContentBlockStop(block.index))
 
         if event.complete:
@@ -435,6 +432,10 @@ class MessageCollector(Collector):
         members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": usage}
         del members["delta"]
         self._message = wire_answers.Answer(**members)
+
+
+def _frame(event: wire_events.Event) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event))
 
 
 def _stop(finish: Finish, complete_calls: int) -> wire_events.Stop:

@@ -346,7 +346,7 @@ class Messages(Dialect):
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
         return parse(body, headers, counting=True, decoder=self._decoder)
 
-    def count_body(self, request: MessagesRequest, tokens: int) -> bytes:
+    def count_answer(self, request: MessagesRequest, tokens: int) -> wire_answers.Tokens:
         """The answer to count_tokens."""
         count = wire_answers.Tokens(tokens)
         if request.edits is not None:
@@ -354,4 +354,4 @@ class Messages(Dialect):
             if original is None:
                 original = tokens
             count.context_management = wire_answers.OriginalTokens(original)
-        return msgspec.json.encode(count)
+        return count

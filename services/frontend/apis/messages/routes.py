@@ -91,7 +91,7 @@ class MessagesRoutes:
         request = await apply_context_edits(request, model)
 
         tokens = await model.count_for_client(request.conversation)
-        return json_response(self._messages.count_body(request, tokens))
+        return json_response(self._messages.count_answer(request, tokens))
 
 
 def _add_routes(setup: ApiSetup) -> None:

@@ -4,12 +4,10 @@ except for a memo of tools."""
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
-import msgspec
 from msgspec import Raw, Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
@@ -150,10 +148,6 @@ class Responses(Dialect):
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
         return self.understand(request, headers)
-
-    def count_body(self, tokens: int) -> bytes:
-        """The answer to POST /v1/responses/input_tokens."""
-        return msgspec.json.encode(wire_answers.Tokens(input_tokens=tokens))
 
 
 def _shape(

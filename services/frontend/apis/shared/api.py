@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from aiohttp import web
-from msgspec import Raw, Struct
+from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from services.frontend.http.errors import ErrorFormat
@@ -85,9 +86,14 @@ class Api(Struct, frozen=True, kw_only=True):
     enabled: Callable[[FrontendConfig], bool] = _always
 
 
-def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
-    """An answer that is a JSON document."""
-    return web.Response(status=status, body=bytes(body), content_type="application/json")
+def json_response(document: object, status: int = 200) -> web.Response:
+    """An answer with a document."""
+    return encoded_response(msgspec.json.encode(document), status)
+
+
+def encoded_response(body: bytes, status: int = 200) -> web.Response:
+    """An answer with the JSON of a document."""
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 @dataclass

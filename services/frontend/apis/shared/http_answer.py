@@ -14,7 +14,7 @@ from typing import TypeVar
 from aiohttp import web
 from typing_extensions import override
 
-from services.frontend.apis.shared.api import json_response
+from services.frontend.apis.shared.api import encoded_response
 from services.frontend.apis.shared.client import header_flag
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
@@ -48,7 +48,7 @@ class HttpAnswer(RunningAnswer):
         if request.stream:
             return await self.stream(request, request.renderer, may_shorten=may_shorten)
         collector = await self.collect(request, request.collector, may_shorten=may_shorten)
-        return json_response(collector.body())
+        return encoded_response(collector.body())
 
     async def stream(
         self, request: ParsedRequest, make_renderer: MakeRenderer, *, may_shorten: bool = False

@@ -92,7 +92,7 @@ def list_page(
     after: str | None = None,
     limit: int = DEFAULT_LIMIT,
     newest_first: bool = True,
-) -> bytes:
+) -> wire_answers.Items:
     """The list document, from the item that follows `after` on. Raises Invalid for an `after` that
     is not listed.
 
@@ -113,13 +113,12 @@ def list_page(
         start = ids.index(after) + 1
     end = start + limit
     listed = ids[start:end]
-    page = wire_answers.Items(
+    return wire_answers.Items(
         data=[by_id[id] for id in listed],
         first_id=listed[0] if listed else "",
         last_id=listed[-1] if listed else "",
         has_more=end < len(ids),
     )
-    return _encode(page)
 
 
 def _stored_item(item: Raw, kind: wire.ItemKind, suffix: str) -> Raw:

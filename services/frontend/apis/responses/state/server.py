@@ -4,7 +4,6 @@ import asyncio
 import time
 from contextlib import suppress
 
-import msgspec
 from aiohttp import web
 from msgspec import Raw
 
@@ -29,7 +28,7 @@ from services.frontend.apis.responses.state.store import (
     SharedStore,
     StoreLimits,
 )
-from services.frontend.apis.shared.api import ApiSetup, json_response
+from services.frontend.apis.shared.api import ApiSetup, encoded_response, json_response
 from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import RequestModel
@@ -103,7 +102,7 @@ class ResponsesServer:
         conversation = await self._intake.prompt(request, http.headers, model)
 
         tokens = await model.count_for_client(conversation)
-        return json_response(self.dialect.count_body(tokens))
+        return json_response(wire_answers.Tokens(input_tokens=tokens))
 
     async def retrieve(self, http: web.Request) -> web.StreamResponse:
         """`GET /v1/responses/{id}`: a stored response, or its stream after some event."""
@@ -115,7 +114,7 @@ class ResponsesServer:
         if job is not None:
             if follow:
                 return await send_events(http, job.follow(after), self._turns.config)
-            return json_response(msgspec.json.encode(job.document()))
+            return json_response(job.document())
 
         record = await self._stored_record(http)
         if not follow:
@@ -137,7 +136,7 @@ class ResponsesServer:
             await job.wait()
         if not await self.store.delete(id, http[REQUEST_CONTEXT].tenant):
             raise not_found("Response", id, "response_id")
-        return json_response(msgspec.json.encode(wire_answers.Deleted(id)))
+        return json_response(wire_answers.Deleted(id))
 
     async def cancel(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/{id}/cancel`: cancels a background response. A response that has
@@ -216,7 +215,7 @@ class ResponsesServer:
         collector = await answer.collect(turn, turn.collector, may_shorten=turn.truncate)
         document = collector.body()
         self.store.put(accepted.record(collector.stream))
-        return json_response(document)
+        return encoded_response(document)
 
     async def _create_in_background(
         self, http: web.Request, request: ResponsesRequest
@@ -232,7 +231,7 @@ class ResponsesServer:
         job = self.background.start(accepted, model)
         if request.body.stream:
             return await send_events(http, job.follow(-1), self._turns.config)
-        return json_response(msgspec.json.encode(job.document()))
+        return json_response(job.document())
 
     def _running_job(self, http: web.Request) -> Job | None:
         """The response that a path names, if it runs in the background of this process."""
