@@ -5,7 +5,6 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
-from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any
 
@@ -24,6 +23,7 @@ from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.preparation import apply_context_edits
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.apis.shared.api import Api, ApiSetup, Operation, json_response
+from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
@@ -110,7 +110,7 @@ class TokenRoutes:
         return json_response(PlainPrompt(reply.text or ""))
 
     def _parse(
-        self, body: bytes, headers: Mapping[str, str]
+        self, body: bytes, headers: Headers
     ) -> tuple[Text, ChatRequest | MessagesRequest | None]:
         """Parses a request to tokenize: its own fields, and its conversation if it has no text.
         Raises Invalid."""
@@ -137,7 +137,7 @@ def _text_of(fields: Text) -> str | None:
     return fields.text if fields.prompt is None else fields.prompt
 
 
-def _parse_ids(body: bytes, _headers: Mapping[str, str]) -> Ids:
+def _parse_ids(body: bytes, _headers: Headers) -> Ids:
     return decode_body(_ids.decode, body, explain)
 
 

@@ -40,6 +40,7 @@ from services.frontend.apis.shared.openai.chunks import (
     Chunks,
     ChunkShape,
     ChunkStream,
+    Logprobs,
     UsageAnswer,
     chunk_frame,
     chunk_head,
@@ -350,6 +351,6 @@ class _ChatChoice(ChoiceRenderer):
             out.append(self._chunk(delta))
 
 
-def _logprobs(tokens: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+def _logprobs(tokens: Sequence[TokenLogprob | None]) -> Logprobs:
     content = [_UNKNOWN if token is None else logprob(token) for token in tokens]
     return {"content": content, "refusal": None}

@@ -4,7 +4,7 @@
 answer are refused (audio output, unsupported output formats, files); unknown fields are ignored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from services.frontend.apis.chat.render import (
     ReasoningPlace,
     chat_stream,
 )
-from services.frontend.apis.shared.client import header_flag, with_client
+from services.frontend.apis.shared.client import Headers, header_flag, with_client
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
@@ -98,7 +98,7 @@ _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_p
 
 def parse(
     body: bytes,
-    headers: Mapping[str, str],
+    headers: Headers,
     settings: ChatSettings,
     *,
     counting: bool = False,
@@ -149,8 +149,7 @@ def parse(
         hints=openai_hints(request),
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
-    session = request.prompt_cache_key if isinstance(request.prompt_cache_key, str) else None
-    conversation = with_client(conversation, headers, session)
+    conversation = with_client(conversation, headers, request.session)
     shape = _shape(request, specs, headers, settings)
     return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
 
@@ -191,27 +190,23 @@ def _format(request: wire.Body) -> OutputFormat | None:
 def _shape(
     request: wire.Body,
     specs: Sequence[ToolSpec],
-    headers: Mapping[str, str],
+    headers: Headers,
     settings: ChatSettings,
 ) -> ChatShape:
-    options = request.stream_options
-    include_usage = bool(options and options.include_usage)
     return ChatShape(
         reasoning=_reasoning(request, headers, settings),
         details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),
         freeform=frozenset(tool.name for tool in specs if tool.kind == "custom"),
         logprobs=bool(request.logprobs) and not request.return_token_ids,
-        include_usage=include_usage,
-        continuous_usage=bool(include_usage and options and options.continuous_usage_stats),
+        include_usage=request.includes_usage,
+        continuous_usage=request.continuous_usage,
         service_tier=_tier(request.service_tier),
         fingerprint=settings.fingerprint,
     )
 
 
-def _reasoning(
-    request: wire.Body, headers: Mapping[str, str], settings: ChatSettings
-) -> ReasoningPlace:
+def _reasoning(request: wire.Body, headers: Headers, settings: ChatSettings) -> ReasoningPlace:
     excluded = request.reasoning is not None and request.reasoning.exclude
     if excluded or request.include_reasoning is False:
         return "omitted"
@@ -299,12 +294,12 @@ class Chat(Dialect):
             wire.Body, tools.read_tools, _explain, unknown_parameter, self._memo
         )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatRequest:
+    def parse(self, body: bytes, headers: Headers) -> ChatRequest:
         """Parses POST /v1/chat/completions. Raises Invalid."""
         request = parse(body, headers, self._settings, decoder=self._decoder)
         share_texts(request.conversation, self._memo)
         return request
 
-    def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatRequest:
+    def parse_prompt(self, body: bytes, headers: Headers) -> ChatRequest:
         """Parses a request for its prompt only. Raises Invalid."""
         return parse(body, headers, self._settings, counting=True, decoder=self._decoder)

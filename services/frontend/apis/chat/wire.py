@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.decode import NULL, Limit, Name
-from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Fingerprint, Logprobs, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
@@ -339,7 +339,7 @@ class ChunkChoice(Struct):
 
     index: int
     delta: MessageDelta
-    logprobs: dict[str, Any] | None = None
+    logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
@@ -350,7 +350,7 @@ class AnswerChoice(Struct):
 
     index: int
     message: AnswerMessage
-    logprobs: dict[str, Any] | None
+    logprobs: Logprobs | None
     finish_reason: FinishReason
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET

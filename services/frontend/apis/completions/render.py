@@ -17,6 +17,7 @@ from services.frontend.apis.shared.openai.chunks import (
     Chunks,
     ChunkShape,
     ChunkStream,
+    Logprobs,
     UsageAnswer,
     chunk_frame,
     chunk_head,
@@ -131,7 +132,7 @@ class _CompletionsChoice(ChoiceRenderer):
             chunk.usage = usage
         return chunk
 
-    def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> Logprobs:
         """Adds the chosen token to `top_logprobs`, so there may be one more than requested, as in
         the native API."""
         return {

@@ -1,7 +1,7 @@
 """Parses a Completions request into `Conversation`s, `n` for each prompt; the `Dialect` of the
 API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from services.frontend.apis.completions.render import (
     CompletionsShape,
     completions_stream,
 )
-from services.frontend.apis.shared.client import with_client
+from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, unknown_parameter
@@ -125,7 +125,7 @@ class Completions(Dialect):
     def __init__(self, fingerprint: str | None = None) -> None:
         self._fingerprint = fingerprint
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsRequest:
+    def parse(self, body: bytes, headers: Headers) -> CompletionsRequest:
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
         request = decode_body(_decode, body, _explain)
         raw_prompts = prompts(request)
@@ -139,8 +139,7 @@ class Completions(Dialect):
             format=guided_format(request),
             hints=openai_hints(request),
         )
-        session = request.prompt_cache_key if isinstance(request.prompt_cache_key, str) else None
-        conversation = with_client(conversation, headers, session)
+        conversation = with_client(conversation, headers, request.session)
         # Few models are trained to fill a gap, each in its own format, which a client can write
         # into the prompt.
         notes = ["suffix"] if request.suffix else []
@@ -155,14 +154,12 @@ class Completions(Dialect):
         echoes: list[str] = []
         for text in echo_texts(raw_prompts, request):
             echoes += [text] * choices
-        options = request.stream_options
-        include_usage = bool(options and options.include_usage)
         return CompletionsShape(
             echoes=echoes,
             prompts=len(raw_prompts),
             logprobs=request.logprobs is not None and not request.return_token_ids,
-            include_usage=include_usage,
-            continuous_usage=bool(include_usage and options and options.continuous_usage_stats),
+            include_usage=request.includes_usage,
+            continuous_usage=request.continuous_usage,
             fingerprint=self._fingerprint,
         )
 

@@ -1,10 +1,10 @@
 """The JSON of Completions as typed Structs: requests, answers and the choices of chunks."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Fingerprint, Logprobs, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -30,7 +30,7 @@ class ChunkChoice(Struct):
 
     index: int
     text: str
-    logprobs: dict[str, Any] | None = None
+    logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
@@ -40,7 +40,7 @@ class ChunkChoice(Struct):
 class Choice(ChunkChoice):
     """One of the answers."""
 
-    logprobs: dict[str, Any] | None
+    logprobs: Logprobs | None
     finish_reason: FinishReason
 
 

@@ -3,6 +3,7 @@ conversation."""
 
 import base64
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -20,6 +21,8 @@ from services.frontend.apis.shared.content import (
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.content.pdf_document import make_document
 
+Heading: TypeAlias = Iterable[tuple[str, str | None]]
+"""What is known of a document, by name: lines before its text."""
 PDF = "application/pdf"
 _UNREADABLE = "Could not process image"
 """The native error for such data has no place."""
@@ -118,7 +121,7 @@ def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
 
 def _inline_document(
     source: wire.Base64Source,
-    head: tuple[tuple[str, str | None], ...],
+    head: Heading,
     title: str | None,
     path: str,
 ) -> Text | Media:
@@ -140,9 +143,7 @@ def _inline_document(
     return make_document(source.media_type, text, size, title, _with_head(head, ""))
 
 
-def _document_blocks(
-    source: wire.ContentSource, head: tuple[tuple[str, str | None], ...], path: str
-) -> list[Text | Media]:
+def _document_blocks(source: wire.ContentSource, head: Heading, path: str) -> list[Text | Media]:
     if isinstance(source.content, str):
         return [Text(_with_head(head, source.content))]
     title = _with_head(head, "")
@@ -152,7 +153,7 @@ def _document_blocks(
     return parts
 
 
-def _with_head(head: Iterable[tuple[str, str | None]], body: str) -> str:
+def _with_head(head: Heading, body: str) -> str:
     lines = [f"{name}: {value}" for name, value in head if value]
     return "\n".join([*lines, "", body]) if lines else body
 

@@ -22,7 +22,8 @@ CLEARED = "[Old tool result content cleared]"
 """Replaces a result."""
 _DEFAULT_TURNS = 1
 _DEFAULT_USES = 3
-_DEFAULT_TRIGGER = wire.Threshold("input_tokens", 100_000)
+DEFAULT_TRIGGER = wire.Threshold("input_tokens", 100_000)
+"""The size from which tool uses are cleared."""
 
 ClearedInputs: TypeAlias = bool | list[str] | None
 """The tools with arguments that are cleared, too: all of them, those with these names, or none."""
@@ -105,16 +106,6 @@ def forget_thinking(messages: list[Message], keep_turns: int) -> tuple[list[Mess
         if parts:
             remaining.append(replace(message, parts=parts))
     return remaining[::-1], max(turns - keep_turns, 0)
-
-
-def trigger_of(edit: wire.ContextEdit) -> wire.Threshold:
-    """The size from which tool uses are cleared."""
-    return edit.trigger or _DEFAULT_TRIGGER
-
-
-def least_of(edit: wire.ContextEdit) -> int:
-    """The fewest tokens for which tool uses are cleared."""
-    return edit.clear_at_least.value if edit.clear_at_least else 0
 
 
 def exceeds_uses(messages: list[Message], trigger: wire.Threshold) -> bool:

@@ -18,7 +18,6 @@ from services.frontend.apis.messages.tools import ToolSet
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.content.hosted_tools import insert_results, result_part
 
-_WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
 
@@ -101,7 +100,7 @@ class MessagesHistoryReader(CallHistory):
             elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
                 call = wire.ToolUseBlock(plain_id(block.id), block.name, block.input)
                 parts.append(self._call(call, place))
-            elif isinstance(block, _WEB_RESULTS) and self._called_by(block) is not None:
+            elif isinstance(block, wire.WebResultBlock) and self._called_by(block) is not None:
                 self._end_message(parts)
                 parts = []
                 self._hosted_result(block, place)
@@ -117,13 +116,11 @@ class MessagesHistoryReader(CallHistory):
         if parts:
             self.messages.append(Message("assistant", parts))
 
-    def _called_by(self, block: wire.WebSearchResultBlock | wire.WebFetchResultBlock) -> str | None:
+    def _called_by(self, block: wire.WebResultBlock) -> str | None:
         """The name of the tool that a result is of; None if its call is not in the history."""
         return self._name_of(plain_id(block.tool_use_id))
 
-    def _hosted_result(
-        self, block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, place: str
-    ) -> None:
+    def _hosted_result(self, block: wire.WebResultBlock, place: str) -> None:
         """Notes the result of a tool that this server ran."""
         name = self._called_by(block) or ""
         result = result_part(result_of(block, name, place))

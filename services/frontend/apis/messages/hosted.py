@@ -126,9 +126,7 @@ def _document_content(page: WebSource) -> dict[str, Any]:
     }
 
 
-def result_of(
-    block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, name: str, path: str
-) -> HostedResult:
+def result_of(block: wire.WebResultBlock, name: str, path: str) -> HostedResult:
     """The result in a block that a client returns, without text that another server encrypted.
     Raises Invalid."""
     try:

@@ -9,11 +9,10 @@ from services.frontend.apis.messages.compaction import CompactEdit, summary_of
 from services.frontend.apis.messages.context_edits import (
     CLEAR_THINKING,
     CLEAR_TOOLS,
+    DEFAULT_TRIGGER,
     Edits,
     clear_tool_uses,
     exceeds_uses,
-    least_of,
-    trigger_of,
 )
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.turns.compaction import write_summary
@@ -72,7 +71,7 @@ async def _clear_tools(
 ) -> tuple[Conversation, Edits]:
     """Clears tool uses, if there are enough of them. `tokens`: of the prompt; 0: not
     counted."""
-    trigger = trigger_of(edit)
+    trigger = edit.trigger or DEFAULT_TRIGGER
     messages, uses = clear_tool_uses(conversation.messages, edit)
     if not uses or not exceeds_uses(conversation.messages, trigger):
         return conversation, edits
@@ -85,7 +84,8 @@ async def _clear_tools(
 
     edited = replace(conversation, messages=messages)
     saved = tokens - await model.count(edited)
-    if saved < least_of(edit):
+    least = edit.clear_at_least.value if edit.clear_at_least else 0
+    if saved < least:
         return conversation, edits
     edits = edits.with_applied(
         CLEAR_TOOLS, cleared_tool_uses=uses, cleared_input_tokens=max(saved, 0)

@@ -4,7 +4,7 @@
 answer are refused (threads, containers, MCP servers, files); unknown fields are ignored.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -28,7 +28,7 @@ from services.frontend.apis.messages.render import (
     MessageCollector,
     MessagesStream,
 )
-from services.frontend.apis.shared.client import with_client
+from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
@@ -94,7 +94,7 @@ _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain, extra_inpu
 
 
 def parse(
-    body: bytes, headers: Mapping[str, str], *, counting: bool = False, decoder: Decoder = _decoder
+    body: bytes, headers: Headers, *, counting: bool = False, decoder: Decoder = _decoder
 ) -> MessagesRequest:
     """Parses a request. Raises Invalid in the native wording.
 
@@ -184,7 +184,7 @@ def _needs_container(request: wire.Body) -> bool:
     return request.container is not None and coding
 
 
-def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
+def _check_turn(request: wire.Body, headers: Headers) -> None:
     if request.max_tokens is None:
         raise Invalid("max_tokens: Field required", param="max_tokens")
     if any(not stop for stop in request.stop_sequences or []):
@@ -336,13 +336,13 @@ class Messages(Dialect):
             wire.Body, read_tools, explain, extra_input, self._memo
         )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
+    def parse(self, body: bytes, headers: Headers) -> MessagesRequest:
         """Parses POST /v1/messages. Raises Invalid."""
         request = parse(body, headers, decoder=self._decoder)
         share_texts(request.conversation, self._memo)
         return request
 
-    def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesRequest:
+    def parse_count(self, body: bytes, headers: Headers) -> MessagesRequest:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
         return parse(body, headers, counting=True, decoder=self._decoder)
 

@@ -164,6 +164,9 @@ class WebFetchResultBlock(HostedResult, tag="web_fetch_tool_result"):
     """A web page."""
 
 
+WebResultBlock: TypeAlias = WebSearchResultBlock | WebFetchResultBlock
+
+
 class CodeExecutionResultBlock(HostedResult, tag="code_execution_tool_result"):
     """Output of a program."""
 

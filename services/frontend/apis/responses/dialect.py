@@ -1,7 +1,7 @@
 """Converts a request of the Responses API to a conversation and the renderer of its answer. Pure,
 except for a memo of tools."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from msgspec import Raw, Struct
@@ -30,6 +30,7 @@ from services.frontend.apis.responses.request.compaction import (
 )
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.shared.client import Headers
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.compaction import request_summary
 from services.frontend.turns.interfaces import AnswerInfo, Dialect
@@ -92,7 +93,7 @@ class Responses(Dialect):
     def understand(
         self,
         request: ResponsesRequest,
-        headers: Mapping[str, str],
+        headers: Headers,
         history: Sequence[Raw] = (),
         *,
         sealer: TextSealer | None = None,
@@ -138,7 +139,7 @@ class Responses(Dialect):
             sealer=sealer if compacting else None,
         )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesTurn:
+    def parse(self, body: bytes, headers: Headers) -> ResponsesTurn:
         """Converts a request without a store, as tests and benchmarks do; the server's requests go
         through `Intake`.
 

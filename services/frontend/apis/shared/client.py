@@ -7,13 +7,15 @@ caller's own turns and orders queues, and gives no rights.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import xxhash
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, Part, Text
 
+Headers: TypeAlias = Mapping[str, str]
+"""The headers of a request, which are looked up by lower-case names."""
 MAX_CHARS = 200
 _SESSION = (
     "x-claude-code-session-id",
@@ -42,7 +44,7 @@ _TITLE = re.compile(r".{0,100}\btitle generator\b", re.IGNORECASE)
 
 def with_client(
     conversation: Conversation,
-    headers: Mapping[str, str],
+    headers: Headers,
     session: str | None = None,
     *,
     compare: str | None = None,
@@ -72,7 +74,7 @@ def with_client(
     return replace(conversation, client=client)
 
 
-def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
+def header_flag(headers: Headers, name: str, default: bool) -> bool:
     """Returns the boolean in a header."""
     return default if name not in headers else headers[name].lower() in ("1", "true")
 
@@ -85,7 +87,7 @@ def _first_of(sent: Mapping[str, str], headers: Sequence[str]) -> str | None:
     return None
 
 
-def _first_values(headers: Mapping[str, str]) -> dict[str, str]:
+def _first_values(headers: Headers) -> dict[str, str]:
     """Returns the first value that is not empty of each header, by its name in lower case."""
     values: dict[str, str] = {}
     for name, value in headers.items():  # repeated headers come one by one

@@ -7,7 +7,7 @@ An operation reads its request and responds to it:
         return await answer.respond(request)
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from aiohttp import web
 from typing_extensions import override
 
 from services.frontend.apis.shared.api import encoded_response
-from services.frontend.apis.shared.client import header_flag
+from services.frontend.apis.shared.client import Headers, header_flag
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
@@ -117,7 +117,7 @@ async def http_answer(
 
 
 async def read_request(
-    http: web.Request, max_bytes: int, parse: Callable[[bytes, Mapping[str, str]], R]
+    http: web.Request, max_bytes: int, parse: Callable[[bytes, Headers], R]
 ) -> R:
     """Reads and parses a request, in a thread if it is large. Raises as `read_body` and `parse`."""
     body = await read_body(http, max_bytes)

@@ -129,6 +129,23 @@ class OpenAIFields(SamplingFields, kw_only=True):
     structured_outputs: dict[str, Any] | None = None
     json_schema: Any = None
 
+    @property
+    def session(self) -> str | None:
+        """The client's id of the session, if it is a text."""
+        key = self.prompt_cache_key
+        return key if isinstance(key, str) else None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the stream ends with the token counts."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether other chunks also carry the token counts."""
+        options = self.stream_options
+        return self.includes_usage and options is not None and bool(options.continuous_usage_stats)
+
 
 def openai_hints(body: OpenAIFields) -> Hints:
     """The hints of a Chat Completions or Completions request."""

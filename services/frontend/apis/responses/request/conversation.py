@@ -1,6 +1,5 @@
 """Builds the `Conversation` of a Responses request."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.members import convert
 from services.frontend.apis.responses.request.tool_choice import choice_of
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.shared.client import with_client
+from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
@@ -31,7 +30,7 @@ _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 
 
 def build(
-    request: ResponsesRequest, headers: Mapping[str, str], tools: RequestTools, items: ItemReader
+    request: ResponsesRequest, headers: Headers, tools: RequestTools, items: ItemReader
 ) -> Conversation:
     """Builds the conversation from the items that `items` has read. Raises Invalid."""
     body = request.body

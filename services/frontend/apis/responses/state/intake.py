@@ -2,7 +2,7 @@
 conversation if necessary."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -23,6 +23,7 @@ from services.frontend.apis.responses.state.expand import history_of, resolve_re
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.turns.turn_service import RequestModel, TurnService
 
@@ -41,7 +42,7 @@ class Intake:
     async def accept(
         self,
         request: ResponsesRequest,
-        headers: Mapping[str, str],
+        headers: Headers,
         model: RequestModel,
         *,
         store: MemoryStore | None = None,
@@ -75,7 +76,7 @@ class Intake:
         return accepted
 
     async def prompt(
-        self, request: ResponsesRequest, headers: Mapping[str, str], model: RequestModel
+        self, request: ResponsesRequest, headers: Headers, model: RequestModel
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
         reader = self._reader(request, headers, model)
@@ -86,7 +87,7 @@ class Intake:
         return turn.conversation
 
     def _reader(
-        self, request: ResponsesRequest, headers: Mapping[str, str], model: RequestModel
+        self, request: ResponsesRequest, headers: Headers, model: RequestModel
     ) -> "_RequestReader":
         return _RequestReader(self.dialect, headers, self._sealers.sealer(request.model, model))
 
@@ -96,7 +97,7 @@ class _RequestReader:
     """Converts the inputs of one request: the client's, and those that a compaction makes of it."""
 
     dialect: Responses
-    headers: Mapping[str, str]
+    headers: Headers
     sealer: TextSealer
 
     async def read(

@@ -80,6 +80,8 @@ class ErrorChunk(Struct):
 
 AnyChunk: TypeAlias = Chunk | ErrorChunk
 Chunks: TypeAlias = list[AnyChunk]
+Logprobs: TypeAlias = dict[str, Any]
+"""The log probabilities of tokens, in the form of one of the APIs."""
 
 
 class ChunkShape(Struct, frozen=True, kw_only=True):
@@ -255,9 +257,7 @@ def chunk_frame(head: Chunk) -> tuple[bytes, bytes]:
     return before + choices, after
 
 
-def add_logprobs(
-    into: dict[str, Any] | None, piece: dict[str, Any] | None
-) -> dict[str, Any] | None:
+def add_logprobs(into: Logprobs | None, piece: Logprobs | None) -> Logprobs | None:
     """Appends the log probabilities of a chunk to the earlier ones."""
     if into is None:
         return piece

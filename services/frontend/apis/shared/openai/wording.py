@@ -18,6 +18,8 @@ from services.frontend.apis.shared.decode import (
     values_along,
 )
 
+Choices: TypeAlias = Mapping[str, Sequence[str]]
+"""The values of enumerations, by the names of their fields."""
 CacheTtl: TypeAlias = Literal["30m", "12h"]
 """The values of `prompt_cache_options.ttl`, which every API has."""
 _UNNAMED = "[...]"
@@ -49,7 +51,7 @@ _KINDS = {
 _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
-def explainer(choices: Mapping[str, Sequence[str]]) -> Explain:
+def explainer(choices: Choices) -> Explain:
     """Explains errors in this wording. `choices`: the values of each enumeration by the name
     of its field; of a tag by the field or list that has the object, such as `content.type`."""
     choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
@@ -77,9 +79,7 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Explain:
     return explain
 
 
-def _explain_value(
-    place: str, what: str, value: Any, choices: Mapping[str, Sequence[str]]
-) -> Invalid:
+def _explain_value(place: str, what: str, value: Any, choices: Choices) -> Invalid:
     """The error for the value at a place. `what`: msgspec's reason; `value` None: unknown."""
     bound = _BOUND.match(what)
     if bound:
@@ -238,6 +238,6 @@ def _mismatch(place: str, pattern: str) -> Invalid:
     )
 
 
-def _choices_at(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
+def _choices_at(place: str, choices: Choices) -> Sequence[str]:
     names = re.sub(r"\[\d+\]", "", place).split(".")
     return choices.get(".".join(names[-2:])) or choices.get(names[-1]) or ()
