@@ -1,13 +1,11 @@
 """The operations of the Responses API."""
 
-from functools import partial
-
 from services.frontend.apis.responses import wire, wire_answers, wire_events
 from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
 from services.frontend.apis.shared.api import WEATHER_PARAMETERS, Api, ApiSetup, Operation, Query
 
-_operation = partial(Operation, id="The id of a response.")
+_ID = "The id of a response."
 _WEATHER = {
     "type": "function",
     "name": "get_weather",
@@ -72,24 +70,31 @@ API = Api(
             example=_EXAMPLE,
             answer=wire_answers.Tokens,
         ),
-        _operation(
+        Operation(
             _RESPONSE,
             "Retrieve a stored response",
             "get",
             answer=wire_answers.Answer,
             events=wire_events.Event,
             query=_FOLLOW,
+            id=_ID,
         ),
-        _operation(_RESPONSE, "Delete a stored response", "delete", answer=wire_answers.Deleted),
-        _operation(
-            f"{_RESPONSE}/cancel", "Cancel a background response", answer=wire_answers.Answer
+        Operation(
+            _RESPONSE, "Delete a stored response", "delete", answer=wire_answers.Deleted, id=_ID
         ),
-        _operation(
+        Operation(
+            f"{_RESPONSE}/cancel",
+            "Cancel a background response",
+            answer=wire_answers.Answer,
+            id=_ID,
+        ),
+        Operation(
             f"{_RESPONSE}/input_items",
             "List the input of a response",
             "get",
             answer=wire_answers.Items,
             query=_PAGE,
+            id=_ID,
         ),
     ),
     parts=wire_answers.OUTPUT_ITEMS,
