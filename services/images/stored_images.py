@@ -26,9 +26,7 @@ class StoredImages:
 
     def __init__(self, process: Process) -> None:
         self._store = ImageStore(process.bus, ImageStoreConfig(), process.log)
-        self._cache: LRUCache[str, bytes] = LRUCache(
-            CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES
-        )
+        self._cache: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, _size)
         self._free = asyncio.Semaphore(CONCURRENT)
 
     async def read(self, images: Sequence[PromptImage]) -> dict[str, bytes]:
@@ -56,3 +54,7 @@ class StoredImages:
                 if data is None:
                     data = self._cache[image] = await self._store.get(image)
         return data
+
+
+def _size(data: bytes) -> int:
+    return len(data) + _ENTRY_BYTES

@@ -1,15 +1,15 @@
 """Chains a conversation's hash keys: one key for each turn of the model, under which its ledger
 entry is stored.
 
-A key covers the model, template and tenant (as `scope`), the leading instructions, and every
-message up to the end of the turn, each in a form that all clients' replays of it share. Tools,
-template variables and thinking are not part of it: they show in the prompt's text, which is
+A key covers the model, template and tenant (`LedgerModel.scope_of`), the leading instructions, and
+every message up to the end of the turn, each in a form that all clients' replays of it share.
+Tools, template variables and thinking are not part of it: they show in the prompt's text, which is
 compared before anything of an entry is used."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
 from msgspec import Struct
@@ -57,15 +57,6 @@ class Chain(Struct, frozen=True):
     """The number of calls."""
 
 
-def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
-    """The hash to which a session's keys are bound. `template`: a digest of everything that makes
-    ids of messages."""
-    hasher = chain(b"")
-    owner = "-" if tenant is None else f"={tenant}"
-    add(hasher, "scope", model, template.hex(), owner)
-    return hasher.digest()
-
-
 def chain_of(conversation: Conversation, scope: bytes, earlier: Chain | None = None) -> Chain:
     """The chain of a conversation. Adjacent assistant messages are one turn, as in
     `templates.messages.adapt`.
@@ -84,7 +75,7 @@ def chain_of(conversation: Conversation, scope: bytes, earlier: Chain | None = N
         instructions, start = leading_instructions(conversation)
         hasher = begin_chain(scope, instructions)
 
-    runs = groupby(conversation.messages[start:], key=lambda message: message.role == "assistant")
+    runs = groupby(conversation.messages[start:], is_answer)
     for is_turn, run in runs:
         messages = list(run)
         end = start + len(messages)
@@ -112,6 +103,11 @@ def begin_chain(scope: bytes, instructions: Sequence[str]) -> "hashlib.blake2b":
     hasher = chain(scope)
     add(hasher, "instructions", xxh3_128_hexdigest(joined))
     return hasher
+
+
+def is_answer(message: Message) -> bool:
+    """Whether a message is the model's."""
+    return message.role == "assistant"
 
 
 def parts_of(messages: Iterable[Message]) -> list[Part]:
@@ -142,7 +138,7 @@ class ChainCache:
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` bounds the conversations that are kept, about as JSON."""
-        self._chains: BranchCache[_CachedChain] = BranchCache(max_bytes, lambda cached: cached.size)
+        self._chains: BranchCache[_CachedChain] = BranchCache(max_bytes, attrgetter("size"))
 
     @property
     def size(self) -> int:
@@ -169,7 +165,7 @@ class ChainCache:
         self, beginning: tuple[bytes, SessionKey], conversation: Conversation
     ) -> "_CachedChain | None":
         cached_chains = self._chains.get(beginning)
-        cached_chains.sort(key=lambda cached: len(cached.messages), reverse=True)
+        cached_chains.sort(key=len, reverse=True)
         for cached in cached_chains:
             if cached.is_prefix_of(conversation):
                 return cached
@@ -182,6 +178,9 @@ class _CachedChain(Struct, frozen=True, eq=False):
     """The messages up to the end of the chain's last turn."""
     chain: Chain
     size: int
+
+    def __len__(self) -> int:
+        return len(self.messages)
 
     @classmethod
     def of(cls, conversation: Conversation, chain: Chain) -> "_CachedChain":

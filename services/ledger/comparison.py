@@ -212,7 +212,7 @@ class TurnComparison:
             return ""
         written = ""
         end = 0
-        for is_call, run in groupby(original.parts, lambda part: isinstance(part, Call)):
+        for is_call, run in groupby(original.parts, _is_call):
             if not is_call:
                 continue
             calls = [part for part in run if isinstance(part, Call)]
@@ -327,6 +327,10 @@ def _text_as_reasoning(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
             thought = changed.pop()[1] + thought
         changed.append((_REASONING, thought))
     return changed
+
+
+def _is_call(part: TurnPart) -> bool:
+    return isinstance(part, Call)
 
 
 def _longest_text(parts: Iterable[TurnPart]) -> int:

@@ -29,7 +29,7 @@ from schemas.conversation import (
     ToolReference,
     ToolSpec,
 )
-from services.ledger.chain import parts_of, text_and_calls
+from services.ledger.chain import is_answer, parts_of, text_and_calls
 from services.ledger.keys import squeeze
 from services.tokenization.segments import TokenIds, common_prefix
 
@@ -169,8 +169,8 @@ def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]
 
 def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
     """Returns the answers of the model in a history: the parts of each run of its messages."""
-    runs = groupby(messages, key=lambda message: message.role == "assistant")
-    return [parts_of(run) for is_answer, run in runs if is_answer]
+    runs = groupby(messages, is_answer)
+    return [parts_of(run) for of_model, run in runs if of_model]
 
 
 def _digest_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:

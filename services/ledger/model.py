@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from schemas.conversation import Call
 from services.families import Family
+from services.ledger.keys import add, chain
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import Encoder
 
@@ -33,3 +34,10 @@ class LedgerModel(Struct, frozen=True):
     placeholder: int | None = None
     """The token that stands for an image. Turns in which the model wrote it are not reused: they
     would look like one in the prompt."""
+
+    def scope_of(self, tenant: str | None) -> bytes:
+        """The hash to which the keys of a tenant's sessions are bound."""
+        hasher = chain(b"")
+        owner = "-" if tenant is None else f"={tenant}"
+        add(hasher, "scope", self.name, self.digest.hex(), owner)
+        return hasher.digest()

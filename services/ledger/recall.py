@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from schemas.conversation import Conversation, ToolSpec, Unseal
 from schemas.ledger import LedgerEntry
-from services.ledger.chain import Chain, ChainCache, scope_of
+from services.ledger.chain import Chain, ChainCache
 from services.ledger.choice import choose
 from services.ledger.encode import LedgerPrompt, PromptEncoder
 from services.ledger.match import MatchedHistory, Outcome
@@ -52,7 +52,7 @@ class Ledger:
     ) -> "Recall":
         """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees
         them."""
-        scope = scope_of(self.model.name, self.model.digest, conversation.client.tenant)
+        scope = self.model.scope_of(conversation.client.tenant)
         chain = self._chains.chain_of(conversation, scope)
         return Recall(self, conversation, chain, tools, unseal)
 

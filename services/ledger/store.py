@@ -2,7 +2,6 @@
 recently used out first."""
 
 import threading
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
@@ -144,9 +143,7 @@ class PromptCache:
     """Ids of prompts. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._ids: LRUCache[bytes, array[int]] = LRUCache(
-            max_bytes, getsizeof=lambda ids: 4 * len(ids)
-        )
+        self._ids: LRUCache[bytes, TokenIds] = LRUCache(max_bytes, _bytes_of)
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> "TokenIds | None":
@@ -159,8 +156,12 @@ class PromptCache:
         with self._lock:
             if instead_of is not None:
                 self._ids.pop(instead_of, None)
-            if 4 * len(ids) <= self._ids.maxsize:
+            if _bytes_of(ids) <= self._ids.maxsize:
                 self._ids[key] = ids
+
+
+def _bytes_of(ids: TokenIds) -> int:
+    return ids.itemsize * len(ids)
 
 
 def _weight(entry: LedgerEntry) -> int:

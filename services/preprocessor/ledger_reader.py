@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 from typing_extensions import override
 
 from schemas import subjects
@@ -28,6 +28,7 @@ from services.ledger.turn_reader import TurnReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import LookUp
 from services.runtime.bus import Delivery
+from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 from services.templates.assistant import AssistantWriter
@@ -150,10 +151,11 @@ class LedgerReader(NoLedger):
         self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=metrics)
         text = "Entries that arrived."
         self._messages = Counter("turnwire_ledger_messages", text, ["kind"], registry=metrics)
-        entries = Gauge("turnwire_ledger_entries", "Turns in memory.", registry=metrics)
-        entries.set_function(lambda: len(ledger.entries))
-        size = Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=metrics)
-        size.set_function(lambda: ledger.entries.size)
+        readings = {
+            "turnwire_ledger_entries": Reading("Turns in memory.", ledger.entries, "__len__"),
+            "turnwire_ledger_bytes": Reading("Memory that turns take.", ledger.entries, "size"),
+        }
+        register(metrics, CountCollector(readings))
         process.on_reconnect.append(self._doubt)
 
     @override

@@ -2,12 +2,11 @@
 gets besides."""
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
 from schemas.conversation import Conversation
-from schemas.frames import PromptImage, TurnRequest
+from schemas.frames import TurnRequest
 from services.guides.promises import GRAMMAR, promises
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.generate import prepare_turn
@@ -74,12 +73,11 @@ class Preparation:
             request, prompt, self.setup, guide, comparison=comparison, deadline=deadline
         )
 
-    def ids(self, conversation: Conversation) -> tuple[Sequence[int], list[PromptImage]]:
-        """Ids and images of a conversation's prompt, without fetching turns from the bucket. For
-        the threads of `threads`."""
+    def make_prompt_here(self, conversation: Conversation) -> Prompt:
+        """The prompt of a conversation, without a limit of its output, and without fetching turns
+        from the bucket. For the threads of `threads`."""
         work = self._assembly(conversation, self._ledger.look_up, no_step, limit=False)
-        prompt = self.threads.run_here(work)
-        return prompt.ids, prompt.images
+        return self.threads.run_here(work)
 
     def _assembly(
         self, conversation: Conversation, look_up: LookUp | None, on_step: OnStep, *, limit: bool

@@ -10,7 +10,7 @@ CPU-bound.
 |         |                                     | the text                                  |
 | limit   | `limit.py`                          | how many tokens may be decoded            |
 
-A prompt that the client sent whole only has the steps encode (`encode.py`) and limit.
+A prompt of `/v1/completions` only has the steps encode (`raw_prompt.py`) and limit.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,12 @@ from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import LedgerPrompt
 from services.ledger.recall import NoRecall, Recall, opens_nothing
-from services.preprocessor.encode import encode_raw
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.render import RenderedPrompt, as_rendered, render
+from services.preprocessor.raw_prompt import encode_raw, render_raw
+from services.preprocessor.render import RenderedPrompt, render
 from services.preprocessor.strip import strip
+from services.runtime.config import PreprocessorConfig
 from services.tokenization.model_files import with_defaults
 from services.tokenization.segments import TokenIds
 
@@ -104,7 +105,7 @@ def assemble(
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
     if conversation.prompt is not None:
         on_step("encode")
-        rendered = as_rendered(conversation, conversation.prompt)
+        rendered = render_raw(conversation, conversation.prompt)
         encoded = encode_raw(conversation.prompt, setup.tokenizer)
         output = _limit(conversation, encoded, setup, window, limit=limit)
         return _prompt(conversation, rendered, encoded, output, setup)
@@ -129,6 +130,25 @@ def assemble(
     if limit:
         recall.keep(encoded)
     return _prompt(conversation, rendered, encoded, output, setup)
+
+
+def prompt_ids(model: str, conversation: Conversation) -> list[int]:
+    """The token ids of a conversation's prompt, as the preprocessor sends them to a worker. For use
+    as a library, without any service.
+
+    `model` is a directory (or hub id) with the model's configuration, tokenizer and chat template;
+    weights are not needed. Each call loads these files, in a second or two. For more prompts load
+    them once:
+
+        setup = ModelSetup.load(PreprocessorConfig(model=model))
+        prompt = assemble(conversation, setup)
+
+    The `Prompt` also has the text, the tools as the model sees them, and the stop ids.
+
+    Raises OSError or ValueError where the model cannot be loaded, Invalid where the template
+    refuses the conversation, ContextOverflow where it does not fit the model's context window.
+    """
+    return list(assemble(conversation, ModelSetup.load(PreprocessorConfig(model=model))).ids)
 
 
 def _limit(

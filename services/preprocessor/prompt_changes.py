@@ -10,6 +10,7 @@ history: a request continues the one with the answers that its own history begin
 
 from collections.abc import Sequence
 from itertools import takewhile
+from operator import attrgetter
 
 from cachetools import LRUCache
 from msgspec.structs import replace
@@ -49,9 +50,7 @@ class PromptChangeReporter:
         self, log: FilteringBoundLogger, metrics: CollectorRegistry, max_bytes: int = MAX_BYTES
     ) -> None:
         self._log = log
-        self._last: BranchCache[SeenPrompt] = BranchCache(
-            max_bytes, lambda prompt: prompt.size, MAX_ALIKE
-        )
+        self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, attrgetter("size"), MAX_ALIKE)
         """For each key: the last prompt of every session."""
         self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
         text = "Prompts that did not begin with the last one of their session, by what varied."

@@ -14,7 +14,6 @@ from msgspec import Struct
 from schemas.conversation import (
     Conversation,
     OutputFormat,
-    RawPrompt,
     ToolSpec,
     Unseal,
 )
@@ -94,15 +93,6 @@ def render(
         images=images,
         allowed_tools=allowed,
         enforced_format=output_format,
-    )
-
-
-def as_rendered(conversation: Conversation, prompt: RawPrompt) -> RenderedPrompt:
-    """A prompt that the client sent whole."""
-    return RenderedPrompt(
-        text=prompt.text or "",
-        allowed_tools=allowed_tools(conversation),
-        enforced_format=enforced_format(conversation),
     )
 
 

@@ -2,7 +2,6 @@
 
 import os
 from array import array
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from schemas.frames import PromptImage
-from services.preprocessor.routing.prefill import certain_prefix
+from services.preprocessor.routing.prefill import REPLIES, certain_prefix, with_reply
 from services.tokenization.segments import common_prefix
 
 QUESTION = Conversation("m", [Message("user", [Text("What?")])])
@@ -36,7 +35,8 @@ def spell(conversation: Conversation) -> list[int]:
 
 
 def prefix(*answer: Part) -> str:
-    return "".join(map(chr, certain_prefix(QUESTION, answer, lambda asked: (spell(asked), []))[0]))
+    prompt, other = (array("I", spell(with_reply(QUESTION, answer, reply))) for reply in REPLIES)
+    return "".join(map(chr, certain_prefix(prompt, [], other)[0]))
 
 
 def test_answer_is_followed_by_a_user_message() -> None:
@@ -54,14 +54,10 @@ def test_calls_are_followed_by_their_results() -> None:
     st.lists(st.integers(4, 7), max_size=9),
 )
 def test_prefix_is_what_both_prompts_share(common: list[int], cut: int, other: list[int]) -> None:
-    prompts = iter([[*common, *other], [*common[:cut], 9, *common[cut:]]])
-
+    prompt = array("I", [*common, *other])
+    longer = array("I", [*common[:cut], 9, *common[cut:]])
     images = [PromptImage("a" * 40, at, 2) for at in range(0, len(common) + len(other) - 1, 2)]
-
-    def make(_: Conversation) -> tuple[Sequence[int], list[PromptImage]]:
-        return next(prompts), images
-
-    found, inside = certain_prefix(QUESTION, [Text("x")], make)
+    found, inside = certain_prefix(prompt, images, longer)
     expected = common[:cut] if cut <= len(common) else common
     assert list(found) == expected
     assert inside == [image for image in images if image.at + 2 <= len(found)]

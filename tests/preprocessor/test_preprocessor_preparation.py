@@ -23,11 +23,10 @@ from schemas.frames import (
     TurnRequest,
     decode_generate,
 )
-from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import seconds_left
-from services.preprocessor.prompt import assemble
+from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.routing.sending import UNANSWERED_IMAGES, UNANSWERED_REQUESTS
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery

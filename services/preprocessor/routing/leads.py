@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -190,7 +191,7 @@ class Leads:
         if not prompt.followers:
             return []
 
-        successor = max(prompt.followers, key=lambda follower: follower.priority)
+        successor = max(prompt.followers, key=attrgetter("priority"))
         self.leave(successor)
         successor.followers = prompt.followers
         prompt.followers = {}

@@ -7,8 +7,7 @@ the reasoning of an answered question), an idle worker can prefill the other tok
 request comes (`nvext.agent_hints.speculative_prefill`).
 """
 
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from cachetools import LRUCache
@@ -37,8 +36,7 @@ LEAST_TOKENS = 64
 """The least number of tokens that are worth a request."""
 TAKE_TIMEOUT_S = 2.0
 
-_REPLY = "Next"
-_OTHER_REPLY = "7 steps"
+REPLIES = ("Next", "7 steps")
 """Two replies without a common beginning: what both prompts begin with does not depend on the
 reply."""
 
@@ -135,7 +133,11 @@ class Prefills(NoPrefills):
         ended = self._ledger.read(entry, turn.tools)
         if ended is None or not ended.parts:
             return None
-        return certain_prefix(turn.conversation, ended.parts, self._preparation.ids)
+        prompt, other = (
+            self._preparation.make_prompt_here(with_reply(turn.conversation, ended.parts, reply))
+            for reply in REPLIES
+        )
+        return certain_prefix(prompt.ids, prompt.images, other.ids)
 
     def _request(
         self, turn: PendingTurn, packed: bytes, images: list[PromptImage]
@@ -163,22 +165,16 @@ def _key(context: LedgerContext) -> bytes:
 
 
 def certain_prefix(
-    conversation: Conversation,
-    answer: Sequence[Part],
-    make: Callable[[Conversation], tuple[Sequence[int], list[PromptImage]]],
+    ids: TokenIds, images: Sequence[PromptImage], other_ids: TokenIds
 ) -> tuple[TokenIds, list[PromptImage]]:
-    """The ids, and their images, with which every prompt begins that continues `conversation` after
-    the model's turn `answer`.
-
-    `make` makes the ids and images of a conversation's prompt; its exceptions propagate.
-    """
-    ids, images = make(_with_reply(conversation, answer, _REPLY))
-    other_ids, _ = make(_with_reply(conversation, answer, _OTHER_REPLY))
-    certain = common_prefix(array("I", ids), array("I", other_ids))
+    """The ids that two prompts have in common, and their images. Every prompt begins with them that
+    continues the conversation after the same turn of the model, if the two have different replies
+    to it (`REPLIES`)."""
+    certain = common_prefix(ids, other_ids)
     return certain, [image for image in images if image.at + image.tokens <= len(certain)]
 
 
-def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
+def with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
     """The conversation with the model's turn and a reply to it: results if it called tools, else a
     user message."""
     results: list[Part] = [

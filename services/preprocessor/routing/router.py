@@ -79,16 +79,17 @@ class Router:
             raise Overloaded(
                 "every worker of this model is at its limit", retry_after_s=RETRY_AFTER_S
             )
-        free.sort(
-            key=lambda worker: (
+        ranked = sorted(
+            (
                 worker.id in avoid,
                 worker.id in late,
                 self.cost(worker, profile),
                 self._busy(worker),
                 worker.id,
             )
+            for worker in free
         )
-        return [worker.id for worker in free]
+        return [worker for *_, worker in ranked]
 
     def cost(self, worker: Heartbeat, turn: TurnProfile) -> float:
         """What the turn costs on this worker, in prompt tokens."""

@@ -1,18 +1,27 @@
-"""Encodes prompts that the client sent whole. Those of conversations are encoded by
-`services/ledger/encode.py`."""
+"""Makes the prompts of `/v1/completions`, text or ids, which go to the model unchanged. Pure."""
 
 from array import array
 
-from schemas.conversation import RawPrompt
+from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import unpack_ids
 from services.ledger.encode import LedgerPrompt
 from services.ledger.match import Outcome
+from services.preprocessor.render import RenderedPrompt, allowed_tools, enforced_format
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
 
+def render_raw(conversation: Conversation, prompt: RawPrompt) -> RenderedPrompt:
+    """The prompt as text, and the settings of the conversation that count for it, too."""
+    return RenderedPrompt(
+        text=prompt.text or "",
+        allowed_tools=allowed_tools(conversation),
+        enforced_format=enforced_format(conversation),
+    )
+
+
 def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> LedgerPrompt:
-    """The ids of a prompt of `/v1/completions`, text or ids, which goes to the model unchanged.
+    """The ids of a prompt.
 
     Raises Invalid for an empty prompt, for bytes that are not ids and for ids outside the
     vocabulary.
