@@ -26,7 +26,7 @@ from services.frontend.http.middleware import RequestMiddleware, add_headers
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
-from services.frontend.media.image_reader import ImageReader, Put
+from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
@@ -62,7 +62,7 @@ class Telemetry:
 class Buckets:
     """The buckets on the bus that the application uses."""
 
-    put_image: Put | None = None
+    put_image: PutImage | None = None
     """Stores an image for the workers. None if no model gets images."""
     responses: Sharing | None = None
     """Access to the shared store of Responses. None if responses are not shared."""
@@ -158,7 +158,10 @@ def _gateway(
 
 
 def _image_reader(
-    app: web.Application, config: FrontendConfig, put_image: Put | None, log: FilteringBoundLogger
+    app: web.Application,
+    config: FrontendConfig,
+    put_image: PutImage | None,
+    log: FilteringBoundLogger,
 ) -> ImageReader:
     fetcher = ImageFetcher(config.image_url_hosts, log, public_connector)
     app.cleanup_ctx.append(fetcher.context)

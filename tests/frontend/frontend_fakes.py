@@ -33,7 +33,7 @@ from services.frontend.content.image import without_images
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
 from services.frontend.media.image_fetch import ImageFetcher, public_connector
-from services.frontend.media.image_reader import ImageReader, Put
+from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
@@ -215,7 +215,7 @@ def messages_as_notes(conversation: Conversation) -> list[Message]:
     return without_images(conversation).messages
 
 
-def admission(pipeline: Pipeline, put_image: Put | None = None) -> Admission:
+def admission(pipeline: Pipeline, put_image: PutImage | None = None) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
     fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
@@ -264,7 +264,7 @@ async def serving(
     *,
     tls: Tls | None = None,
     sharing: Sharing | None = None,
-    put_image: Put | None = None,
+    put_image: PutImage | None = None,
 ) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it."""
     gateway = gateway or FakeGateway()

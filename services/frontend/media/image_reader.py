@@ -26,7 +26,7 @@ from services.runtime.config import FrontendConfig
 
 CACHED = 16384
 """Number of images with cached facts."""
-Put: TypeAlias = Callable[[str, bytes], Awaitable[None]]
+PutImage: TypeAlias = Callable[[str, bytes], Awaitable[None]]
 """Stores an image's data under its hash, as `ImageStore.put`."""
 
 
@@ -43,7 +43,7 @@ class _Examined:
 class ImageReader:
     """Reads images, with a cache."""
 
-    def __init__(self, config: FrontendConfig, put: Put | None, fetcher: ImageFetcher) -> None:
+    def __init__(self, config: FrontendConfig, put: PutImage | None, fetcher: ImageFetcher) -> None:
         """`put`: None if no model gets images."""
         self._fetcher = fetcher
         self._max = config.max_images

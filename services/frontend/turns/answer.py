@@ -95,10 +95,7 @@ class RunningAnswer:
         self._deadline = started + turns.config.request_timeout_s
         self._until_opening = asyncio.timeout_at(self._deadline)
         """The deadline until turns are opened, which has its own."""
-        self._admitted: list[Admitted] = []
-        """One for each choice."""
         self._model_name = ""
-        self._may_shorten = False
         self._open_turns: Sequence[OpenTurn] = ()
         """One for each choice. Empty until all are open, and after `cancel`."""
 
@@ -138,44 +135,45 @@ class RunningAnswer:
     ) -> None:
         """Admits a request, and passes the events of its turns to the sink until the answer ends.
 
-        `may_shorten`: see `admit`. Raises as `admit` and `run_turns`.
+        `may_shorten`: see `run_turns`; a request for a summary always may. Raises as `admit` and
+        `run_turns`.
         """
         self.record.stream = request.stream
         self.record.choices_per_prompt = request.choices
-        await self.admit(request.conversations, may_shorten=may_shorten)
+        conversations = request.conversations
+        admitted = await self.admit(conversations)
         await self.model.report(request)  # examines schemas, which have a limit now
-        await self.run_turns(sink)
 
-    async def admit(
-        self, conversations: Sequence[Conversation], *, may_shorten: bool = False
-    ) -> None:
-        """Admits one conversation for each choice. Raises as `Admission.admit`.
+        # A compaction must not fail because of what it removes.
+        may_shorten = may_shorten or conversations[0].summary
+        await self.run_turns(admitted, sink, may_shorten=may_shorten)
 
-        `may_shorten`: drop the oldest messages of a conversation that exceeds the context window.
-        """
+    async def admit(self, conversations: Sequence[Conversation]) -> list[Admitted]:
+        """Admits one conversation for each choice. Raises as `Admission.admit`."""
         first = conversations[0]
         card = self.model.card_for(first)
-        # A compaction must not fail because of what it removes.
-        self._may_shorten = may_shorten or first.summary
         self._model_name = self.model.name_for(first)
-        self.record.opened(card.name, first.client, _now())
+        self.record.begin(card.name, first.client, _now())
         admitted = await self.model.admit(first)
-        self._admitted = [admitted, *map(admitted.with_choice, conversations[1:])]
+        return [admitted, *map(admitted.with_choice, conversations[1:])]
 
     def info(self) -> AnswerInfo:
         """Returns what a renderer needs besides the events. `admit` must have returned."""
         return self.model.answer_info(self._model_name)
 
-    async def run_turns(self, sink: AnswerSink) -> None:
+    async def run_turns(
+        self, admitted: Sequence[Admitted], sink: AnswerSink, *, may_shorten: bool
+    ) -> None:
         """Opens the turn of every choice, or none, and passes their events to the sink until the
         answer ends. If cancelled, cancels the turns.
 
-        Raises TurnwireError, for a stream only before its first byte: later errors are its last
-        event.
+        `may_shorten`: drop the oldest messages of a conversation that exceeds the context window,
+        if it is the only one. Raises TurnwireError, for a stream only before its first byte: later
+        errors are its last event.
         """
-        sink.expect(len(self._admitted))
+        sink.expect(len(admitted))
         try:
-            await self._open(sink)
+            await self._open(admitted, sink, may_shorten)
             await self._finish(sink)
         finally:
             if not sink.ended:
@@ -190,19 +188,21 @@ class RunningAnswer:
         for turn in cancelled:
             turn.cancel(reason)
 
-    async def _open(self, sink: AnswerSink) -> None:
+    async def _open(
+        self, admitted: Sequence[Admitted], sink: AnswerSink, may_shorten: bool
+    ) -> None:
         """Opens every turn and starts the answer. A stream that its first events have started
         survives the deadline: `_finish` ends it with an error."""
         self._until_opening.reschedule(None)
         try:
             async with asyncio.timeout_at(self._deadline):
-                if len(self._admitted) == 1:
-                    opened = [await self._open_turn(sink)]
+                if len(admitted) == 1:
+                    opened = [await self._open_turn(admitted[0], sink, may_shorten)]
                 else:
-                    opened = await self._open_choices(sink)
+                    opened = await self._open_choices(admitted, sink)
                 self._open_turns = opened
 
-                images = self._admitted[0].images
+                images = admitted[0].images
                 if images is not None:
                     images.release()
                 self._count_prompts(opened)
@@ -211,26 +211,25 @@ class RunningAnswer:
             if not sink.started:
                 raise _timed_out() from None
 
-    async def _open_turn(self, sink: AnswerSink) -> OpenTurn:
+    async def _open_turn(self, admitted: Admitted, sink: AnswerSink, may_shorten: bool) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
-        (admitted,) = self._admitted
         admission = self.turns.admission
         try:
             return await admission.open(admitted, sink, turn_id=self.turn_id)
         except ContextOverflow as overflow:
-            if not self._may_shorten:
+            if not may_shorten:
                 raise
             shorter = await shorten_conversation(admitted.conversation, overflow, self.model)
         shortened = admitted.with_messages(shorter.messages)
         return await admission.open(shortened, sink, turn_id=self.turn_id)
 
-    async def _open_choices(self, sink: AnswerSink) -> list[OpenTurn]:
+    async def _open_choices(self, admitted: Sequence[Admitted], sink: AnswerSink) -> list[OpenTurn]:
         """Opens the turns of several choices, all or none."""
         tasks: list[asyncio.Task[OpenTurn]] = []
         try:
-            for choice, admitted in enumerate(self._admitted):
+            for choice, request in enumerate(admitted):
                 opening = self.turns.admission.open(
-                    admitted, ChoiceSink(sink, choice), turn_id=f"{self.turn_id}c{choice}"
+                    request, ChoiceSink(sink, choice), turn_id=f"{self.turn_id}c{choice}"
                 )
                 tasks.append(asyncio.create_task(opening))
                 await asyncio.sleep(0)  # each may encode megabytes

@@ -32,7 +32,7 @@ class AnswerRecord:
     def __repr__(self) -> str:
         return f"<answer of {self.model or 'no model yet'}: {self.outcome or 'running'}>"
 
-    def opened(self, model: str, client: Client, now: float) -> None:
+    def begin(self, model: str, client: Client, now: float) -> None:
         """Records that the model is known and the turn begins."""
         self.model = model
         self.client = client
@@ -40,7 +40,7 @@ class AnswerRecord:
         self._metrics.running.labels(model).inc()
         self._metrics.receive.labels(model).observe(now - self._started)
 
-    def batch(self, tokens: int, now: float, choice: int = 0) -> None:
+    def record_batch(self, tokens: int, now: float, choice: int = 0) -> None:
         """Records that events of a choice arrived. `tokens`: its output tokens so far."""
         times = self._times.get(choice)
         if times is not None:
@@ -53,7 +53,7 @@ class AnswerRecord:
         times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
         times.record(tokens, now)
 
-    def ends(self, last: TurnEvent, choice: int = 0) -> bool:
+    def record_end(self, last: TurnEvent, choice: int = 0) -> bool:
         """Records the last of a choice's events. Returns whether it ends the turn."""
         if not isinstance(last, Finish | Failed):
             return False

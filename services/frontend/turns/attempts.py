@@ -128,7 +128,7 @@ class TurnAttempts:
         there are no processes in time.
         """
         self._follow_alias(turn)
-        preprocessor = await self._preprocessors.next(
+        preprocessor = await self._preprocessors.wait_for_next(
             turn.card.name,
             tried,
             turn.search.until,
@@ -157,7 +157,9 @@ class TurnAttempts:
         parent = turn.conversation.client.parent
         if parent is None:
             return ""
-        return self._preprocessors.shared(turn.card.name, tenant_key(turn.conversation, parent))
+        return self._preprocessors.shared_preprocessor(
+            turn.card.name, tenant_key(turn.conversation, parent)
+        )
 
     def _follow_alias(self, turn: BusTurn) -> None:
         """Moves a waiting turn to another model with the same alias, if its own model takes no

@@ -105,7 +105,7 @@ class ModelCatalog:
         """Applies another frontend's notice of a session's model."""
         self._shared.apply(notice)
 
-    def ready(self) -> list[str]:
+    def ready_models(self) -> list[str]:
         """Returns the models for which every stage takes turns."""
         return [card.name for card in self.models() if self.takes_turns(card.name)]
 

@@ -59,8 +59,8 @@ async def write_summary(
     """
     answer = RunningAnswer(model, dialect, turn_id=secrets.token_hex(12))
     async with logged(answer, "summary"):
-        await answer.admit([request])
+        admitted = await answer.admit([request])
         sink = EventBuffer(answer)
-        await answer.run_turns(sink)
+        await answer.run_turns(admitted, sink, may_shorten=True)
         (events,) = sink.events
         return events

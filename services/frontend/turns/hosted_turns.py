@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
-from schemas.control import ModelCard
 from schemas.conversation import (
     Call,
     HostedTool,
@@ -127,7 +126,6 @@ class HostedTools(TurnGateway):
 class HostedAnswer(OpenTurn, TurnSink):
     """One answer of several turns: the open turn of its client, and the sink of each turn."""
 
-    card: ModelCard
     prepared: Prepared
 
     def __init__(
@@ -166,7 +164,6 @@ class HostedAnswer(OpenTurn, TurnSink):
             self._admitted = self._admitted.with_messages(messages)
         turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
         self._turn = turn
-        self.card = turn.card
         self.prepared = turn.prepared
 
     @override

@@ -97,8 +97,6 @@ class TurnSink(Protocol):
 class OpenTurn(Protocol):
     """A turn that a worker has accepted."""
 
-    id: str
-    card: ModelCard
     prepared: Prepared
 
     def cancel(self, reason: CancelReason) -> None:

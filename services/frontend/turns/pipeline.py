@@ -34,7 +34,7 @@ class BusPipeline:
 
     def readiness(self) -> dict[str, Any]:
         """Returns the models that take turns, and every process and its load."""
-        ready = self.catalog.ready()
+        ready = self.catalog.ready_models()
         bus = not self._process.cut_off
         draining = self._process.draining
         return {

@@ -101,7 +101,7 @@ class PreprocessorClient(TextService):
 
         return min(able, key=rank)
 
-    def shared(self, model: str, key: str) -> str:
+    def shared_preprocessor(self, model: str, key: str) -> str:
         """Returns the preprocessor that all frontends prefer for turns with this key, by rendezvous
         hashing; "" where the model has none."""
         able = self._process.registry.able("preprocessor", model)
@@ -111,7 +111,7 @@ class PreprocessorClient(TextService):
             default="",
         )
 
-    async def next(
+    async def wait_for_next(
         self,
         model: str,
         tried: Sequence[str],
@@ -124,9 +124,10 @@ class PreprocessorClient(TextService):
         """Returns `choose`'s preprocessor once the stages take work, after a pause if it was
         already tried.
 
-        `until`, `patient`: as for `StageWait.able`; `prefer`: as for `choose`. Raises as both.
+        `until`, `patient`: as for `StageWait.wait_until_able`; `prefer`: as for `choose`. Raises as
+        both.
         """
-        await self._stages.able(model, until, stages, patient=patient)
+        await self._stages.wait_until_able(model, until, stages, patient=patient)
         chosen = self.choose(model, tried, prefer)
         if chosen in tried:
             # rare: every preprocessor was tried
@@ -195,7 +196,7 @@ class PreprocessorClient(TextService):
         tried: list[str] = []
         timeouts = 0
         while True:
-            preprocessor = await self.next(model, tried, until, ("preprocessor",))
+            preprocessor = await self.wait_for_next(model, tried, until, ("preprocessor",))
             tried.append(preprocessor)
             try:
                 answer = await self._process.bus.request(

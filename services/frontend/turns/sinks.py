@@ -139,7 +139,7 @@ class StreamSink(AnswerSink, FlushedStream):
         if self.started and not self._pending:
             self._flusher.add(self)
         last = events[-1]
-        if type(last) is not Delta and self._record.ends(last, choice):
+        if type(last) is not Delta and self._record.record_end(last, choice):
             self._end(last)
             tokens = _all_tokens(last, tokens)
         self._pending.append((choice, events, tokens))
@@ -198,7 +198,7 @@ class StreamSink(AnswerSink, FlushedStream):
         try:
             if len(pending) == 1:
                 choice, events, tokens = pending[0]
-                self._record.batch(tokens, now, choice)
+                self._record.record_batch(tokens, now, choice)
                 self._rendered = renderer.events(events, choice)
             else:
                 self._rendered = self._render_merged(renderer, pending, now)
@@ -212,7 +212,7 @@ class StreamSink(AnswerSink, FlushedStream):
         """Renders several batches, as few as possible."""
         latest_tokens = {choice: tokens for choice, _, tokens in pending}
         for choice, tokens in latest_tokens.items():
-            self._record.batch(tokens, now, choice)
+            self._record.record_batch(tokens, now, choice)
         return b"".join([renderer.events(events, choice) for choice, events in _merge(pending)])
 
 
@@ -252,12 +252,12 @@ class EventBuffer(AnswerSink):
         self.events[choice] += events
         record = self._answer.record
         last = events[-1]
-        if type(last) is not Delta and record.ends(last, choice):
+        if type(last) is not Delta and record.record_end(last, choice):
             self._running -= 1
             self._failure = failure_of(last)
             self.ended = self._failure is not None or not self._running
             tokens = _all_tokens(last, tokens)
-        record.batch(tokens, asyncio.get_running_loop().time(), choice)
+        record.record_batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
             self._done.set()
 

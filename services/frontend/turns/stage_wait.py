@@ -31,7 +31,7 @@ class StageWait:
         process.on_attached.append(self._wake)
         process.on_reconnect.append(self._wake)
 
-    async def able(
+    async def wait_until_able(
         self,
         model: str,
         until: float,

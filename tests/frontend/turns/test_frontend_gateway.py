@@ -39,11 +39,11 @@ from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
 from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.http.auth import anyone
-from services.frontend.media.image_reader import Put
+from services.frontend.media.image_reader import PutImage
 from services.frontend.turns import preprocessor_client, turn_table
 from services.frontend.turns.gateway import BusGateway
-from services.frontend.turns.interfaces import OpenTurn
 from services.frontend.turns.pipeline import BusPipeline
+from services.frontend.turns.turn_state import BusTurn
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
@@ -138,12 +138,12 @@ class Stage:
         process: Any = self.process
         self.pipeline = BusPipeline(process, self.process.config)
         self.gateway = self.pipeline.gateway
-        self.put_image: Put | None = None
+        self.put_image: PutImage | None = None
         self._seq = 0
 
     async def begin(
         self, turn_id: str, conversation: Conversation | None = None
-    ) -> tuple[Sink, asyncio.Task[OpenTurn]]:
+    ) -> tuple[Sink, asyncio.Task[BusTurn]]:
         """Requests a turn; the preprocessor has it."""
         sink, before = Sink(), len(self.process.bus.requests)
         opening = asyncio.create_task(
@@ -152,7 +152,7 @@ class Stage:
         await eventually(lambda: len(self.process.bus.requests) > before)
         return sink, opening
 
-    async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
+    async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> BusTurn:
         admitted = await admission(self.pipeline, self.put_image).admit(conversation, anyone())
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
@@ -338,7 +338,7 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
     assert stage.gateway.running == 0
 
 
-async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
+async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[BusTurn]]:
     """Requests a turn with an image. Returns the hashes of the images that are stored, from now on,
     too."""
     stored: list[str] = []

@@ -20,12 +20,12 @@ class Turn:
         self.registry = CollectorRegistry()
         self.now = 0.0
         self.record = AnswerRecord(FrontendMetrics(self.registry), 0.0)
-        self.record.opened("m", Client(), self.now)
+        self.record.begin("m", Client(), self.now)
 
     def arrived(self, at: float, tokens: int, choice: int = 0) -> None:
         """`tokens`: since the start of the turn."""
         self.now = at
-        self.record.batch(tokens, at, choice)
+        self.record.record_batch(tokens, at, choice)
 
     def value(self, suffix: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"{NAME}_{suffix}", {"model": "m", **labels})

@@ -44,7 +44,7 @@ class HttpAnswer(RunningAnswer):
         self, request: ParsedRequest, *, may_shorten: bool = False
     ) -> web.StreamResponse:
         """Sends a request, and returns its answer in the form that it asks for: a stream or one
-        document. `may_shorten`: see `admit`. Raises TurnwireError before the first byte."""
+        document. `may_shorten`: see `run_turns`. Raises TurnwireError before the first byte."""
         if request.stream:
             return await self.stream(request, request.renderer, may_shorten=may_shorten)
         collector = await self.collect(request, request.collector, may_shorten=may_shorten)
