@@ -338,7 +338,8 @@ FRONTEND_MUTANTS = [
     Mutant(
         "waits for ever for a parser that took it for dead",
         EVENT_RECEIVER,
-        '            self._attempts.tokens_lost(turn, "this server was cut off from the turn")\n',
+        "            self._attempts.restart_or_fail("
+        'turn, "this server was cut off from the turn")\n',
         "            pass\n",
     ),
     Mutant(

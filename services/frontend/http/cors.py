@@ -73,7 +73,7 @@ class Cors:
             answer["access-control-allow-private-network"] = "true"
         return answer
 
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Returns the CORS headers for the answer to a request, also for an error."""
         answer: dict[str, str] = {}
         origin = headers.get("origin")

@@ -29,18 +29,18 @@ class FileWatch:
         self._reload = reload
         self._log = log
         self._interval_s = interval_s
-        self._seen = self._stats()
-        self._loaded = self._seen
+        self._polled = self._stats()
+        self._loaded = self._polled
 
     def check(self) -> None:
         """Polls once."""
-        before = self._seen
-        self._seen = self._stats()
-        if self._seen == self._loaded:
+        before = self._polled
+        self._polled = self._stats()
+        if self._polled == self._loaded:
             return
-        if not all(map(_has_content, self._seen)) and self._seen != before:
+        if not all(map(_has_content, self._polled)) and self._polled != before:
             return
-        self._loaded = self._seen
+        self._loaded = self._polled
         try:
             self._reload()
         except (ValueError, OSError) as error:

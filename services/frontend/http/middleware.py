@@ -143,7 +143,7 @@ class RequestMiddleware:
         context = RequestContext(secrets.token_hex(12), _client_id(request), now)
         context.api = api
         context.trace_id = request.get(TRACE_ID)
-        context.cors = self._cors.headers(request.headers)
+        context.cors = self._cors.answer_headers(request.headers)
         context.body_timeout_s = self._config.body_timeout_s
         return context
 

@@ -118,7 +118,7 @@ class RateLimiter:
         # One whole token is required: otherwise many requests would enter at the moment that a debt
         # is paid.
         self._require("tokens")
-        self._require("requests", take=1)
+        self._require("requests", amount=1)
         self.open += 1
         try:
             yield
@@ -127,7 +127,7 @@ class RateLimiter:
 
     def count(self) -> None:
         """Charges a request that decodes nothing. Raises RateLimited."""
-        self._require("counting requests", take=1)
+        self._require("counting requests", amount=1)
 
     def spend(self, tokens: int) -> None:
         """Charges the tokens of a request."""
@@ -142,14 +142,14 @@ class RateLimiter:
             for name, bucket in buckets.items()
         }
 
-    def _require(self, name: str, *, take: int = 0) -> None:
+    def _require(self, name: str, *, amount: int = 0) -> None:
         bucket = self._buckets.get(name)
         if bucket is None:
             return
         wait_s = bucket.wait_s(1)
         if wait_s > 0:
             raise _limit_error(f"{bucket.size} {name} per minute", wait_s)
-        bucket.take(take)
+        bucket.take(amount)
 
 
 def _limit_error(limit: str, wait_s: float) -> RateLimited:

@@ -24,7 +24,7 @@ from services.images.image import ImageFacts, image_hash, read_facts
 from services.images.parts import media_of, replace_media
 from services.runtime.config import FrontendConfig
 
-CACHED = 16384
+MAX_CACHED = 16384
 """Number of images with cached facts."""
 PutImage: TypeAlias = Callable[[str, bytes], Awaitable[None]]
 """Stores an image's data under its hash, as `ImageStore.put`."""
@@ -46,14 +46,14 @@ class ImageReader:
     def __init__(self, config: FrontendConfig, put: PutImage | None, fetcher: ImageFetcher) -> None:
         """`put`: None if no model gets images."""
         self._fetcher = fetcher
-        self._max = config.max_images
+        self._max_images = config.max_images
         self._fresh_s = config.image_ttl_s / 2
         self._put = put
-        self._examined: LRUCache[tuple[str | None, bytes], _Examined] = LRUCache(CACHED)
+        self._examined: LRUCache[tuple[str | None, bytes], _Examined] = LRUCache(MAX_CACHED)
         self._decoder = ThreadPoolExecutor(1, "image")
         """Decodes one image at a time, also if clients hang up: it takes up to 550 MB and a second,
         and token streams need the CPUs."""
-        self._turn = asyncio.Lock()
+        self._decoding = asyncio.Lock()
         """Requests that wait for the decoder find what the ones before them have decoded."""
 
     async def read(
@@ -101,9 +101,9 @@ class ImageReader:
             await self._put(source.image.hash, await asyncio.to_thread(_decode, source.data))
 
     def _check_number(self, count: int) -> None:
-        if count > self._max:
+        if count > self._max_images:
             raise Invalid(
-                f"Too much media: 0 document pages + {count} images > {self._max}",
+                f"Too much media: 0 document pages + {count} images > {self._max_images}",
                 param="messages",
             )
 
@@ -122,13 +122,13 @@ class ImageReader:
             if image is not None
         }
 
-        def fetched(item: Media) -> list[Media]:
+        def with_data(item: Media) -> list[Media]:
             if item.url not in data or not self._is_fetched(item):
                 return [item]
             source = ImageSource(data[item.url], Invalid)
             return [InlineImage("image", url=item.url, source=source)]
 
-        return replace_media(conversation, Media, fetched)
+        return replace_media(conversation, Media, with_data)
 
     async def _read(self, item: InlineImage, tenant: str | None, store: bool) -> None:
         """Reads an image, unless it was read for an earlier turn of the same request. One at a URL
@@ -166,7 +166,7 @@ class ImageReader:
         """Decodes an image, unless the same data was decoded for the same tenant."""
         key = tenant, await data_key(source.data)
         if key not in self._examined:
-            async with self._turn:
+            async with self._decoding:
                 if key not in self._examined:
                     loop = asyncio.get_running_loop()
                     self._examined[key] = await loop.run_in_executor(

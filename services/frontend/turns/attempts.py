@@ -89,7 +89,7 @@ class TurnAttempts:
             if asyncio.get_running_loop().time() >= turn.search.until:
                 raise unreachable_error() from outcome.error
 
-    def interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
+    def continue_elsewhere(self, turn: BusTurn, lost: Interrupted) -> None:
         """Continues a turn on another worker, after the tokens of the one that died."""
         turn.observer.interrupted(lost)
         if not turn.enter(StateEvent.INTERRUPTED, self._resuming()):
@@ -109,7 +109,7 @@ class TurnAttempts:
         turn.avoid = [*turn.avoid, lost.worker]
         self._resume(turn, lost.error)
 
-    def tokens_lost(self, turn: BusTurn, reason: str) -> None:
+    def restart_or_fail(self, turn: BusTurn, reason: str) -> None:
         """Begins a turn again if nothing was sent to the client yet; ends it otherwise. No process
         has its tokens."""
         if not turn.enter(StateEvent.TOKENS_LOST, self._resuming()):

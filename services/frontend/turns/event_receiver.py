@@ -122,7 +122,7 @@ class EventReceiver:
         if new:
             self._turns.push(turn, new, entry.tokens)
         if interrupted is not None:
-            self._attempts.interrupted(turn, interrupted)
+            self._attempts.continue_elsewhere(turn, interrupted)
 
     def _on_prepared(self, turn: BusTurn, prepared: Prepared) -> None:
         """Records which parser has the turn's stream: the first of this attempt, or the successor
@@ -156,7 +156,7 @@ class EventReceiver:
     def _on_given_up(self, parser: str) -> None:
         """Ends the turns of a parser that considered this frontend dead and dropped them."""
         for turn in self._turns.of_parser(parser):
-            self._attempts.tokens_lost(turn, "this server was cut off from the turn")
+            self._attempts.restart_or_fail(turn, "this server was cut off from the turn")
 
 
 def _push_next_delta(turn: BusTurn, sender: str, entry: EventEntry) -> bool:

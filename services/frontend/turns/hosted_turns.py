@@ -145,7 +145,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._turn: OpenTurn | None = None
         """The open turn. It holds this sink: a cycle, until it ends."""
         self._task: asyncio.Task[None] | None = None
-        self._over = False
+        self._is_over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
         self._totals = _AnswerTotals()
@@ -168,7 +168,7 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     @override
     def cancel(self, reason: CancelReason) -> None:
-        self._over = True
+        self._is_over = True
         if self._task is not None:
             self._task.cancel()
         if self._turn is not None:
@@ -182,7 +182,7 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        if self._over or not events:
+        if self._is_over or not events:
             return
         self._events += events
         tokens += self._totals.usage.output  # `tokens` counts the current turn only
@@ -275,7 +275,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         except TurnwireError as error:
             last = Failed(error.info)
         except asyncio.CancelledError:
-            if not self._over:  # the process is ending
+            if not self._is_over:  # the process is ending
                 self._push_last(Failed(EngineFailed("this server was shut down").info))
             raise
         except Exception:
@@ -285,8 +285,8 @@ class HostedAnswer(OpenTurn, TurnSink):
             self._push_last(last)
 
     def _push_last(self, event: LastEvent) -> None:
-        if not self._over:
-            self._over = True
+        if not self._is_over:
+            self._is_over = True
             self._sink.push([event])
 
     async def _next(self, finish: Finish, turn: "_EndedTurn") -> LastEvent | None:

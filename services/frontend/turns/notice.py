@@ -78,7 +78,7 @@ class NoticeSink(TurnSink):
         self._text = text
         self._kind = ""
         """The kind of the last block."""
-        self._called = False
+        self._has_call = False
         self._stop: BlockStop | None = None
         """The end of a text block, held until the next event shows whether the note belongs before
         it."""
@@ -97,8 +97,8 @@ class NoticeSink(TurnSink):
             if isinstance(event, BlockStart):
                 self._kind = event.kind
                 if event.kind == "tool_use":
-                    self._called = True
-            if isinstance(event, BlockStop) and self._kind == "text" and not self._called:
+                    self._has_call = True
+            if isinstance(event, BlockStop) and self._kind == "text" and not self._has_call:
                 self._stop = event
             else:
                 out.append(event)

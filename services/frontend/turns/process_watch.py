@@ -89,7 +89,7 @@ class ProcessWatch:
         if not has_worker and not has_parser:
             if self._is_beyond_rescue(stream):
                 # rare: worker and parser of a turn are both lost
-                self._attempts.tokens_lost(turn, BOTH_LOST)
+                self._attempts.restart_or_fail(turn, BOTH_LOST)
                 return
             self._probe_parser(stream)
         if stream.lost_s > self._bus.recovery_s:

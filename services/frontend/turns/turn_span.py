@@ -31,7 +31,7 @@ class TracedTurn(BusTurnObserver):
         self._attempt = span
         """Parent of the spans of the current attempt."""
         self._number = 1
-        self._over = False
+        self._attempt_has_ended = False
         """The current attempt has ended, and the next one has not started."""
         self._started = time_ns()
         self._reason = ""
@@ -45,7 +45,7 @@ class TracedTurn(BusTurnObserver):
     def trace_of(self, attempt: int) -> dict[str, str]:
         if attempt != self._number:
             self._number = attempt
-            self._over = False
+            self._attempt_has_ended = False
             details: Attributes = {"turnwire.attempt": attempt, "turnwire.reason": self._reason}
             self._attempt = self._span.open("retry", time_ns(), details, after=self._attempt)
         return self._attempt.carrier
@@ -61,9 +61,9 @@ class TracedTurn(BusTurnObserver):
         }
         self._worker = None
         self._span.event("turnwire.attempt_ended", at, details)
-        if self._attempt is not self._span and not self._over:
+        if self._attempt is not self._span and not self._attempt_has_ended:
             self._attempt.end(at, error=reason)
-        self._over = True
+        self._attempt_has_ended = True
 
     @override
     def prepared(self, prepared: Prepared) -> None:
@@ -94,7 +94,7 @@ class TracedTurn(BusTurnObserver):
         if error is not None:
             kind = str(error.kind)
         self._end_block(at, complete=False, characters=None)
-        if self._attempt is not self._span and not self._over:
+        if self._attempt is not self._span and not self._attempt_has_ended:
             self._attempt.end(at, error=kind)
         self._span.set({"turnwire.cancelled": cancelled})
         self._span.end(at, error=kind)
