@@ -27,8 +27,13 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         request = self.request
-        tokens = len(self.prompt.ids)
+        tokens = self.prompt_tokens
         return f"<turn {request.turn}, attempt {request.attempt}, {tokens} prompt tokens>"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The number of the prompt's tokens."""
+        return len(self.prompt.ids)
 
 
 def seconds_left(deadline: float, now: float) -> float | None:

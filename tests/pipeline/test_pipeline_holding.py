@@ -13,6 +13,7 @@ from msgspec import structs
 from schemas.errors import Invalid, TurnwireError
 from schemas.events import Finish
 from schemas.frames import GenerateRequest, TurnRequest, decode_generate
+from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing import sending
 from services.preprocessor.routing.leads import MAX_HOLD_S
 from services.preprocessor.routing.placement import Placement
@@ -368,9 +369,9 @@ async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
     placed: list[str] = []
     workers = Placement.workers
 
-    def counted(self: Placement, request: TurnRequest, *args: Any, **options: Any) -> list[str]:
-        placed.append(request.turn)
-        return workers(self, request, *args, **options)
+    def counted(self: Placement, turn: PreparedTurn, *args: Any, **options: Any) -> list[str]:
+        placed.append(turn.request.turn)
+        return workers(self, turn, *args, **options)
 
     def refuse(_: GenerateRequest) -> None:
         raise Invalid("no")

@@ -29,7 +29,6 @@ from services.preprocessor.routing.leads import (
 )
 from services.preprocessor.routing.placement import Placement
 from services.runtime.process import Process
-from services.tokenization.block_keys import TOKEN_ID_BYTES
 
 _decode_notice = msgspec.json.Decoder(PrefillNotice).decode
 
@@ -62,10 +61,7 @@ class Hold:
         prompt = self._prompt
         while True:
             workers = self._placement.workers(
-                self._turn.request,
-                self._turn.keyed,
-                self._leads.computing(prompt),
-                again=prompt.held_at is not None,
+                self._turn, self._leads.computing(prompt), again=prompt.held_at is not None
             )
             lead = self._leads.find(prompt, workers[0], self._loop.time())
             if lead is None or self._placement.shares_queued(workers[0]):
@@ -144,12 +140,12 @@ class Holding:
         """Begins the hold of a turn."""
         prompt = PlacedPrompt(
             turn=turn.request.turn,
-            tokens=len(turn.keyed) // TOKEN_ID_BYTES,
+            tokens=turn.prompt_tokens,
             priority=turn.generate.priority,
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
         if 0 < self.leads.hold_tokens <= prompt.tokens:
-            keys, block_tokens = self.placement.keys(turn.keyed, turn.request.conversation)
+            keys, block_tokens = self.placement.keys(turn)
             if len(keys) * block_tokens >= self.leads.hold_tokens:
                 prompt.keys = keys
                 prompt.block_tokens = block_tokens

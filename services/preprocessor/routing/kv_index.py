@@ -18,7 +18,7 @@ class KvIndex:
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
         self._holders: dict[int, frozenset[str]] = {}
-        self._held: dict[str, dict[int, None]] = {}
+        self._keys_of: dict[str, dict[int, None]] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
         """One object for equal sets: there are few sets and a great many blocks."""
 
@@ -27,27 +27,27 @@ class KvIndex:
 
     def stored(self, worker: str, keys: Iterable[int]) -> None:
         """Adds blocks of a worker."""
-        held = self._held.setdefault(worker, {})
+        present = self._keys_of.setdefault(worker, {})
         this_worker = frozenset((worker,))
         for key in keys:
-            if key not in held:
-                held[key] = None
+            if key not in present:
+                present[key] = None
                 holders = self._holders.get(key, frozenset())
                 self._holders[key] = self._shared(holders | this_worker)
-        while len(held) > self._max_keys:
-            self._drop(worker, next(iter(held)))
+        while len(present) > self._max_keys:
+            self._drop(worker, next(iter(present)))
 
     def removed(self, worker: str, keys: Iterable[int]) -> None:
         """Removes blocks of a worker."""
         for key in keys:
-            if key in self._held.get(worker, ()):
+            if key in self._keys_of.get(worker, ()):
                 self._drop(worker, key)
 
     def forget(self, worker: str) -> None:
         """Removes all blocks of a worker."""
-        for key in list(self._held.get(worker, ())):
+        for key in list(self._keys_of.get(worker, ())):
             self._drop(worker, key)
-        self._held.pop(worker, None)
+        self._keys_of.pop(worker, None)
         self._sets.clear()
 
     def overlaps(self, keys: Iterable[int]) -> dict[str, int]:
@@ -72,7 +72,7 @@ class KvIndex:
         return depths
 
     def _drop(self, worker: str, key: int) -> None:
-        del self._held[worker][key]
+        del self._keys_of[worker][key]
         rest = self._holders[key] - {worker}
         if rest:
             self._holders[key] = self._shared(rest)

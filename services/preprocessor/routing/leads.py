@@ -211,13 +211,13 @@ class Leads:
         prompt.taken = False
         self._leads.setdefault(self._beginning(prompt), []).append(prompt)
 
-    def taken(self, prompt: PlacedPrompt, held: int | None, now: float) -> list[HoldAction]:
-        """Notes that the worker accepted a lead, and how many of its tokens it held
+    def taken(self, prompt: PlacedPrompt, cached: int | None, now: float) -> list[HoldAction]:
+        """Notes that the worker accepted a lead, and how many of its tokens it has
         (`GenerateReply.expected_cached`). A lead with too little to compute ends; another one gets
         a limit, and followers that it spares nothing any more go on."""
         worker = prompt.worker
-        prompt.note_computed(worker, held or 0)
-        if held is None or not self.is_worth_waiting_for(prompt, worker):
+        prompt.note_computed(worker, cached or 0)
+        if cached is None or not self.is_worth_waiting_for(prompt, worker):
             return self.end(prompt, computed=True, now=now)
 
         prompt.taken = True
@@ -276,10 +276,10 @@ class Leads:
         """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than
         `least`, or the lead computes more besides than the turn would without it."""
         worker = lead.worker
-        held = max(prompt.computed.get(worker, 0), lead.computed.get(worker, 0))
-        if not prompt.shares(lead, held + least):
+        computed = max(prompt.computed.get(worker, 0), lead.computed.get(worker, 0))
+        if not prompt.shares(lead, computed + least):
             return 0
-        spared = prompt.shared(lead) - held
+        spared = prompt.shared(lead) - computed
         besides = lead.missing(worker) - spared
         return spared if besides <= prompt.missing(worker) else 0
 

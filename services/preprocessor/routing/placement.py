@@ -11,13 +11,14 @@ from prometheus_client import Counter
 
 from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
-from schemas.frames import GenerateRequest, TurnRequest, encode_generate
+from schemas.frames import GenerateRequest, encode_generate
+from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
-from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys
+from services.tokenization.block_keys import KeyMemo, PromptKeys
 
 _encode = msgspec.json.Encoder().encode
 
@@ -51,7 +52,7 @@ class Placement:
             "Tokens of prompts that were placed among several workers.",
             registry=process.metrics,
         )
-        self._held_tokens = Counter(
+        self._overlap_tokens = Counter(
             "turnwire_router_overlap_tokens",
             "Those of them that the worker which was tried first held in its KV cache.",
             registry=process.metrics,
@@ -75,36 +76,32 @@ class Placement:
             self.follow()
 
     def workers(
-        self,
-        request: TurnRequest,
-        prompt: bytes,
-        computing: Mapping[str, int],
-        *,
-        again: bool = False,
+        self, turn: PreparedTurn, computing: Mapping[str, int], *, again: bool = False
     ) -> list[str]:
-        """The workers to try, best first. `prompt`: `pack_ids`; `computing`: its leading tokens
-        that workers compute now, which count as held; `again`: the turn has waited since an earlier
-        call. Raises Unavailable, Overloaded."""
+        """The workers to try, best first. `computing`: leading tokens of the prompt that workers
+        compute now, which count as cached; `again`: the turn has waited since an earlier call.
+        Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
+        request = turn.request
         conversation = request.conversation
         output_tokens = conversation.hints.osl
         if len(able) <= 1:  # the KV caches decide nothing
             profile = TurnProfile(output_tokens=output_tokens)
             return self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
 
-        held = self._held(able, prompt, self.salt(conversation))
+        cached = self._cached(able, turn.keyed, self.salt(conversation))
         for worker, tokens in computing.items():
-            held[worker] = max(tokens, held.get(worker, 0))
-        profile = TurnProfile(len(prompt) // TOKEN_ID_BYTES, held, output_tokens)
+            cached[worker] = max(tokens, cached.get(worker, 0))
+        profile = TurnProfile(turn.prompt_tokens, cached, output_tokens)
         best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if not again:
             self._prompt_tokens.inc(profile.prompt_tokens)
-            self._held_tokens.inc(held.get(best[0], 0))
+            self._overlap_tokens.inc(cached.get(best[0], 0))
         self._process.log.debug(
             "preprocessor.placed",
             turn=request.turn,
             prompt_tokens=profile.prompt_tokens,
-            held=held,
+            held=cached,
             cost={worker.id: round(self.router.cost(worker, profile)) for worker in able},
             first=best[0],
         )
@@ -120,25 +117,25 @@ class Placement:
             return encode_generate(request)
         return _encode(request)
 
-    def assign(self, worker: str, conversation: Conversation) -> Assignment:
+    def assign(self, worker: str, turn: PreparedTurn) -> Assignment:
         """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
         sent. Raises Unavailable."""
         able, late = self._able("parser")
         parser = self.router.parser(able, late=late)
         self.router.assigned(worker, parser)
-        return Assignment(worker, parser, self.salt(conversation))
+        return Assignment(worker, parser, self.salt(turn.request.conversation))
 
     def returned(self, assignment: Assignment) -> None:
         """Notes that the worker did not take the turn."""
         self.router.returned(assignment.worker, assignment.parser)
 
-    def taken(self, assignment: Assignment, prompt: bytes) -> None:
+    def taken(self, assignment: Assignment, turn: PreparedTurn) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
         turn may arrive before the worker's own update, and a sibling before its first token."""
         if not self._following:
             return
         for size in self._block_sizes(self._present(assignment.worker)):
-            blocks = self._blocks(prompt, size, assignment.salt)
+            blocks = self._blocks(turn.keyed, size, assignment.salt)
             self._index.stored(assignment.worker, blocks)
 
     def salt(self, conversation: Conversation) -> str | None:
@@ -157,35 +154,36 @@ class Placement:
             return tenant
         return f"{tenant or ''}\n{of_client}"
 
-    def held_by(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
-        """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes
-        no new turns."""
+    def cached_tokens(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
+        """Leading tokens of a prompt that one worker has in its cache; None where the worker is
+        gone, or takes no new turns."""
         able, _ = self._able("worker")
         this_worker = [heartbeat for heartbeat in able if heartbeat.id == worker]
         if not this_worker:
             return None
-        return self._held(this_worker, prompt, self.salt(conversation)).get(worker, 0)
+        return self._cached(this_worker, prompt, self.salt(conversation)).get(worker, 0)
 
-    def keys(self, prompt: bytes, conversation: Conversation) -> tuple[Sequence[int], int]:
-        """The keys of a prompt's blocks (`pack_ids`), made on demand, and the most tokens in a
-        block of any worker; without a worker that has a prefix cache there are none."""
+    def keys(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
+        """The keys of a prompt's blocks, made on demand, and the most tokens in a block of any
+        worker; without a worker that has a prefix cache there are none."""
         able, _ = self._able("worker")
         sizes = self._block_sizes(able)
         if not sizes:
             return (), 0
         largest = max(sizes)
-        return PromptKeys(self._memo(largest), prompt, self.salt(conversation)), largest
+        salt = self.salt(turn.request.conversation)
+        return PromptKeys(self._memo(largest), turn.keyed, salt), largest
 
-    def _held(
+    def _cached(
         self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None
     ) -> dict[str, int]:
-        """Leading tokens of the prompt that each worker has."""
-        held: dict[str, int] = {}
+        """Leading tokens of the prompt that each worker has in its cache."""
+        cached: dict[str, int] = {}
         for size in self._block_sizes(workers):
             overlaps = self._index.overlaps(self._blocks(prompt, size, salt))
             for worker, blocks in overlaps.items():
-                held[worker] = max(held.get(worker, 0), blocks * size)
-        return held
+                cached[worker] = max(cached.get(worker, 0), blocks * size)
+        return cached
 
     def _blocks(self, prompt: bytes, size: int, salt: str | None) -> Sequence[int]:
         """The keys of a prompt's blocks of this number of tokens."""

@@ -115,10 +115,10 @@ class Prefills(NoPrefills):
         ids, images = prefix
         packed = pack_ids(ids)
         keyed = with_images(packed, images)
-        held = self._placement.held_by(turn.worker, keyed, turn.conversation)
-        if held is None:
+        cached = self._placement.cached_tokens(turn.worker, keyed, turn.conversation)
+        if cached is None:
             return "gone"
-        if len(ids) - held < LEAST_TOKENS:
+        if len(ids) - cached < LEAST_TOKENS:
             return "known"
 
         data = self._placement.encode(self._request(turn, packed, images), turn.worker)

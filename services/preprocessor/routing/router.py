@@ -27,7 +27,7 @@ class TurnProfile(Struct, frozen=True):
     """The properties of a turn that decide the choice of its worker."""
 
     prompt_tokens: int = 0
-    held: Mapping[str, int] = {}
+    cached: Mapping[str, int] = {}
     """Leading tokens of the prompt that each worker has in its KV cache, by worker."""
     output_tokens: int | None = None
     """The number that the client expects (`nvext.agent_hints.osl`)."""
@@ -93,7 +93,7 @@ class Router:
 
     def cost(self, worker: Heartbeat, turn: TurnProfile) -> float:
         """What the turn costs on this worker, in prompt tokens."""
-        missing = max(turn.prompt_tokens - turn.held.get(worker.id, 0), 0)
+        missing = max(turn.prompt_tokens - turn.cached.get(worker.id, 0), 0)
         output_tokens = turn.output_tokens or 0
         factor = min(1.0 + output_tokens / LONG_OUTPUT_TOKENS, MAX_OUTPUT_FACTOR)
         return self._overlap_weight * missing + self._load_tokens * factor * self._busy(worker)

@@ -83,10 +83,10 @@ class WorkerSender:
         with self._holding.hold_turn(turn, observer) as hold:
             refusal: ErrorInfo | None = None
             for worker in await hold.choose_workers():
-                assignment = self._placement.assign(worker, turn.request.conversation)
+                assignment = self._placement.assign(worker, turn)
                 refusal = await self._offer(turn, assignment, hold)
                 if refusal is None:
-                    self._placement.taken(assignment, turn.keyed)
+                    self._placement.taken(assignment, turn)
                     observer.placed(worker, assignment.parser)
                     return
                 # rare: a worker did not take a turn
