@@ -38,14 +38,12 @@ class CallWriter:
             text = self._input.feed(text)
         return self._delta(text)
 
-    def plain(self) -> tuple[bytes, bytes] | None:
-        """The bytes before and after the text of the next delta; None where `piece` does more than
-        add the text."""
+    def empty_piece(self) -> wire.MessageDelta | None:
+        """The delta for the next piece, without its text; None where `piece` does more than add the
+        text."""
         if not self._started or self._input is not None:
             return None
-        if self._legacy:
-            return b'{"function_call":{"arguments":', b"}}"
-        return b'{"tool_calls":[{"index":%d,"function":{"arguments":' % self.index, b"}}]}"
+        return self._text_delta("")
 
     def end(self, *, complete: bool) -> wire.MessageDelta | None:
         """The last delta. It makes the arguments of a complete call valid JSON, and those of an
@@ -67,6 +65,9 @@ class CallWriter:
         if not text:
             return None
         self._started = True
+        return self._text_delta(text)
+
+    def _text_delta(self, text: str) -> wire.MessageDelta:
         if self._legacy:
             return wire.MessageDelta(function_call=wire.CalledFunction(arguments=text))
         if self._input is not None:

@@ -42,9 +42,9 @@ from services.frontend.apis.shared.openai.chunks import (
     ChunkStream,
     Logprobs,
     UsageAnswer,
-    chunk_frame,
     chunk_head,
     logprob,
+    plain_chunk,
     reason_of,
     usage_of,
 )
@@ -163,12 +163,6 @@ class _ChatChoice(ChoiceRenderer):
         self._answer = answer
         self._shape = shape
         self._index = index
-        before, after = chunk_frame(head)
-        self._frame = (
-            before + b'{"index":%d,"delta":' % index,
-            b',"logprobs":null,"finish_reason":null}' + after,
-        )
-        """The bytes of a chunk before and after its delta."""
         self._block: BlockStart | None = None
         self._call: CallWriter | None = None
         self._dispatched: Dispatch | None = None
@@ -199,9 +193,10 @@ class _ChatChoice(ChoiceRenderer):
             chunk.usage = usage
         return chunk
 
-    def _bytes_around(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
-        """The bytes of a chunk before and after the text in its delta."""
-        return self._frame[0] + before, after + self._frame[1]
+    def _expect(self, delta: wire.MessageDelta) -> None:
+        """Prepares for further deltas that differ from this one, which is empty, only by their
+        text."""
+        self.plain = plain_chunk(self._head, wire.ChunkChoice(self._index, delta))
 
     def _start(self, event: BlockStart, out: Chunks) -> None:
         self._block = event
@@ -232,8 +227,9 @@ class _ChatChoice(ChoiceRenderer):
             self._reasoning(text, out)
         elif self._call is not None:
             self._add(self._call.piece(text), out)
-            around = self._call.plain()
-            self.plain = around and self._bytes_around(*around)
+            empty = self._call.empty_piece()
+            if empty is not None:
+                self._expect(empty)
 
     def _text(self, text: str, tokens: list[TokenLogprob], out: Chunks) -> None:
         delta = wire.MessageDelta(content=text)
@@ -242,7 +238,7 @@ class _ChatChoice(ChoiceRenderer):
         elif text:
             out.append(self._chunk(delta))
             if not self._shape.logprobs:
-                self.plain = self._bytes_around(b'{"content":')
+                self._expect(wire.MessageDelta(content=""))
 
     def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
@@ -286,20 +282,11 @@ class _ChatChoice(ChoiceRenderer):
             out.append(self._chunk(wire.MessageDelta(reasoning_content=text, reasoning=text)))
             return
 
-        if place == "inline":
-            if is_first:
-                text = _THINK[0] + text
-            field = b"content"
-            delta = wire.MessageDelta(content=text)
-        elif place == "reasoning":
-            field = b"reasoning"
-            delta = wire.MessageDelta(reasoning=text)
-        else:
-            field = b"reasoning_content"
-            delta = wire.MessageDelta(reasoning_content=text)
+        if place == "inline" and is_first:
+            text = _THINK[0] + text
         if not self._answer.dispatch_reasoning:
-            self.plain = self._bytes_around(b'{"%b":' % field)
-        out.append(self._chunk(delta))
+            self._expect(_reasoning_delta(place, ""))
+        out.append(self._chunk(_reasoning_delta(place, text)))
 
     def _stop_reasoning(self, event: BlockStop, out: Chunks) -> None:
         if self._shape.reasoning == "omitted":
@@ -349,6 +336,14 @@ class _ChatChoice(ChoiceRenderer):
     def _add(self, delta: wire.MessageDelta | None, out: Chunks) -> None:
         if delta is not None:
             out.append(self._chunk(delta))
+
+
+def _reasoning_delta(place: ReasoningPlace, text: str) -> wire.MessageDelta:
+    if place == "inline":
+        return wire.MessageDelta(content=text)
+    if place == "reasoning":
+        return wire.MessageDelta(reasoning=text)
+    return wire.MessageDelta(reasoning_content=text)
 
 
 def _logprobs(tokens: Sequence[TokenLogprob | None]) -> Logprobs:

@@ -19,8 +19,8 @@ from services.frontend.apis.shared.openai.chunks import (
     ChunkStream,
     Logprobs,
     UsageAnswer,
-    chunk_frame,
     chunk_head,
+    plain_chunk,
     reason_of,
     usage_of,
 )
@@ -82,11 +82,7 @@ class _CompletionsChoice(ChoiceRenderer):
         """The length in characters of the choice's text, and of the text before its open block.
         Counted only for log probabilities; with token ids, from the tokens' texts."""
         if not shape.logprobs:
-            before, after = chunk_frame(head)
-            self.plain = (
-                before + b'{"index":%d,"text":' % index,
-                b',"logprobs":null,"finish_reason":null}' + after,
-            )
+            self.plain = plain_chunk(head, wire.ChunkChoice(index, ""))
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The chunk with the echoed prompt and the prompt's ids, if either is requested."""

@@ -86,18 +86,6 @@ _NAMES: dict[type, bytes] = {
 class OpenBlock:
     """The block that the turn writes, and what the client has of it."""
 
-    __slots__ = (
-        "call",
-        "counted",
-        "counts_tokens",
-        "index",
-        "is_started",
-        "kind",
-        "start",
-        "texts",
-        "uncounted",
-    )
-
     def __init__(self, start: BlockStart, *, counts_tokens: bool) -> None:
         self.start = start
         self.counts_tokens = counts_tokens

@@ -187,7 +187,12 @@ def _event(events: Any, contents: Mapping[Any, Schema]) -> Schema:
     data: Schema = {"type": "string"}
     if not isinstance(events, str):
         names = f"^({'|'.join(map(re.escape, tags_of(events)))}|message)$"
-        data = {"anyOf": [_json_text(contents[events]), {"const": "[DONE]"}]}
+        text = {
+            "type": "string",
+            "contentMediaType": _JSON,
+            "contentSchema": contents[events],
+        }
+        data = {"anyOf": [text, {"const": "[DONE]"}]}
     return {
         "type": "object",
         "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at "
@@ -195,10 +200,6 @@ def _event(events: Any, contents: Mapping[Any, Schema]) -> Schema:
         "properties": {"event": {"type": "string", "pattern": names}, "data": data},
         "required": ["data"],
     }
-
-
-def _json_text(schema: Schema) -> Schema:
-    return {"type": "string", "contentMediaType": _JSON, "contentSchema": schema}
 
 
 def _answer(description: str, content: Schema | None = None) -> Schema:

@@ -251,10 +251,12 @@ def encode_chunk(chunk: AnyChunk) -> bytes:
     return b"%bdata: %b\n\n" % (name, _encode(chunk))
 
 
-def chunk_frame(head: Chunk) -> tuple[bytes, bytes]:
-    """The bytes of a chunk before and after its one choice."""
+def plain_chunk(head: Chunk, choice: Struct) -> tuple[bytes, bytes]:
+    """The bytes before and after the text of every chunk with a choice like this one, which has
+    an empty text."""
     before, choices, after = encode_chunk(head).partition(b'"choices":[')
-    return before + choices, after
+    choice_before, _, choice_after = _encode(choice).partition(b'""')
+    return before + choices + choice_before, choice_after + after
 
 
 def add_logprobs(into: Logprobs | None, piece: Logprobs | None) -> Logprobs | None:
