@@ -58,19 +58,19 @@ class HealthRoutes:
     async def live(self, _request: web.Request) -> web.Response:
         """Answers 503 when the process should be restarted."""
         if not self._pipeline.live():
-            return _status(Probe("failed"), 503)
-        return _status(Probe("live"), 200)
+            return json_response(Probe("failed"), 503)
+        return json_response(Probe("live"))
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Answers 503 while no turn can be served."""
         if not self._pipeline.readiness().get("ready"):
-            return _status(Probe("not ready"), 503)
-        return _status(Probe("ready"), 200)
+            return json_response(Probe("not ready"), 503)
+        return json_response(Probe("ready"))
 
     async def health(self, _request: web.Request) -> web.Response:
         """Answers with every process and its load, with the status of /ready."""
         detail: dict[str, Any] = self._pipeline.readiness()
-        return _status(detail, 200 if detail.get("ready") else 503)
+        return json_response(detail, 200 if detail.get("ready") else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answers in Prometheus text, or OpenMetrics where the request accepts it."""
@@ -93,10 +93,6 @@ class HealthRoutes:
     @cached_property
     def _document(self) -> bytes:
         return msgspec.json.encode(document(__version__, self._apis))
-
-
-def _status(document: object, status: int) -> web.Response:
-    return json_response(document, status)
 
 
 def _add_routes(setup: ApiSetup) -> None:

@@ -127,12 +127,13 @@ def _inline_document(
 ) -> Text | Media:
     data = _base64(source, f"{path}.document")
     size = base64_size(data)
-    if source.media_type.startswith("text/") and size is not None:
+    is_text = source.media_type.startswith("text/")
+    if is_text and size is not None:
         try:
             return Text(_with_head(head, base64.b64decode(data).decode()))
         except UnicodeDecodeError:
             return Media("document", media_type=source.media_type, size_bytes=size, title=title)
-    if source.media_type != PDF and not source.media_type.startswith("text/"):
+    if source.media_type != PDF and not is_text:
         place = f"{path}.document.source.base64.media_type"
         raise Invalid(f"{place}: Input should be '{PDF}'", param=f"{path}.source.media_type")
     if not size:

@@ -22,6 +22,7 @@ from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import raw_text
 from services.frontend.apis.messages.hosted import tool_spec
 from services.frontend.apis.shared.decode import ToolList
+from services.frontend.apis.shared.tools import BuiltInTool
 from services.frontend.content.hosted_tools import missing_tools
 
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
@@ -39,7 +40,6 @@ _NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
 _NEEDLESS = ("tool_search_tool", "mcp_toolset")
 """Tools that change nothing: all tools are listed without a search, and MCP servers are refused."""
 _STRING = {"type": "string"}
-_EDITOR = "Shows, creates and edits files."
 _EDITS: dict[str, Any] = {
     "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
     "path": {**_STRING, "description": "Absolute path of the file or directory."},
@@ -60,36 +60,38 @@ _EDITS: dict[str, Any] = {
         "description": "First and last line to show; -1 as the last: to the end.",
     },
 }
-_BUILT_IN: tuple[tuple[str, str, str, dict[str, Any], list[str]], ...] = (
-    (
-        "bash_",
+_EDITOR = BuiltInTool("Shows, creates and edits files.", _EDITS, ("command",))
+_BUILT_IN = {
+    "bash_": (
         "bash",
-        "Runs commands in a bash shell that persists between calls.",
-        {
-            "command": {**_STRING, "description": "The command to run."},
-            "restart": {"type": "boolean", "description": "True: start the shell anew."},
-        },
-        [],
-    ),
-    ("text_editor_20250124", "str_replace_editor", _EDITOR, _EDITS, ["command"]),
-    ("text_editor_", "str_replace_based_edit_tool", _EDITOR, _EDITS, ["command"]),
-    (
-        "memory_",
-        "memory",
-        "Keeps notes in files under /memories between conversations.",
-        {
-            **_EDITS,
-            "command": {
-                "type": "string",
-                "enum": ["view", "create", "str_replace", "insert", "delete", "rename"],
+        BuiltInTool(
+            "Runs commands in a bash shell that persists between calls.",
+            {
+                "command": {**_STRING, "description": "The command to run."},
+                "restart": {"type": "boolean", "description": "True: start the shell anew."},
             },
-            "old_path": {**_STRING, "description": "For rename."},
-            "new_path": _STRING,
-        },
-        ["command"],
+        ),
     ),
-)
-"""Prefix of the type, name, description, properties and required properties."""
+    "text_editor_20250124": ("str_replace_editor", _EDITOR),
+    "text_editor_": ("str_replace_based_edit_tool", _EDITOR),
+    "memory_": (
+        "memory",
+        BuiltInTool(
+            "Keeps notes in files under /memories between conversations.",
+            {
+                **_EDITS,
+                "command": {
+                    "type": "string",
+                    "enum": ["view", "create", "str_replace", "insert", "delete", "rename"],
+                },
+                "old_path": {**_STRING, "description": "For rename."},
+                "new_path": _STRING,
+            },
+            ("command",),
+        ),
+    ),
+}
+"""Name and form of the tools that Anthropic's models know, by the beginning of their type."""
 Change: TypeAlias = wire.ToolAdditionBlock | wire.ToolRemovalBlock
 
 
@@ -238,10 +240,9 @@ def _description(tool: wire.Tool) -> str:
 
 def _built_in(kind: str, path: str) -> ToolSpec:
     """A tool that Anthropic's models know, with the schema that it has."""
-    for prefix, name, description, properties, required in _BUILT_IN:
+    for prefix, (name, tool) in _BUILT_IN.items():
         if kind.startswith(prefix):
-            schema = {"type": "object", "properties": properties, "required": required}
-            return ToolSpec(name, description, schema)
+            return ToolSpec(name, tool.description, tool.schema)
     raise Invalid(
         f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags: "
         "'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', "

@@ -107,7 +107,8 @@ def entry(
 ) -> dict[str, Any]:
     """The entry for one name of a model. The model's windows and efforts replace those of
     `profile`."""
-    efforts, window = levels(card), card.max_model_len or None
+    efforts = levels(card)
+    window = card.max_model_len or None
     served = {
         "slug": name,
         "display_name": name,

@@ -1,5 +1,5 @@
-"""Checks the grammars of freeform tools, and extracts a tool's input from the JSON that the model
-writes.
+"""Parts of tools that several APIs have: built-in tools, grammars of freeform tools, and the input
+of a freeform tool in the JSON that the model writes.
 
 Grammars are checked as by OpenAI: with llguidance where it is installed, else roughly. The model
 sees a freeform tool as a function with one string, `input`; the client receives that string,
@@ -13,6 +13,7 @@ import re
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -43,6 +44,23 @@ _PIECE = re.compile(
 )
 _PARTIAL_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(\\(u[0-9a-fA-F]{0,3})?)?")
 _LONE_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+class BuiltInTool(Struct, frozen=True):
+    """A tool that its vendor's models use without a schema: how others see it."""
+
+    description: str
+    properties: dict[str, Any]
+    required: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of its arguments."""
+        return {
+            "type": "object",
+            "properties": self.properties,
+            "required": list(self.required),
+        }
 
 
 def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) -> Grammar:

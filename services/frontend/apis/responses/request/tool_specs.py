@@ -4,14 +4,10 @@ Tools that the client runs and that OpenAI's models use without a schema (local_
 apply_patch, a client's tool_search) get a schema here.
 """
 
-from typing import Any
-
-from msgspec import Struct
-
 from schemas.conversation import Grammar, HostedTool, ToolSpec
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
-from services.frontend.apis.shared.tools import checked_grammar
+from services.frontend.apis.shared.tools import BuiltInTool, checked_grammar
 from services.frontend.content.hosted_tools import hosted_spec
 
 TOOL_SEARCH = "tool_search"
@@ -19,14 +15,6 @@ WEB_SEARCH = "web_search"
 WEB_SEARCH_TYPES = frozenset(
     {WEB_SEARCH, "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"}
 )
-
-
-class BuiltInTool(Struct, frozen=True):
-    """A tool that OpenAI's models use without a schema: how others see it."""
-
-    description: str
-    properties: dict[str, Any]
-    required: tuple[str, ...]
 
 
 _STRING = {"type": "string"}
@@ -103,12 +91,11 @@ def freeform_spec(tool: wire.Tool, at: str, grammars: int) -> ToolSpec:
 def built_in_spec(tool: wire.Tool) -> ToolSpec:
     """A tool with a type in `BUILT_IN`."""
     built_in = BUILT_IN[tool.type]
-    schema = tool.parameters or {
-        "type": "object",
-        "properties": built_in.properties,
-        "required": list(built_in.required),
-    }
-    return ToolSpec(tool.type, description=tool.description or built_in.description, schema=schema)
+    return ToolSpec(
+        tool.type,
+        description=tool.description or built_in.description,
+        schema=tool.parameters or built_in.schema,
+    )
 
 
 def web_search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
