@@ -8,7 +8,7 @@ from itertools import product
 
 from services.families.family import Family
 from services.families.grammar.channels import Channels, Kind, MessageKind, Section, ToolChannel
-from services.families.grammar.markup import CallMarker, CallReader, Markup
+from services.families.grammar.markup import CallMarker, CallReader, Markup, TagPairs
 from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
@@ -56,8 +56,6 @@ __all__ = [
     "tagged_json",
 ]
 
-Pairs = tuple[tuple[str, str], ...]
-
 CHATML_STOPS = ("<|im_end|>", "<|endoftext|>")
 DEEPSEEK_STOPS = ("<｜end▁of▁sentence｜>",)
 GLM_STOPS = ("<|observation|>", "<|user|>", "<|endoftext|>")
@@ -70,7 +68,7 @@ def function_tags(
     wrapper: str = "tool_call",
     *,
     frame: bool,
-    think: Pairs = (THINK,),
+    think: TagPairs = (THINK,),
     stops: tuple[str, ...] = CHATML_STOPS,
 ) -> Markup:
     """`<tool_call> <function=NAME> <parameter=KEY> value </parameter> … </function> </tool_call>`.
@@ -109,7 +107,7 @@ def key_value_tags(
     value: str = "arg_value",
     section: str = "",
     suffix: str = "",
-    think: Pairs = (THINK,),
+    think: TagPairs = (THINK,),
     stops: tuple[str, ...] = GLM_STOPS,
 ) -> Markup:
     """`<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>value</arg_value> … </tool_call>`, or JSON
@@ -145,7 +143,7 @@ def key_value_tags(
 
 
 def object_calls(
-    opener: str, token: str, closer: str, *, think: Pairs = (), stops: tuple[str, ...] = ()
+    opener: str, token: str, closer: str, *, think: TagPairs = (), stops: tuple[str, ...] = ()
 ) -> Markup:
     """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
     opener += "{ws}call:{ws}{name}"
@@ -209,7 +207,7 @@ def invoke_tags(
     prefix: str = "",
     *,
     tails: tuple[str, ...] = (),
-    think: Pairs = (THINK,),
+    think: TagPairs = (THINK,),
     stops: tuple[str, ...] = (),
     json: bool = False,
 ) -> Markup:
@@ -243,7 +241,7 @@ def invoke_tags(
 def tagged_json(
     *openers: str,
     closer: str,
-    think: Pairs = (THINK,),
+    think: TagPairs = (THINK,),
     stops: tuple[str, ...] = CHATML_STOPS,
     form: Form = Form.OBJECT,
 ) -> Markup:

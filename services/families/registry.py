@@ -21,7 +21,7 @@ from typing import Final
 from services.families import catalog
 from services.families.family import VERBATIM, Family
 from services.families.grammar.markup import Markup
-from services.families.response_template import described
+from services.families.response_template import described_family
 
 ENTRY_POINTS: Final = "turnwire.families"
 PRECEDENCE: Final = (
@@ -67,14 +67,14 @@ def family(name: str) -> Family:
     name, and for a pair that cannot be read, and `InvalidResponseTemplate`.
     """
     if name.startswith("{"):
-        return described(name)
+        return described_family(name)
     calls, plus, reasoning = name.partition("+")
     if name == VERBATIM.name:
         return VERBATIM
-    found = _find(calls, _aliases("tool_parsers", "reasoning_parsers"))
+    with_calls = _find(calls, _aliases("tool_parsers", "reasoning_parsers"))
     if not plus:
-        return found
-    return _pair(found.name, reasoning_family(reasoning).name)
+        return with_calls
+    return _pair(with_calls.name, reasoning_family(reasoning).name)
 
 
 def reasoning_family(name: str) -> Family:
@@ -86,7 +86,7 @@ def reasoning_family(name: str) -> Family:
 
 def _find(name: str, aliases: Mapping[str, Family]) -> Family:
     by_name = families()
-    plain = _plain(name)
+    plain = _normalized(name)
     for spelling in (name, plain):
         found = by_name.get(spelling) or aliases.get(spelling)
         if found is not None:
@@ -168,7 +168,7 @@ def _rank(name: str) -> tuple[int, str]:
     return len(PRECEDENCE), name
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
@@ -177,8 +177,8 @@ def _aliases(*kinds: str) -> Mapping[str, Family]:
     """Collects the names from other servers; names of the first kind take precedence."""
     names: dict[str, Family] = {}
     for kind in kinds:
-        for found in families().values():
-            for alias in getattr(found, kind):
-                names.setdefault(alias, found)
-                names.setdefault(_plain(alias), found)
+        for candidate in families().values():
+            for alias in getattr(candidate, kind):
+                names.setdefault(alias, candidate)
+                names.setdefault(_normalized(alias), candidate)
     return MappingProxyType(names)

@@ -24,7 +24,7 @@ from services.families.description.fields import (
     ResponseTemplate,
     TemplateField,
     converted,
-    refused,
+    refusal,
 )
 from services.families.description.regions import Region, RegionKind
 from services.families.family import Family
@@ -50,23 +50,23 @@ def template_name(text: str) -> str:
         raise InvalidResponseTemplate("response_template is not an object")
     try:
         name = json.dumps(source, ensure_ascii=False, separators=(",", ":"))
-        described(name)
+        described_family(name)
     except RecursionError:
         raise InvalidResponseTemplate("response_template is nested too deeply") from None
     return name
 
 
 @lru_cache(16)
-def described(name: str) -> Family:
+def described_family(name: str) -> Family:
     """The family of a description, by its name. Raises InvalidResponseTemplate."""
     if len(name) > MAX_CHARS:
         raise InvalidResponseTemplate(f"response_template has more than {MAX_CHARS} characters")
     template: ResponseTemplate = converted(json.loads(name), ResponseTemplate, "it")
     if not template.fields:
-        raise refused("fields", "is empty")
+        raise refusal("fields", "is empty")
     anchor = delimiter(template.start_anchor, template.start_anchor_pattern, "start_anchor", {})
     if not anchor:
-        raise refused("start_anchor", "is missing")
+        raise refusal("start_anchor", "is missing")
     regions = [
         Region(key, converted(value, TemplateField, f"fields.{key}"))
         for key, value in template.fields.items()
@@ -74,7 +74,7 @@ def described(name: str) -> Family:
     rest = [region for region in regions if region.opens is None]
     others = [region for region in rest if region.kind != "text"]
     for region in (*rest[1:], *others):
-        raise region.refused("open", "is missing; one field of text can be without it")
+        raise region.refusal("open", "is missing; one field of text can be without it")
     return _compiled(name, regions, anchor)
 
 

@@ -106,11 +106,11 @@ def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str
 def _spelled(markers: Iterable[str], texts: Iterable[str]) -> list[str]:
     """Markers without holes: optional holes are left out, and all are filled where one of `texts`
     is the marker."""
-    found: list[str] = []
+    spelled: list[str] = []
     for marker in markers:
         if _HOLE.search(marker):
-            found += filter(re.compile(Shape(marker).pattern).fullmatch, texts)
+            spelled += filter(re.compile(Shape(marker).pattern).fullmatch, texts)
         plain = _OPTIONAL.sub("", marker)
         if not _HOLE.search(plain):
-            found.append(plain)
-    return list(dict.fromkeys(found))
+            spelled.append(plain)
+    return list(dict.fromkeys(spelled))

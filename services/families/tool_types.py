@@ -33,7 +33,9 @@ class Tools:
     def __bool__(self) -> bool:
         return bool(self._by_name)
 
-    def named(self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True) -> str:
+    def registered_name(
+        self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True
+    ) -> str:
         """Returns the registered name of a tool: without a namespace that the format puts before it
         (`functions.f`) or a repetition (`f.f`). `unknown`: also strips the names of tools that are
         not registered."""

@@ -50,7 +50,7 @@ class BlockReader:
 
     def add_plain(self, text: str) -> None:
         """Adds text that has skipped the parser to the open block."""
-        self.parser.passed(text)
+        self.parser.count_passed(text)
         self._stream.log.add(text)
 
     def count_reasoning(self) -> None:

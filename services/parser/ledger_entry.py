@@ -42,15 +42,15 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
     if content.is_empty and not context.started:
         return []
 
-    kept = len(stream.ids)
+    tokens = len(stream.ids)
     tail = ""
     if isinstance(end, Finish) and end.reason is FinishReason.STOP_STRING:
-        kept, tail = _before_stop(stream, end.stop_string or "", detokenizer)
+        tokens, tail = _before_stop(stream, end.stop_string or "", detokenizer)
     closed = _is_closed(parse) and not content.incomplete
-    whole = replace(
-        content.entry(stream, context, kept), closed=closed, tail=tail, beginning=broken_off
+    turn_entry = replace(
+        content.entry(stream, context, tokens), closed=closed, tail=tail, beginning=broken_off
     )
-    return [whole, *(beginning for beginning in beginnings if beginning.key != whole.key)]
+    return [turn_entry, *(entry for entry in beginnings if entry.key != turn_entry.key)]
 
 
 def _is_closed(parse: TurnParse) -> bool:
@@ -138,8 +138,8 @@ def _before_stop(stream: TurnStream, stop: str, detokenizer: Detokenizer) -> tup
     # The last token completed it; it may occur earlier, too, for example in reasoning.
     before_last_token = lengths[-2]
     earliest = max(before_last_token - len(stop) + 1, 0)
-    shown = max(text.find(stop, earliest), 0)
+    chars = max(text.find(stop, earliest), 0)
     if stream.context.include_stop:
-        shown += len(stop)
-    kept = tokens_within(lengths, shown)
-    return kept, text[lengths[kept] : shown]
+        chars += len(stop)
+    tokens = tokens_within(lengths, chars)
+    return tokens, text[lengths[tokens] : chars]

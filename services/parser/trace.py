@@ -23,7 +23,7 @@ Logprobs = Sequence[tuple[int, float]]
 """(token id, log probability), the chosen token first."""
 
 
-class _Written(NamedTuple):
+class _ArgumentPiece(NamedTuple):
     """A piece of arguments, its place in its block, and the reader's place in the output."""
 
     block: int
@@ -41,13 +41,15 @@ class TracedBlockWriter(BlockWriter):
         self._waiting = 0
         self.end = 0
         """Characters of the output that the parser has."""
-        self.written: deque[_Written] = deque()
+        self.written: deque[_ArgumentPiece] = deque()
         self.write = self._record
 
     def _record(self, text: str) -> None:
         if self.kind == "tool_use" and text:
             place = self.end - len(self._scanner.text) + self._scanner.position
-            self.written.append(_Written(self.index, self.length + self._waiting, text, place))
+            self.written.append(
+                _ArgumentPiece(self.index, self.length + self._waiting, text, place)
+            )
         self._waiting += len(text)
         self._parts.append(text)
 
@@ -110,7 +112,7 @@ class Trace:
     def _end(self) -> int:
         return self._base + sum(map(len, self._raw))
 
-    def token(self, token: int, text: str, pending: bytes, logprobs: Logprobs) -> None:
+    def add_token(self, token: int, text: str, pending: bytes, logprobs: Logprobs) -> None:
         """Adds the next token.
 
         `text`: the text that it completed, which is fed to the parser next; `pending`: the bytes of
@@ -126,9 +128,9 @@ class Trace:
             self._tokens.append(_Token(start, stop, logprobs))
         self._inside = pending
         if text:
-            self.flushed(text)
+            self.add_flushed(text)
 
-    def flushed(self, text: str) -> None:
+    def add_flushed(self, text: str) -> None:
         """Adds the text of an incomplete character at the end."""
         self._raw.append(text)
         self.blocks.end += len(text)
@@ -141,21 +143,21 @@ class Trace:
             self._starts[block] = end - behind
         self.blocks.behind.clear()
 
-        tokens = [self._of(event) if isinstance(event, Delta) else [] for event in events]
+        tokens = [self._tokens_of(event) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._raw = [raw]
             self._base = self._passed
         return tokens
 
-    def _of(self, delta: Delta) -> list[TokenLogprob]:
+    def _tokens_of(self, delta: Delta) -> list[TokenLogprob]:
         start = self._starts.get(delta.block)
         if start is not None:
-            return self._take(_Run(start + delta.offset, delta.offset, delta.text, False))
+            return self._take_tokens(_Run(start + delta.offset, delta.offset, delta.text, False))
 
         tokens: list[TokenLogprob] = []
         for run in self._runs_of_arguments(delta):
-            tokens += self._take(run)
+            tokens += self._take_tokens(run)
         return tokens
 
     def _runs_of_arguments(self, delta: Delta) -> list[_Run]:
@@ -164,12 +166,12 @@ class Trace:
         end = delta.offset + len(delta.text)
         runs: list[_Run] = []
         while written and (written[0].block, written[0].offset) < (delta.block, end):
-            run = self._found(written.popleft())
+            run = self._find_run(written.popleft())
             if run is not None:
                 runs.append(run)
         return runs
 
-    def _found(self, piece: _Written) -> _Run | None:
+    def _find_run(self, piece: _ArgumentPiece) -> _Run | None:
         """Finds a piece of arguments in the output; None if it is not there."""
         raw = "".join(self._raw)
         reader_at = piece.place - self._base
@@ -183,7 +185,7 @@ class Trace:
         self._flowing = False
         return None
 
-    def _take(self, run: _Run) -> list[TokenLogprob]:
+    def _take_tokens(self, run: _Run) -> list[TokenLogprob]:
         """Takes the tokens that begin in the run or reach into it."""
         tokens = self._tokens
         stop = run.source + len(run.text)
@@ -207,8 +209,8 @@ def token_logprob(
     alternatives: list[TopLogprob] = []
     for other, value in sorted(logprobs, key=itemgetter(1), reverse=True)[:top]:
         other_data = vocabulary.bytes_of(other)
-        alternatives.append(TopLogprob(_text(other_data), value, other_data))
-    return TokenLogprob(_text(data), logprob, at, data, alternatives)
+        alternatives.append(TopLogprob(_decoded(other_data), value, other_data))
+    return TokenLogprob(_decoded(data), logprob, at, data, alternatives)
 
 
 def one_for_each(ids: Sequence[int], logprobs: Sequence[Logprobs]) -> list[Logprobs]:
@@ -259,5 +261,5 @@ def _continues(data: bytes) -> bool:
     return bool(data) and data[0] & 0xC0 == 0x80
 
 
-def _text(data: bytes) -> str:
+def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")

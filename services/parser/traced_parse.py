@@ -38,7 +38,7 @@ class TracedParse(TurnParse):
         for token, pairs in zip(ids, one_for_each(ids, logprobs), strict=True):
             self.stream.ids.append(token)
             text = detokenizer.step(token)
-            self._trace.token(token, text, detokenizer.pending, pairs)
+            self._trace.add_token(token, text, detokenizer.pending, pairs)
             if not text:
                 continue
             self.blocks.read(text)
@@ -48,7 +48,7 @@ class TracedParse(TurnParse):
     @override
     def _read_rest(self, text: str) -> None:
         if text and not self.ended:
-            self._trace.flushed(text)
+            self._trace.add_flushed(text)
         super()._read_rest(text)
 
 

@@ -21,7 +21,7 @@ from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls
-from services.templates.probe import image_frame, own_tags, probe
+from services.templates.probe import image_frame, probe, reasoning_tags
 from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
 from services.tokenization.data_marks import DataMarks
@@ -114,7 +114,7 @@ class ModelSetup:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
 
         vision = _vision(config, template)
-        traits = replace(traits, own_tags=own_tags(template, traits, family))
+        traits = replace(traits, reasoning_tags=reasoning_tags(template, traits, family))
         if vision.frame is not None:
             traits = replace(traits, image=vision.frame)
         thoughts = unlimited_thoughts(tokenizer, family, traits.separators.before_text)

@@ -174,7 +174,7 @@ def _variables(conversation: Conversation, setup: ModelSetup) -> dict[str, Any]:
     if marks is not None:
         values = {name: marks.data.mark_json(value) for name, value in values.items()}
     return template_variables(
-        conversation, setup.traits, defaults=setup.template_kwargs, own=values
+        conversation, setup.traits, defaults=setup.template_kwargs, client=values
     )
 
 

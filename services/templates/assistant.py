@@ -84,7 +84,7 @@ class AssistantWriter:
             return [{"role": "assistant", "content": [self._part(part) for part in parts]}]
         if traits.reasoning is None:
             has_call = any(isinstance(part, Call) for part in parts)
-            parts = without_field(parts, traits.own_tags if has_call else None)
+            parts = without_field(parts, traits.reasoning_tags if has_call else None)
 
         cut = segments(parts)
         if len(cut) == 1 and self._fits(cut[0]):
@@ -260,11 +260,11 @@ def without_field(
 ) -> list[AssistantPart]:
     """The turn for a template without a field for reasoning: as text between tags, or left out.
     Adjacent texts become one."""
-    kept: list[AssistantPart] = []
+    visible: list[AssistantPart] = []
     join = ""
     for part in parts:
         if isinstance(part, Call):
-            kept.append(part)
+            visible.append(part)
             continue
         text = part.text or ""
         is_thought = isinstance(part, Reasoning)
@@ -273,10 +273,10 @@ def without_field(
                 continue
             text = tags[0] + text + tags[1]
 
-        last = kept[-1] if kept else None
+        last = visible[-1] if visible else None
         if isinstance(last, Text):
-            kept[-1] = Text(last.text + join + text)
+            visible[-1] = Text(last.text + join + text)
         else:
-            kept.append(Text(text))
+            visible.append(Text(text))
         join = "\n\n" if is_thought else JOIN
-    return kept
+    return visible

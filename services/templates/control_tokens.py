@@ -7,7 +7,7 @@ itself (`chat_control_tokens`). Beside those: tokens that the template puts toge
 the markers that the family's parser reads. White space never is one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from jinja2 import nodes
 
@@ -60,13 +60,13 @@ def data_marks(
 def _control_tokens(
     tokenizer: LoadedTokenizer, literal: str, rendered: str, family: Family
 ) -> Iterator[str]:
-    named: Iterable[str] | None = getattr(tokenizer, "chat_control_tokens", None)
+    named: Collection[str] | None = getattr(tokenizer, "chat_control_tokens", None)
     markers = {text.strip() for text in (*family.markers, *family.stops, *(family.think or ()))}
     for token in tokenizer.added_tokens_decoder.values():
         content = token.content
-        shown = content in literal if named is None else content in set(named)
+        chosen = content in literal if named is None else content in named
         if content.strip() and (
-            token.special or shown or content in rendered or content in markers
+            token.special or chosen or content in rendered or content in markers
         ):
             yield content
 

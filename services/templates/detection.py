@@ -56,42 +56,47 @@ def detect_family(
             return Detection(family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
     for markup, alone in _renderings(template, traits):
-        left = _texts_left(markup, alone=alone)
-        if not left:
+        texts = _texts_beside_call(markup, alone=alone)
+        if not texts:
             continue
-        if description is not None and _leaves_less(description, markup, left.values()):
+        if description is not None and _leaves_less(description, markup, texts.values()):
             continue
-        readers = list(left)
-        found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
-        if found is None:
-            found = Detection(readers[0], (), tuple(readers[1:]))
-        evidence = (f"its parser reads {markup.strip()!r}", *found.evidence)
-        return Detection(found.family, evidence, found.also)
+        readers = list(texts)
+        detection = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
+        if detection is None:
+            detection = Detection(readers[0], (), tuple(readers[1:]))
+        evidence = (f"its parser reads {markup.strip()!r}", *detection.evidence)
+        return Detection(detection.family, evidence, detection.also)
     return None if description is None else _described(template, traits, description)
 
 
-def _texts_left(markup: str, *, alone: bool) -> dict[Family, str]:
+def _texts_beside_call(markup: str, *, alone: bool) -> dict[Family, str]:
     """The families that read a call, each with the text that it leaves beside the call."""
-    texts = {family: _left(family, markup, alone=alone) for family in families().values()}
+    texts = {
+        family: _text_beside_call(family, markup, alone=alone) for family in families().values()
+    }
     return {family: text for family, text in texts.items() if text is not None}
 
 
-def _leaves_less(description: str, markup: str, left: Iterable[str]) -> bool:
+def _leaves_less(description: str, markup: str, others: Iterable[str]) -> bool:
     """Whether a description reads the call with less text beside it than any family leaves."""
     try:
-        own = _left(family(template_name(description)), markup, alone=False)
+        text = _text_beside_call(family(template_name(description)), markup, alone=False)
     except InvalidResponseTemplate:
         return False
-    return own is not None and len(own) < min(map(len, left))
+    return text is not None and len(text) < min(map(len, others))
 
 
 def _described(template: ChatTemplate, traits: TemplateTraits, description: str) -> Detection:
     """The family of a description, and whether it reads the calls of the template."""
-    found = family(template_name(description))
+    described = family(template_name(description))
     renderings = _renderings(template, traits)
-    reads = any(_left(found, markup, alone=alone) is not None for markup, alone in renderings)
+    reads = any(
+        _text_beside_call(described, markup, alone=alone) is not None
+        for markup, alone in renderings
+    )
     calls = "it reads the calls" if reads else "it does not read the calls"
-    return Detection(found, (_DESCRIBED, f"{calls} that the chat template writes"))
+    return Detection(described, (_DESCRIBED, f"{calls} that the chat template writes"))
 
 
 def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
@@ -140,8 +145,8 @@ def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call
     header of its message (gpt-oss)."""
     messages = _messages(template, traits, call)
     prompt = template.render(messages[:1])
-    whole = template.render(messages, generation=False)
-    return whole.removeprefix(prompt) if whole.startswith(prompt) else ""
+    rendered = template.render(messages, generation=False)
+    return rendered.removeprefix(prompt) if rendered.startswith(prompt) else ""
 
 
 def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
@@ -149,8 +154,8 @@ def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Cal
     prompt ended with."""
     messages = _messages(template, traits, call)
     before = template.render(messages[:1], generation=False)
-    whole = template.render(messages, generation=False)
-    return whole[len(common_prefix(before, whole)) :]
+    rendered = template.render(messages, generation=False)
+    return rendered[len(common_prefix(before, rendered)) :]
 
 
 def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[TemplateMessage]:
@@ -160,7 +165,7 @@ def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> lis
     return adapt(conversation, replace(traits, call_ids="client"), template).messages
 
 
-def _left(family: Family, markup: str, *, alone: bool) -> str | None:
+def _text_beside_call(family: Family, markup: str, *, alone: bool) -> str | None:
     """The text beside the call as the family reads it; None if it does not read the call: with
     `alone` as the whole text, else beside text without pieces of the call."""
     parser = open_parser(family.name, tools=[_TOOL], in_reasoning=False)

@@ -289,8 +289,8 @@ class _Writer:
 
 
 def _text_of(parts: Sequence[Part]) -> str:
-    shown = (part for part in parts if isinstance(part, Text | Media | Reasoning))
-    return join_blocks(map(_part_text, shown))
+    visible = (part for part in parts if isinstance(part, Text | Media | Reasoning))
+    return join_blocks(map(_part_text, visible))
 
 
 def _part_text(part: Text | Media | Reasoning) -> str:

@@ -92,7 +92,7 @@ def image_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | N
     return "", after.partition(USER)[0]
 
 
-def own_tags(
+def reasoning_tags(
     template: ChatTemplate, traits: TemplateTraits, family: Family
 ) -> tuple[str, str] | None:
     """The tags in which the family's models write reasoning, for a template that reads no reasoning
@@ -107,9 +107,9 @@ def own_tags(
         return None
     opening, closing = family.think
     tags = (f"{opening}\n", f"\n{closing}")
-    traits = replace(traits, own_tags=tags)
-    kept = all(_keeps_tags(template, traits, family, parts) for parts in _TAGGED_TURNS)
-    return tags if kept else None
+    traits = replace(traits, reasoning_tags=tags)
+    keeps_tags = all(_keeps_tags(template, traits, family, parts) for parts in _TAGGED_TURNS)
+    return tags if keeps_tags else None
 
 
 def _keeps_tags(
@@ -120,7 +120,7 @@ def _keeps_tags(
     messages = [QUESTION, Message("assistant", parts), Message("tool", results)]
     text = render_messages(messages, traits, template, write_call=family.style.write_call)
 
-    opening, closing = traits.own_tags or ("", "")
+    opening, closing = traits.reasoning_tags or ("", "")
     words: list[str] = []
     for part in parts:
         if isinstance(part, Call):
@@ -141,26 +141,26 @@ def _ordered(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     ordered = replace(traits, ordered=True)
     parts = (THOUGHT_PART, CALL_PART, THOUGHT_PART2, CALL_PART2, TEXT_PART2)
     words = [THOUGHT, ARGUMENT, THOUGHT2, ARGUMENT2, ANSWER2, RESULT, RESULT2]
-    shown = trial.shows(ordered, [QUESTION, turn(*parts), TWO_RESULTS], words)
-    return ordered if shown else traits
+    is_ordered = trial.shows(ordered, [QUESTION, turn(*parts), TWO_RESULTS], words)
+    return ordered if is_ordered else traits
 
 
 def _calls(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     messages = [QUESTION, turn(CALL_PART), ONE_RESULT]
     candidates = list(_call_candidates(traits))
-    found = trial.first_that_shows(candidates, messages, [ARGUMENT, RESULT])
-    if found is None:
-        found = replace(traits, arguments=None, tool_role=False)
+    without_calls = replace(traits, arguments=None, tool_role=False)
+    traits = trial.first_that_shows(candidates, messages, [ARGUMENT, RESULT]) or without_calls
 
-    unnamed = trial.text(replace(found, tool_name=False), messages)
-    if unnamed and unnamed != trial.text(found, messages):
-        found = replace(found, tool_name=False)
+    text = trial.text(traits, messages)
+    unnamed = trial.text(replace(traits, tool_name=False), messages)
+    if unnamed and unnamed != text:
+        traits = replace(traits, tool_name=False)
+        text = unnamed
 
-    shown = trial.text(found, messages)
-    names_by_id = "functions." in trial.template.source or TOOL_NAME not in shown
-    if ID in shown and found.call_ids == "client" and names_by_id:
-        found = replace(found, call_ids="counted")
-    return found
+    names_by_id = "functions." in trial.template.source or TOOL_NAME not in text
+    if ID in text and traits.call_ids == "client" and names_by_id:
+        traits = replace(traits, call_ids="counted")
+    return traits
 
 
 def _call_candidates(traits: TemplateTraits) -> Iterator[TemplateTraits]:
@@ -262,8 +262,8 @@ def _call_joins(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     beside = ""
     if traits.text_with_call:
         beside = trial.framed(traits, [TEXT_PART, CALL_PART]).partition(ANSWER)[2]
-    text_join, shown, _ = beside.partition(first_call)
-    if not shown or text_join.strip():
+    text_join, found_call, _ = beside.partition(first_call)
+    if not found_call or text_join.strip():
         text_join = traits.text_join
 
     pair = trial.markup(traits, CALL_PART, CALL_PART2) if traits.parallel else ""
@@ -278,9 +278,9 @@ def _call_separator(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTra
     messages = [QUESTION, turn(THOUGHT_PART, CALL_PART)]
     text = trial.text(traits, messages, generation=False)
     after_thought = text.partition(THOUGHT)[2]
-    before_call, shown, _ = after_thought.partition(trial.markup(traits, CALL_PART))
+    before_call, found_call, _ = after_thought.partition(trial.markup(traits, CALL_PART))
     separators = traits.separators
-    if not shown or separators.before_text.strip() != before_call.strip():
+    if not found_call or separators.before_text.strip() != before_call.strip():
         return traits
     return replace(traits, separators=separators._replace(before_call=before_call))
 
@@ -347,10 +347,10 @@ def _renders_markup(trial: TemplateTrial, traits: TemplateTraits) -> bool:
 def _markup_equals_fields(trial: TemplateTrial, traits: TemplateTraits) -> bool:
     """Whether a call in markup is rendered as one in the fields, white space aside."""
     thinks = traits.reasoning is not None
-    whole = segments([THOUGHT_PART, CALL_PART] if thinks else [CALL_PART])
+    cut = segments([THOUGHT_PART, CALL_PART] if thinks else [CALL_PART])
     writer = trial.writer(traits)
-    native = trial.render([FRAME_USER, writer.native(whole[0])], generation=False)
-    inline = trial.render([FRAME_USER, writer.inline(whole, tail=False)], generation=False)
+    native = trial.render([FRAME_USER, writer.native(cut[0])], generation=False)
+    inline = trial.render([FRAME_USER, writer.inline(cut, tail=False)], generation=False)
     return bool(native) and "".join(native.split()) == "".join(inline.split())
 
 

@@ -55,9 +55,9 @@ def template_variables(
     traits: TemplateTraits,
     *,
     defaults: Mapping[str, Any],
-    own: Mapping[str, Any],
+    client: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The variables to render with. `defaults` are the operator's, `own` the client's, which take
+    """The variables to render with. `defaults` are the operator's; those of the `client` take
     precedence.
 
     Only variables that the template reads are set. A level of effort that it lacks becomes the
@@ -88,7 +88,7 @@ def template_variables(
     variables |= _efforts(thinking, enabled, traits)
     if thinking.budget_tokens is not None and enabled is not False:
         variables |= _that_are_read(dict.fromkeys(_BUDGETS, thinking.budget_tokens), traits)
-    return {**variables, **own}
+    return {**variables, **client}
 
 
 def _is_enabled(thinking: Thinking) -> bool | None:
@@ -132,7 +132,7 @@ def _can_be_off(traits: TemplateTraits) -> bool:
 def _nearest(effort: str, levels: tuple[str, ...]) -> str:
     """The level nearest to an effort; of two equally near ones the higher."""
     target = EFFORTS.index(effort)
-    known = [EFFORTS.index(level) for level in levels if level in EFFORTS]
-    if not known:
+    ranks = [EFFORTS.index(level) for level in levels if level in EFFORTS]
+    if not ranks:
         return effort
-    return EFFORTS[min(known, key=lambda index: (abs(index - target), -index))]
+    return EFFORTS[min(ranks, key=lambda rank: (abs(rank - target), -rank))]

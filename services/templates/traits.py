@@ -38,7 +38,7 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning_content", "reasoning", "thinking", "part"] | None = None
     """The field in which reasoning is read; `part`: a content part of type thinking; None:
     never."""
-    own_tags: tuple[str, str] | None = None
+    reasoning_tags: tuple[str, str] | None = None
     """Where no field is read: the tags around reasoning in the content of a turn that calls tools;
     None: reasoning is left out."""
     arguments: Literal["object", "string"] | None = "object"

@@ -73,9 +73,9 @@ class Marker:
         control tokens that a template may complete; `names` and `handled`: as in `DataMarks`."""
         self._marks = marks
         words = sorted(tokens)
-        self._token = re.compile(alternatives(words)) if words else None
+        self._token = _pattern_of(words)
         # A pattern is ten times as fast if all its matches begin with the same character.
-        self._by_first = _pattern_by_first(words)
+        self._by_first = tuple(_patterns_by_first(words).items())
         self._beginnings = set(chain.from_iterable(map(_beginnings, words)))
         self._ends = set(chain.from_iterable(map(_ends, words)))
         self._infixes = frozenset(infixes)
@@ -97,7 +97,7 @@ class Marker:
 
     def mark(self, text: str) -> str:
         """The marked text; the same object where nothing is to be marked."""
-        if self._token is None or self._is_plain(text):
+        if not self._by_first or self._is_plain(text):
             return text
         marked = self._mark(text)
         return text if marked == text else marked
@@ -127,7 +127,6 @@ class Marker:
         return not self._infixes or text.strip() not in self._infixes
 
     def _mark(self, text: str) -> str:
-        assert self._token is not None
         text = replace_surrogates(text)
         if self._handled is not None and self._handled.search(text):
             text = self._mark_all(text)
@@ -224,7 +223,7 @@ class DataMarks:
         marks = _marks_of(named)
         self.tokens = frozenset(token for token in named if token[_mark_at(token)] in marks)
         self._letters = {mark: letter for letter, mark in marks.items()}
-        self._token = re.compile(alternatives(sorted(self.tokens))) if self.tokens else None
+        self._token = _pattern_of(sorted(self.tokens))
         self._longest = max(map(len, self.tokens), default=0)
         literals = [literal for literal in literals if literal]
         handled = {text for text in handled if text.strip()}
@@ -262,7 +261,7 @@ class DataMarks:
         the template begins or ends that would otherwise join with data. Linear in the text between
         the first and the last mark."""
         marked = [mark.start() for mark in _MARK.finditer(text)]
-        if self._token is None or not marked:
+        if not marked:
             return []
         low = max(marked[0] - 2 * self._longest, 0)
         high = min(marked[-1] + 2 * self._longest, len(text))
@@ -283,7 +282,6 @@ class DataMarks:
 
     def _spelled(self, plain: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         """Yields the control tokens that data between two of the template's own spells."""
-        assert self._token is not None
         for token in self._token.finditer(plain, start, end):
             yield (*token.span(), True)
 
@@ -316,25 +314,27 @@ def _json_patterns(
     escaped = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
     beginnings = chain.from_iterable(map(_beginnings, escaped))
     ends = chain.from_iterable(map(_ends, escaped))
-    whole = [f'"{infix}' for infix in infixes]
+    infixes_after_quote = [f'"{infix}' for infix in infixes]
 
     quote = _JSON_BLANKS + '"'
-    patterns = [*_fast_patterns(escaped), *_fast_patterns(beginnings, quote)]
-    patterns += _fast_patterns(whole, quote)
-    backwards = [end[::-1] for end in ends]
-    return patterns, _fast_patterns(backwards, _JSON_BLANKS_BACKWARDS + '"')
+    patterns = [
+        *_patterns_by_first(escaped).values(),
+        *_patterns_by_first(beginnings, quote).values(),
+        *_patterns_by_first(infixes_after_quote, quote).values(),
+    ]
+    backwards = _patterns_by_first((end[::-1] for end in ends), _JSON_BLANKS_BACKWARDS + '"')
+    return patterns, list(backwards.values())
 
 
-def _fast_patterns(texts: Iterable[str], suffix: str = "") -> list[re.Pattern[str]]:
-    """A pattern for the texts with each first character."""
+def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
+    """A pattern for sorted words, which may be none."""
+    return re.compile(alternatives(words) if words else r"(?!)")
+
+
+def _patterns_by_first(texts: Iterable[str], suffix: str = "") -> dict[str, re.Pattern[str]]:
+    """The first characters of the texts, each with a pattern for its texts before `suffix`."""
     by_first = groupby(sorted(set(texts)), key=itemgetter(0))
-    return [re.compile(alternatives(list(group)) + suffix) for _, group in by_first]
-
-
-def _pattern_by_first(words: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
-    """The first characters of sorted words, each with a pattern for its words."""
-    by_first = groupby(words, key=itemgetter(0))
-    return [(first, re.compile(alternatives(list(group)))) for first, group in by_first]
+    return {first: re.compile(alternatives(list(group)) + suffix) for first, group in by_first}
 
 
 def _beginnings(word: str) -> Iterator[str]:

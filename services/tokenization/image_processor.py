@@ -75,17 +75,17 @@ class ImageProcessor:
         """The tensors (PyTorch) of these images that the model's forward pass reads beside ids:
         `pixel_values` and what belongs to them."""
         with self._lock:
-            found = self._processor.image_processor(
+            tensors = self._processor.image_processor(
                 images=[[image] for image in images], return_tensors="pt"
             )
-        return dict(found)
+        return dict(tensors)
 
     def _expand(self, width: int, height: int) -> Expansion:
         blank = Image.new("RGB", (width, height))
-        found = self._processor(
+        processed = self._processor(
             text=[self.placeholder], images=[[blank]], return_text_replacement_offsets=True
         )
-        ((place,),) = found["text_replacement_offsets"]
+        ((place,),) = processed["text_replacement_offsets"]
         text = str(place["replacement"])
         return Expansion(
             text, pack_ids(self._processor.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -107,8 +107,12 @@ def _load(model: str, *, trust_remote_code: bool) -> Any:
     library: Any = transformers
     files = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
     names = [(read_json(model, file) or {}).get("processor_class") for file in files]
-    own = getattr(library, next(filter(None, names), ""), None)
-    if is_torchvision_available() or own is None or "video_processor" not in own.get_attributes():
+    processor_class = getattr(library, next(filter(None, names), ""), None)
+    if (
+        is_torchvision_available()
+        or processor_class is None
+        or "video_processor" not in processor_class.get_attributes()
+    ):
         return library.AutoProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
     image_processor = library.AutoImageProcessor.from_pretrained(
         model, trust_remote_code=trust_remote_code
@@ -119,12 +123,12 @@ def _load(model: str, *, trust_remote_code: bool) -> Any:
         """Lets the missing video processor pass."""
         if name == "video_processor":
             return None
-        return own.check_argument_for_proper_class(self, name, argument)
+        return processor_class.check_argument_for_proper_class(self, name, argument)
 
     images_only = type(
-        own.__name__,
-        (own,),
-        {"check_argument_for_proper_class": check, "__module__": own.__module__},
+        processor_class.__name__,
+        (processor_class,),
+        {"check_argument_for_proper_class": check, "__module__": processor_class.__module__},
     )
     return images_only(
         image_processor=image_processor, tokenizer=tokenizer, video_processor=_NoVideo()

@@ -21,12 +21,12 @@ def marker_tokens(
     for the rest, with the last sign of a token of signs. An id without an entry is `OTHER`.
     """
     split = re.compile(_any(added))
-    found: dict[str, list[int]] = {}
+    tokens: dict[str, list[int]] = {}
     inside: set[str] = set()
     starts: set[str] = set()
     ends: set[str] = set()
     for marker in markers:
-        found |= {token: [added[token]] for token in split.findall(marker)}
+        tokens |= {token: [added[token]] for token in split.findall(marker)}
         pieces = split.split(marker)
         for piece in pieces:
             inside.update(_substrings(piece))
@@ -43,8 +43,8 @@ def marker_tokens(
         if text not in inside:
             part = _without_middle(text, end_of_marker, start_of_marker)
         if part != OTHER:
-            found.setdefault(part, []).append(token)
-    return found
+            tokens.setdefault(part, []).append(token)
+    return tokens
 
 
 def _without_middle(
@@ -54,12 +54,12 @@ def _without_middle(
     its end."""
     start = 0
     end = len(text)
-    ended = end_of_marker.match(text)
-    if ended is not None:
-        start = ended.end()
-    begun = start_of_marker.search(text)
-    if begun is not None:
-        end = begun.start()
+    ending = end_of_marker.match(text)
+    if ending is not None:
+        start = ending.end()
+    beginning = start_of_marker.search(text)
+    if beginning is not None:
+        end = beginning.start()
     if start > end:
         return text
     return text[:start] + _shortened(text[start:end]) + text[end:]

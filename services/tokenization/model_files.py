@@ -49,12 +49,12 @@ def facts(
     )
 
 
-def with_defaults(sampling: Sampling, own: Sampling) -> Sampling:
+def with_defaults(sampling: Sampling, defaults: Sampling) -> Sampling:
     """`sampling` with the model's values where the client set none. A temperature of 0 remains
     greedy decoding."""
     fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     missing = [name for name in fields if getattr(sampling, name) is None]
-    return replace(sampling, **{name: getattr(own, name) for name in missing})
+    return replace(sampling, **{name: getattr(defaults, name) for name in missing})
 
 
 def read_facts(model: str) -> ModelFacts:
@@ -86,8 +86,8 @@ def read_response_template(model: str, file: str | None = None) -> str | None:
     """
     if file is not None:
         return Path(file).expanduser().read_text(encoding="utf-8")
-    own = (read_json(model, "tokenizer_config.json") or {}).get("response_template")
-    return None if own is None else json.dumps({"response_template": own})
+    template = (read_json(model, "tokenizer_config.json") or {}).get("response_template")
+    return None if template is None else json.dumps({"response_template": template})
 
 
 def read_json(model: str, name: str) -> dict[str, Any] | None:
@@ -117,8 +117,8 @@ def find_file(model: str, name: str) -> Path | None:
         return path if path.is_file() else None
     from transformers.utils.hub import cached_file  # takes 1 s, and a directory does not need it
 
-    found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
-    return Path(found) if found else None
+    cached = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+    return Path(cached) if cached else None
 
 
 def local_folder(model: str) -> Path | None:

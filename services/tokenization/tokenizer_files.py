@@ -72,19 +72,19 @@ class Description(Struct, frozen=True, omit_defaults=True):
 class FileTokenizer:
     """A `LoadedTokenizer` from a description."""
 
-    def __init__(self, found: Description) -> None:
-        self.backend_tokenizer: Tokenizer = Tokenizer.from_str(found.backend)
-        self.backend_tokenizer.encode_special_tokens = found.encode_special_tokens
-        self.special_tokens_map: Mapping[str, Any] = found.special_tokens_map
-        self.chat_template = found.chat_template
-        self.chat_control_tokens = found.chat_control_tokens
-        self.eos_token_id = found.eos_token_id
+    def __init__(self, description: Description) -> None:
+        self.backend_tokenizer: Tokenizer = Tokenizer.from_str(description.backend)
+        self.backend_tokenizer.encode_special_tokens = description.encode_special_tokens
+        self.special_tokens_map: Mapping[str, Any] = description.special_tokens_map
+        self.chat_template = description.chat_template
+        self.chat_control_tokens = description.chat_control_tokens
+        self.eos_token_id = description.eos_token_id
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
         """Tokens beside the vocabulary, control tokens among them."""
-        found: Mapping[int, AddedToken] = self.backend_tokenizer.get_added_tokens_decoder()
-        return found
+        added: Mapping[int, AddedToken] = self.backend_tokenizer.get_added_tokens_decoder()
+        return added
 
     def get_added_vocab(self) -> dict[str, int]:
         """Ids of the added tokens by their text."""
@@ -121,10 +121,10 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     if entry is not None and (report := entry.read()) is not None:
         with suppress(msgspec.MsgspecError):  # the file is damaged
             return FileTokenizer(msgspec.json.decode(report, type=Description))
-    found = load_in_child(model, trust_remote_code=trust_remote_code)
+    description = load_in_child(model, trust_remote_code=trust_remote_code)
     if entry is not None:
-        entry.write(msgspec.json.encode(found))
-    return FileTokenizer(found)
+        entry.write(msgspec.json.encode(description))
+    return FileTokenizer(description)
 
 
 def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
@@ -169,12 +169,12 @@ def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description
     )
     if ran.returncode != 0:
         raise ValueError(f"the tokenizer of {model} cannot be loaded: {_last_line(ran.stderr)}")
-    found = msgspec.json.decode(ran.stdout.rpartition(b"\n")[2], type=Description)
-    if found.unreadable:
-        raise OSError(found.unreadable)
-    if found.wrong:
-        raise ValueError(f"the tokenizer of {model} cannot be loaded: {found.wrong}")
-    return found
+    description = msgspec.json.decode(ran.stdout.rpartition(b"\n")[2], type=Description)
+    if description.unreadable:
+        raise OSError(description.unreadable)
+    if description.wrong:
+        raise ValueError(f"the tokenizer of {model} cannot be loaded: {description.wrong}")
+    return description
 
 
 def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
@@ -221,12 +221,12 @@ def main(model: str, *flags: str) -> int:
     from transformers import AutoTokenizer
 
     try:
-        found = describe(AutoTokenizer.from_pretrained(model, trust_remote_code=trusts))
+        description = describe(AutoTokenizer.from_pretrained(model, trust_remote_code=trusts))
     except OSError as error:
-        found = Description(unreadable=str(error) or type(error).__name__)
+        description = Description(unreadable=str(error) or type(error).__name__)
     except ValueError as error:
-        found = Description(wrong=str(error) or type(error).__name__)
-    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(found))
+        description = Description(wrong=str(error) or type(error).__name__)
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(description))
     return 0
 
 

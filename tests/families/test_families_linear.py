@@ -15,7 +15,7 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import Family, TurnParser, families, open_parser
 from services.families.grammar.scanner import Scanner
-from services.families.response_template import described, template_name
+from services.families.response_template import described_family, template_name
 from tests.families.response_templates import OWN
 
 TOOLS = [
@@ -112,7 +112,7 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
     ]
     + [
         pytest.param(
-            described(template_name(json.dumps(source))),
+            described_family(template_name(json.dumps(source))),
             marks=() if name == "list" else pytest.mark.slow,
             id=name,
         )

@@ -11,7 +11,7 @@ import pytest
 from schemas.events import BlockStop, Delta, FinishReason
 from services.families import family, open_parser
 from services.families.description.fields import InvalidResponseTemplate
-from services.families.response_template import MAX_CHARS, described, template_name
+from services.families.response_template import MAX_CHARS, described_family, template_name
 from tests.families.parser_cases import CHUNKINGS, fold, problems, run, tools, vectors
 from tests.families.response_templates import simple, tagged
 from tests.families.test_families_response_template_judge import (
@@ -203,7 +203,7 @@ def test_text_that_is_not_json_is_refused() -> None:
 def test_name_is_the_whole_description(name: str) -> None:
     found = name_of(name)
     assert json.loads(found) == templates()[name]
-    assert family(found) is described(found)
+    assert family(found) is described_family(found)
     assert found == template_name(
         json.dumps({"chat_template": "…", "response_template": templates()[name]})
     )
@@ -229,7 +229,7 @@ def test_expression_that_could_take_long_never_runs(pattern: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_written_form_is_read_back(name: str) -> None:
-    style = described(name_of(name)).style
+    style = described_family(name_of(name)).style
     if not style.call:
         return
     arguments = {"city": 'Paris "x"', "days": 3, "exact": True, "places": ["a", "b"]}
@@ -240,7 +240,7 @@ def test_written_form_is_read_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_forced_call_continues_from_its_prefix(name: str) -> None:
-    style = described(name_of(name)).style
+    style = described_family(name_of(name)).style
     if not style.call:
         return
     for forced in ("look_up", None):
@@ -256,7 +256,7 @@ def test_cut_call_is_not_dispatched(name: str) -> None:
     rng = random.Random(name)
     for _ in range(6):
         turn = make_turn(rng, WRITTEN[name])
-        thinks = described(name_of(name)).opens_reasoning(turn.prompt[-512:])
+        thinks = described_family(name_of(name)).opens_reasoning(turn.prompt[-512:])
         for end in range(len(turn.output)):
             parser = open_parser(name_of(name), tools=TOOLS, in_reasoning=thinks)
             found = fold(run(parser, [turn.output[:end]], FinishReason.LENGTH))
@@ -296,7 +296,7 @@ def test_reasoning_and_text_flow(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_any_mixture_of_delimiters_is_read_alike_in_every_chunking(name: str) -> None:
     """No exception, no lost word, no control token outside of calls."""
-    rng, found = random.Random(name), described(name_of(name))
+    rng, found = random.Random(name), described_family(name_of(name))
     pieces = [
         *found.markers,
         *found.stops,
@@ -349,7 +349,7 @@ def test_control_tokens_are_shown_in_code_only() -> None:
 
 
 def test_calls_are_text_without_tools() -> None:
-    text = described(name_of("renamed")).style.write_call("look_up", {})
+    text = described_family(name_of("renamed")).style.write_call("look_up", {})
     assert [block["type"] for block in fold(run(open_parser(name_of("renamed")), [text]))] == [
         "text"
     ]
@@ -361,7 +361,7 @@ def test_prompt_opens_reasoning_that_only_looks_ahead() -> None:
         start_anchor=None,
         thinking={"open_pattern": r"(?=[\s\S]*?</think>)", "close": "</think>"},
     )
-    found = described(template_name(json.dumps(source)))
+    found = described_family(template_name(json.dumps(source)))
     assert found.think == ("<think>", "</think>")
     assert found.opens_reasoning("<bot><think>")
     assert not found.opens_reasoning("<bot>")
@@ -472,7 +472,7 @@ def test_any_description_is_refused_or_reads_any_text(seed: int) -> None:
         except InvalidResponseTemplate:
             continue
         followed += 1
-        found = described(name)
+        found = described_family(name)
         pieces = [
             *_PIECES,
             *found.markers,

@@ -13,7 +13,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason
 from services.families import open_parser
-from services.families.response_template import described, template_name
+from services.families.response_template import described_family, template_name
 from tests.families.response_templates import OWN, of_trl
 
 SCHEMA = {
@@ -368,7 +368,7 @@ def parsed(
 ) -> Any:
     """The blocks of a turn that comes in pieces."""
     parser = open_parser(
-        name, tools=TOOLS, in_reasoning=described(name).opens_reasoning(turn.prompt[-512:])
+        name, tools=TOOLS, in_reasoning=described_family(name).opens_reasoning(turn.prompt[-512:])
     )
     events = [event for piece in pieces for event in parser.feed(piece)]
     return blocks([*events, *parser.finish(reason)])

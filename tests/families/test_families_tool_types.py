@@ -132,7 +132,9 @@ def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
 def test_names_are_mapped_to_registered_ones(
     written: str, namespaces: tuple[str, ...], name: str
 ) -> None:
-    assert Tools([ToolSpec("ping"), ToolSpec("mcp.read")]).named(written, namespaces) == name
+    assert (
+        Tools([ToolSpec("ping"), ToolSpec("mcp.read")]).registered_name(written, namespaces) == name
+    )
 
 
 def test_unions_that_refer_to_each_other_take_linear_time() -> None:

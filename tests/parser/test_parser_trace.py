@@ -66,7 +66,7 @@ def traced(
             origins.setdefault(event.block, []).extend((round(t.logprob), t.at) for t in tokens)
 
     for index, piece in enumerate(pieces):
-        trace.token(index, piece, b"", [(index, float(index))])
+        trace.add_token(index, piece, b"", [(index, float(index))])
         take(parser.feed(piece))
     take(parser.finish(reason))
     blocks = fold(events)
@@ -181,9 +181,9 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
     parser = open_parser(
         "plain", tools=[], in_reasoning=False, scanner=trace.scanner, blocks=trace.blocks
     )
-    trace.token(0, "", b"\xe8", [(0, -1.0), (1, -0.5)])
-    trace.token(1, "", b"\xe8\x88", [(1, -2.0), (0, -0.5)])
-    trace.token(2, "\u8239!", b"", [(2, -3.0)])
+    trace.add_token(0, "", b"\xe8", [(0, -1.0), (1, -0.5)])
+    trace.add_token(1, "", b"\xe8\x88", [(1, -2.0), (0, -0.5)])
+    trace.add_token(2, "\u8239!", b"", [(2, -3.0)])
     found: list[TokenLogprob] = [
         t for origins in trace.match(parser.feed("\u8239!")) for t in origins
     ]

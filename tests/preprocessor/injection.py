@@ -16,7 +16,7 @@ from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family
-from services.templates.probe import own_tags, probe
+from services.templates.probe import probe, reasoning_tags
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from tests.tokenization.tokenizer_zoo import KINDS
@@ -56,7 +56,7 @@ def setup_for(
     traits = probe(template)
     detection = detect_family(template, traits, {}, loaded.get_added_vocab())
     found = detection.family if detection is not None else family("hermes")
-    traits = changed(traits, own_tags=own_tags(template, traits, found))
+    traits = changed(traits, reasoning_tags=reasoning_tags(template, traits, found))
     tokenizer = PromptTokenizer(loaded)
     marks = data_marks(loaded, template, traits, found)
     encoder = Encoder.load(tokenizer.backend, choice="tokenizers", marks=marks)

@@ -138,7 +138,7 @@ def test_every_capture_renders_with_every_published_template(real_template: Chat
         for conversation in requests(CLAUDE / scenario):
             stripped = strip_preamble(conversation)
             adapted = adapt(stripped, traits, real_template)
-            variables = template_variables(stripped, traits, defaults={}, own={})
+            variables = template_variables(stripped, traits, defaults={}, client={})
             assert real_template.render(
                 adapted.messages, tools=list_tools(stripped.tools), variables=variables
             )

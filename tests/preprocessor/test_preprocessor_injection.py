@@ -126,7 +126,7 @@ def check_reference(setup: ModelSetup, name: str, data: str) -> None:
     whole = conversation(data, "key")
     asked = replace(whole, messages=[whole.messages[0], whole.messages[-1]])
     adapted = adapt(asked, made.traits, made.template)
-    variables = template_variables(asked, made.traits, defaults={}, own={})
+    variables = template_variables(asked, made.traits, defaults={}, client={})
     encode: Any = loaded.apply_chat_template
     expected = encode(
         adapted.messages,

@@ -119,7 +119,7 @@ def test_published_templates_render_as_in_transformers(
     traits, rendered = probe(real_template), 0
     for number in range(examples(5)):
         for conversation in session(random.Random(number), number):
-            variables = template_variables(conversation, traits, defaults={}, own={})
+            variables = template_variables(conversation, traits, defaults={}, client={})
             adapted = adapt(conversation, traits, real_template)
             tools: list[Tool] = list_tools(conversation.tools)
             try:

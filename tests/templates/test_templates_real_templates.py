@@ -82,7 +82,7 @@ def render(
     )
     traits = probe(template)
     adapted = adapt(conversation, traits, template)
-    variables = template_variables(conversation, traits, defaults={}, own={})
+    variables = template_variables(conversation, traits, defaults={}, client={})
     return template.render(
         adapted.messages, tools=list_tools(conversation.tools), variables=variables
     )

@@ -40,7 +40,7 @@ def variables(
         thinking=thinking or Thinking(),
         tool_choice=ToolChoice(choice),  # type: ignore[arg-type]
     )
-    return template_variables(conversation, traits, defaults=defaults or {}, own=own or {})
+    return template_variables(conversation, traits, defaults=defaults or {}, client=own or {})
 
 
 def test_without_settings_the_model_decides() -> None:
@@ -167,8 +167,8 @@ def test_clients_setting_for_old_reasoning_precedes_the_operators(tools: bool) -
 def test_verbosity_is_set_where_the_template_reads_it() -> None:
     conversation = Conversation("m", [], verbosity="low")
     reads = TemplateTraits(variables=frozenset({"verbosity"}))
-    assert template_variables(conversation, reads, defaults={"verbosity": "high"}, own={}) == {
+    assert template_variables(conversation, reads, defaults={"verbosity": "high"}, client={}) == {
         "verbosity": "low"
     }
-    assert template_variables(conversation, TemplateTraits(), defaults={}, own={}) == {}
-    assert template_variables(Conversation("m", []), reads, defaults={}, own={}) == {}
+    assert template_variables(conversation, TemplateTraits(), defaults={}, client={}) == {}
+    assert template_variables(Conversation("m", []), reads, defaults={}, client={}) == {}

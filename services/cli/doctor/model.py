@@ -55,8 +55,8 @@ def describe_history(traits: TemplateTraits) -> str:
         return "in order, as parts of one message"
     if traits.reasoning is not None:
         reasoning = f"read as {traits.reasoning}"
-    elif traits.own_tags is not None:
-        start, end = (tag.strip() for tag in traits.own_tags)
+    elif traits.reasoning_tags is not None:
+        start, end = (tag.strip() for tag in traits.reasoning_tags)
         reasoning = f"in the content between {start} and {end}, before calls"
     else:
         reasoning = "left out"

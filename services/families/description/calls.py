@@ -19,7 +19,7 @@ from services.families.description.delimiters import (
     with_blanks_before_name,
     without_brackets,
 )
-from services.families.description.fields import refused
+from services.families.description.fields import refusal
 from services.families.description.regions import Region
 from services.families.grammar import expressions
 from services.families.grammar.markup import CallMarker
@@ -52,10 +52,10 @@ class DescribedCalls(NamedTuple):
 def described_calls(region: Region) -> DescribedCalls:
     """The calls in a field's regions. Raises InvalidResponseTemplate."""
     if not region.opens:
-        raise region.refused("open", "is missing")
+        raise region.refusal("open", "is missing")
     if not region.name_path or not region.arguments_path:
         problem = "has no placeholder for the name or the arguments of a call"
-        raise region.refused("transform", problem)
+        raise region.refusal("transform", problem)
     match region.field.content:
         case "json" if len(region.name_path) == 1 and region.arguments_path == ["content"]:
             return _json_arguments(region, region.opens)
@@ -66,7 +66,7 @@ def described_calls(region: Region) -> DescribedCalls:
         case "python-call-list":
             return _python_calls(region, region.opens, region.closes)
     problem = f"is {region.field.content!r}, in which calls are not read"
-    raise region.refused("content", problem)
+    raise region.refusal("content", problem)
 
 
 def _json_arguments(region: Region, opens: Sequence[str]) -> DescribedCalls:
@@ -98,7 +98,7 @@ def _string_token(region: Region, closes: Sequence[str]) -> str | None:
         ):
             return token
         case {**others} if others:
-            raise region.refused("content_args", "describe JSON of a kind that is not read")
+            raise region.refusal("content_args", "describe JSON of a kind that is not read")
     return None
 
 
@@ -111,7 +111,7 @@ def _json_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
         name_path = name_path[1:]
         arguments_path = arguments_path[1:]
     if region.field.content_args or len(name_path) != 1 or len(arguments_path) != 1:
-        raise region.refused("transform", "takes the call from places that are not read")
+        raise region.refusal("transform", "takes the call from places that are not read")
     name = name_path[0]
     arguments = arguments_path[0]
 
@@ -140,7 +140,7 @@ def _inline_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     place = f"{region.place}.content_args.tag_pattern"
     source = region.field.content_args.get("tag_pattern")
     if not isinstance(source, str) or _VALUE not in source or _KEY not in source:
-        raise refused(place, "must be an expression with the groups 'key' and 'value'")
+        raise refusal(place, "must be an expression with the groups 'key' and 'value'")
     before, _, rest = source.partition(_VALUE)
     after = rest[expressions.group_end(rest) :]
     if not after and _KEYWORD.fullmatch(before):
@@ -148,7 +148,7 @@ def _inline_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     names = [with_blanks_before_name(opener) for opener in opens if has_name(opener)]
     if not names or region.arguments_path != ["content"] or not region.closes:
         problem = "needs a name in open_pattern, the content as arguments, and a closer"
-        raise refused(region.place, problem)
+        raise refusal(region.place, problem)
     return _tagged_calls(names, _argument_tag(before, after, place), region.closes)
 
 
@@ -169,7 +169,7 @@ def _argument_tag(before: str, after: str, place: str) -> _ArgumentTag:
     closes = list(map(trimmed, closers))
     have_keys = all(has_key(text) and not text.startswith("{") for text in opens)
     if not all(closes) or not have_keys:
-        raise refused(place, "has no fixed text before the key, or none after the value")
+        raise refusal(place, "has no fixed text before the key, or none after the value")
     return _ArgumentTag(opens, closes, framed=opens != openers or closes != closers)
 
 
@@ -220,14 +220,14 @@ def _keyword_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     parts = [_FUNCTION.split(opener) for opener in opens]
     markers = [marker for marker, *call in parts if call and has_token(marker)]
     if not markers:
-        raise region.refused("open_pattern", "has no marker before the name of a function")
+        raise region.refusal("open_pattern", "has no marker before the name of a function")
     return _python_calls(region, markers, without_brackets(region.closes))
 
 
 def _python_calls(region: Region, opens: Sequence[str], closes: Sequence[str]) -> DescribedCalls:
     """A list of function calls in Python."""
     if len(opens) != 1 or "{" in opens[0]:
-        raise region.refused("open", "must be one fixed text before calls in Python")
+        raise region.refusal("open", "must be one fixed text before calls in Python")
     marker = opens[0]
     style = Style(
         call=f"{marker}[{NAME}({ARGUMENTS})]{samples(closes[:1])}", arguments=python_style

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from services.families.description.fields import refused
+from services.families.description.fields import refusal
 from services.families.grammar import expressions
 from services.families.grammar.shapes import HOLE, Shape
 
@@ -28,27 +28,27 @@ def delimiter(
     there is none. `holes`: those of the groups in an opener; None for a closer. Raises
     InvalidResponseTemplate."""
     if pattern is not None and fixed is not None:
-        raise refused(place, "is there twice, as text and as a pattern")
+        raise refusal(place, "is there twice, as text and as a pattern")
     if pattern is not None:
-        found = forms(pattern, holes or {}, f"{place}_pattern", closes=holes is None)
+        delimiters = forms(pattern, holes or {}, f"{place}_pattern", closes=holes is None)
     elif fixed is not None:
         texts = [fixed] if isinstance(fixed, str) else fixed
-        found = sorted(texts, key=len, reverse=True)
-        _check_text(found, place)
+        delimiters = sorted(texts, key=len, reverse=True)
+        _check_text(delimiters, place)
     else:
         return None
-    found = list(dict.fromkeys(filter(None, map(trimmed, found))))
-    _check_forms(found, place, may_end_in_hole=bool(holes))
-    return found
+    delimiters = list(dict.fromkeys(filter(None, map(trimmed, delimiters))))
+    _check_forms(delimiters, place, may_end_in_hole=bool(holes))
+    return delimiters
 
 
-def _check_forms(found: list[str], place: str, *, may_end_in_hole: bool) -> None:
-    if any(not Shape(form).head for form in found):
-        raise refused(place, "does not begin with fixed text")
-    if not may_end_in_hole and any(map(_ENDLESS.search, found)):
-        raise refused(place, "does not end with fixed text")
-    if len(found) > expressions.MAX_FORMS:
-        raise refused(place, "has too many forms")
+def _check_forms(delimiters: list[str], place: str, *, may_end_in_hole: bool) -> None:
+    if any(not Shape(form).head for form in delimiters):
+        raise refusal(place, "does not begin with fixed text")
+    if not may_end_in_hole and any(map(_ENDLESS.search, delimiters)):
+        raise refusal(place, "does not end with fixed text")
+    if len(delimiters) > expressions.MAX_FORMS:
+        raise refusal(place, "has too many forms")
 
 
 def forms(pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = False) -> list[str]:
@@ -57,13 +57,13 @@ def forms(pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = 
     try:
         return expressions.forms(pattern, holes, closes=closes)
     except expressions.UnsupportedExpression as error:
-        raise refused(place, str(error)) from None
+        raise refusal(place, str(error)) from None
 
 
 def _check_text(texts: Iterable[str], place: str) -> None:
     """Refuses fixed text that would be read as a hole."""
     for hole in filter(None, map(HOLE.search, texts)):
-        raise refused(place, f"has the text {hole[0]!r}, which cannot be expressed")
+        raise refusal(place, f"has the text {hole[0]!r}, which cannot be expressed")
 
 
 def trimmed(form: str) -> str:

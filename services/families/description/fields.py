@@ -43,9 +43,9 @@ def converted(value: Any, kind: Any, place: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise refused(place, f"is invalid: {error}") from None
+        raise refusal(place, f"is invalid: {error}") from None
 
 
-def refused(place: str, problem: str) -> InvalidResponseTemplate:
+def refusal(place: str, problem: str) -> InvalidResponseTemplate:
     """The error for the key at `place`."""
     return InvalidResponseTemplate(f"response_template: {place} {problem}")

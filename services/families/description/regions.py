@@ -9,7 +9,7 @@ from services.families.description.delimiters import delimiter
 from services.families.description.fields import (
     InvalidResponseTemplate,
     TemplateField,
-    refused,
+    refusal,
 )
 
 _REASONING: Final = frozenset({"reasoning_content", "reasoning", "thinking", "thought", "thoughts"})
@@ -43,23 +43,23 @@ class Region:
         closer = delimiter(field.close, field.close_pattern, f"{self.place}.close")
         self.closes = closer or []
         if self.opens == [] and not self.looks_ahead:
-            raise self.refused("open", "may be empty")
+            raise self.refusal("open", "may be empty")
 
-    def refused(self, key: str, problem: str) -> InvalidResponseTemplate:
+    def refusal(self, key: str, problem: str) -> InvalidResponseTemplate:
         """The error for a key of the field."""
-        return refused(f"{self.place}.{key}", problem)
+        return refusal(f"{self.place}.{key}", problem)
 
     def _check_field(self) -> None:
         field = self.field
         if field.join is not None and not field.repeats:
-            raise self.refused("join", "needs repeats")
+            raise self.refusal("join", "needs repeats")
         if field.transform_each and field.transform is None:
-            raise self.refused("transform_each", "needs a transform")
+            raise self.refusal("transform_each", "needs a transform")
         groups = _GROUP.findall(f"{field.open_pattern or ''}{field.close_pattern or ''}")
         self._check_transform(field.transform, {"content", *groups})
         if groups and field.transform is None:
             problem = f"is missing, so that the group {groups[0]!r} has no use"
-            raise self.refused("transform", problem)
+            raise self.refusal("transform", problem)
 
     def _check_transform(self, transform: Any, roots: set[str]) -> None:
         if isinstance(transform, dict):
@@ -75,10 +75,10 @@ class Region:
         if placeholder is None:
             return
         if placeholder[0] != text:
-            raise self.refused("transform", f"mixes {placeholder[0]} with text")
+            raise self.refusal("transform", f"mixes {placeholder[0]} with text")
         root = placeholder[1].partition(".")[0]
         if not self.field.transform_each and root not in roots:
-            raise self.refused("transform", f"has {placeholder[0]}, which nothing captures")
+            raise self.refusal("transform", f"has {placeholder[0]}, which nothing captures")
 
     def _path(self, key: str) -> list[str]:
         """The parts of the placeholder for the name or the arguments of a call."""
@@ -114,7 +114,7 @@ class Region:
         """The delimiters around the field's text. Raises InvalidResponseTemplate."""
         opens = self.opens or []
         if opens and not self.closes:
-            raise self.refused("close", "is missing")
+            raise self.refusal("close", "is missing")
         if len(opens) == len(self.closes):
             return list(zip(opens, self.closes, strict=True))
         return list(product(opens, self.closes))
@@ -130,7 +130,7 @@ class Region:
             if opener != close and any(opener in header for header in anchor):
                 return [(opener, close)]
         problem = "only looks ahead, and start_anchor has no tag that opens it"
-        raise self.refused("open_pattern", problem)
+        raise self.refusal("open_pattern", problem)
 
     @property
     def delimiters(self) -> Sequence[str]:

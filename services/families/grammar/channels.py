@@ -79,17 +79,17 @@ class Channels:
                 break
             before = kind
             fenced = turn.code.fenced
-            shown = turn.calls and edge is _Edge.HEADER and (fenced or turn.code.last == "`")
-            if not shown:
+            in_code = turn.calls and edge is _Edge.HEADER and (fenced or turn.code.last == "`")
+            if not in_code:
                 turn.end_prose()
                 turn.reasoning = False
                 turn.after_thought = len(scanner.rest()) if edge is _Edge.END else None
             kind, header = yield from self._header(turn)
-            if shown and isinstance(kind, ToolChannel):
+            if in_code and isinstance(kind, ToolChannel):
                 calls = self._calls_in_code(turn, kind, fenced)
                 passed = yield from read_in_code(turn, calls, scanner.position, header)
                 kind = before if passed is not None else MessageKind.TEXT
-            elif shown:
+            elif in_code:
                 turn.end_prose()
         scanner.position = len(scanner.text)
 
@@ -102,7 +102,7 @@ class Channels:
         text, limit = yield from self._header_text(scanner)
         if limit is not None and limit.meaning is _Edge.BODY:
             header = text + limit.match[0]
-            turn.blocks.passed(text.partition(_token(self.starts[0]))[0])
+            turn.blocks.note_passed(text.partition(_token(self.starts[0]))[0])
             scanner.position += len(header)
             yield from scanner.skip(Shape(limit.match[0]))
             return self.route(header), header
@@ -123,8 +123,8 @@ class Channels:
             before = self._before.match(scanner.text, scanner.position)
             assert before is not None
             limit = self._limits.at(scanner.text, before.end(), scanner.final)
-            shown = limit is not None or len(scanner.text) >= before.end() + self._reach
-            if scanner.final or (shown and limit is not MORE):
+            is_known = limit is not None or len(scanner.text) >= before.end() + self._reach
+            if scanner.final or (is_known and limit is not MORE):
                 return before[0], limit if isinstance(limit, MarkerMatch) else None
             yield
 
@@ -145,7 +145,7 @@ class Channels:
             text = parts[0]
         scanner.position += len(text)
         if isinstance(kind, ToolChannel) and turn.calls and not ended:
-            turn.open_call(turn.tools.named(kind.name or "", ("functions.",)))
+            turn.open_call(turn.tools.registered_name(kind.name or "", ("functions.",)))
             turn.blocks.close(False)
             kind = MessageKind.TEXT
         return kind, text
@@ -173,20 +173,20 @@ class Channels:
         if isinstance(kind, ToolChannel) and turn.calls:
             after = yield from kind.body.read(turn, self._opener(kind))
             if after:
-                turn.prose(after)
+                turn.add_prose(after)
             return None if scanner.final else _Edge.END  # text at the end belongs to the call
         if kind is MessageKind.NOTHING:
-            found = yield from scanner.seek(self._within[False])
+            marker = yield from scanner.seek(self._within[False])
         else:
             within = self._within[turn.reasoning]
-            found = yield from read_prose(turn, within, within)
-        if found is None:
+            marker = yield from read_prose(turn, within, within)
+        if marker is None:
             return None
-        scanner.position = found.match.start()
-        if found.meaning is _Edge.END:
-            turn.blocks.passed(found.match[0])
-            scanner.position = found.match.end()
-        return found.meaning
+        scanner.position = marker.match.start()
+        if marker.meaning is _Edge.END:
+            turn.blocks.note_passed(marker.match[0])
+            scanner.position = marker.match.end()
+        return marker.meaning
 
     def _opener(self, kind: ToolChannel) -> CallOpener:
         return CallOpener(head=_token(self.starts[0]), name=kind.name)
@@ -262,19 +262,19 @@ class Section:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the calls."""
-        name = turn.tools.named(opener.name or "", self.rename)
+        name = turn.tools.registered_name(opener.name or "", self.rename)
         while True:
             turn.scanner.record()
-            found = yield from turn.scanner.seek(self._markers)
-            turn.blocks.passed(turn.scanner.recorded())
-            if found is None or found.meaning is None:
+            marker = yield from turn.scanner.seek(self._markers)
+            turn.blocks.note_passed(turn.scanner.recorded())
+            if marker is None or marker.meaning is None:
                 if name in turn.tools:
                     turn.open_call(name)
                     turn.blocks.close(False)
                 return None
             name = ""
-            turn.scanner.position = found.match.end()
-            yield from found.meaning.read(turn, found.match)
+            turn.scanner.position = marker.match.end()
+            yield from marker.meaning.read(turn, marker.match)
 
     @cached_property
     def _markers(self) -> Markers[CallMarker | None]:

@@ -47,10 +47,10 @@ class Code:
 
 def _after(fence: str, line: str) -> str:
     """The open fence after a line."""
-    marks = _FENCE.match(line)
-    if marks is None or not marks[1]:
+    match = _FENCE.match(line)
+    if match is None or not match[1]:
         return fence
     if not fence:
-        return str(marks[1])
-    closes = marks[1].startswith(fence) and not marks[2].strip()
+        return str(match[1])
+    closes = match[1].startswith(fence) and not match[2].strip()
     return "" if closes else fence

@@ -77,10 +77,10 @@ class _Reader:
             re.compile(self._source)
         except (re.error, RecursionError, OverflowError) as error:
             raise UnsupportedExpression(f"is not a regular expression: {error}") from None
-        found = sorted({_BLANKS.sub("{ws}", form) for form in self._branches()})
-        for form in found:
+        texts = sorted({_BLANKS.sub("{ws}", form) for form in self._branches()})
+        for form in texts:
             _check_ends_of_holes(form)
-        return sorted(found, key=len, reverse=True)
+        return sorted(texts, key=len, reverse=True)
 
     def _unsupported(self, at: int) -> UnsupportedExpression:
         return UnsupportedExpression(
@@ -88,19 +88,19 @@ class _Reader:
         )
 
     def _branches(self) -> list[str]:
-        found = self._sequence()
+        branches = self._sequence()
         while self._source.startswith("|", self._at):
             self._at += 1
-            found += self._sequence()
-        return found
+            branches += self._sequence()
+        return branches
 
     def _sequence(self) -> list[str]:
-        found = [""]
+        sequences = [""]
         while self._at < len(self._source) and self._source[self._at] not in "|)":
-            found = [form + part for form, part in product(found, self._part())]
-            if len(found) > MAX_FORMS:
+            sequences = [form + part for form, part in product(sequences, self._part())]
+            if len(sequences) > MAX_FORMS:
                 raise UnsupportedExpression("has too many forms")
-        return found
+        return sequences
 
     def _part(self) -> list[str]:
         start = self._at
@@ -123,19 +123,19 @@ class _Reader:
         return self._optional([text], quantifier, start)
 
     def _quantifier(self) -> str:
-        found = _QUANTIFIER.match(self._source, self._at)
-        if found is None:
+        match = _QUANTIFIER.match(self._source, self._at)
+        if match is None:
             return ""
-        self._at = found.end()
-        return found[0]
+        self._at = match.end()
+        return match[0]
 
-    def _optional(self, found: list[str], quantifier: str, start: int) -> list[str]:
+    def _optional(self, part: list[str], quantifier: str, start: int) -> list[str]:
         """The forms of a part that begins at `start`, with those of its quantifier."""
         if not quantifier:
-            return found
+            return part
         if quantifier[0] != "?":
             raise self._unsupported(start)
-        return [*found, ""]
+        return [*part, ""]
 
     def _group(self) -> list[str]:
         start = self._at
@@ -149,10 +149,10 @@ class _Reader:
         if opener is None or self._depth > _MAX_NESTING:
             raise self._unsupported(start)
         self._at = opener.end()
-        found = self._branches()
+        branches = self._branches()
         self._at += len(")")
         self._depth -= 1
-        return self._optional(found, self._quantifier(), start)
+        return self._optional(branches, self._quantifier(), start)
 
     def _captured(self, opener: re.Match[str]) -> str:
         """Reads a named group; returns its hole."""

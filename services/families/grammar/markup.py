@@ -86,6 +86,8 @@ class MarkerKind(Enum):
     NOISE = "has no meaning here"
 
 
+TagPairs: TypeAlias = tuple[tuple[str, str], ...]
+"""Openers with their closers."""
 Meaning: TypeAlias = "MarkerKind | CallMarker"
 _Meanings: TypeAlias = Sequence[tuple[Shape, Meaning]]
 
@@ -99,12 +101,12 @@ class Markup:
     `stops` are the model's stop tokens, dropped if nothing follows them.
     """
 
-    think: tuple[tuple[str, str], ...] = ()
+    think: TagPairs = ()
     calls: tuple[CallMarker, ...] = ()
     tails: tuple[str, ...] = ()
     joints: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
-    frames: tuple[tuple[str, str], ...] = ()
+    frames: TagPairs = ()
     framed: bool = False
     """Closers of `frames` count without their openers."""
     inline: bool = False
@@ -119,19 +121,19 @@ class Markup:
         if turn.reasoning and not self.think:
             turn.reasoning = False
             if self.consumed:
-                turn.prose(self.consumed)
+                turn.add_prose(self.consumed)
         place = _Place(turn.calls, turn.reasoning, framed=self.framed)
         while True:
             turn.reasoning = place.reasoning
-            hit = yield from read_prose(
+            marker = yield from read_prose(
                 turn, *self._markers.at(place), stop=MarkerKind.STOP, tail=MarkerKind.TAIL
             )
-            if hit is None:
+            if marker is None:
                 return
-            if isinstance(hit.meaning, MarkerKind):
-                place = yield from self._pass_mark(turn, place, hit.meaning, hit.match)
+            if isinstance(marker.meaning, MarkerKind):
+                place = yield from self._pass_marker(turn, place, marker.meaning, marker.match)
                 continue
-            passed = yield from self._call(turn, hit.meaning, hit.match)
+            passed = yield from self._call(turn, marker.meaning, marker.match)
             if passed is not None:
                 self._quote(turn, passed)
             elif turn.scanner.final:
@@ -139,19 +141,19 @@ class Markup:
             else:
                 place = place.after_calls()
 
-    def _pass_mark(
-        self, turn: TurnState, place: "_Place", mark: MarkerKind, match: Match[str]
+    def _pass_marker(
+        self, turn: TurnState, place: "_Place", kind: MarkerKind, match: Match[str]
     ) -> Reader["_Place"]:
         """Decides whether a marker that does not open a call is text, dropped, or the end of a
         block; returns the state after it."""
         text = match[0]
-        match mark:
+        match kind:
             case MarkerKind.NOISE:
                 if self._is_cut(turn.scanner, match):
                     turn.scanner.position = len(turn.scanner.text)
                 self._quote(turn, text)
                 return place
-            case MarkerKind.LATE if not (yield from _counts(turn)):
+            case MarkerKind.LATE if not (yield from _is_tag(turn)):
                 self._quote(turn, text)
                 return place
             case MarkerKind.LATE if turn.reasoning:
@@ -164,13 +166,13 @@ class Markup:
             case MarkerKind.ORPHAN:
                 _drop(turn, text)
                 return place
-            case MarkerKind.LEAVE if not (yield from _counts(turn)):
+            case MarkerKind.LEAVE if not (yield from _is_tag(turn)):
                 _drop(turn, text)
                 return place
         turn.end_prose()
-        turn.blocks.passed(text)
-        turn.after_thought = len(turn.scanner.rest()) if mark is MarkerKind.ANSWER else None
-        return self._after(place, mark)
+        turn.blocks.note_passed(text)
+        turn.after_thought = len(turn.scanner.rest()) if kind is MarkerKind.ANSWER else None
+        return self._after(place, kind)
 
     def _is_cut(self, scanner: Scanner, match: Match[str]) -> bool:
         """Whether the input was cut off in a marker that a control token begins."""
@@ -186,7 +188,7 @@ class Markup:
         """Adds text that a marker turned out to be to the open block, without control tokens,
         unless it is code."""
         if self.noise and not turn.code.fenced and turn.code.last != "`":
-            turn.blocks.passed(text)
+            turn.blocks.note_passed(text)
             text = self._noise.sub("", text)
         if text:
             turn.quote(text)
@@ -213,10 +215,10 @@ class Markup:
             if not fenced:
                 return (yield from scanner.peek()) != "`"
             yield from scanner.blanks()
-            found = yield from scanner.match(*(call.shape for call in self.calls))
-            if found is None:
+            next_call = yield from scanner.match(*(call.shape for call in self.calls))
+            if next_call is None:
                 return not (yield from scanner.peek())
-            number, match = found
+            number, match = next_call
             call = self.calls[number]
         return False
 
@@ -224,9 +226,9 @@ class Markup:
     def _closers(self) -> tuple[Shape, ...]:
         return tuple(Shape("{ws}" + text) for text in (*self.tails, *self.stops))
 
-    def _after(self, place: "_Place", mark: MarkerKind) -> "_Place":
+    def _after(self, place: "_Place", kind: MarkerKind) -> "_Place":
         """The state after a marker that does not open a call."""
-        match mark:
+        match kind:
             case MarkerKind.EMPTY:
                 return place.after_calls()
             case MarkerKind.THINK | MarkerKind.LATE:
@@ -235,7 +237,7 @@ class Markup:
                 unclosed = place.unclosed and place.reasoning
                 return replace(place, reasoning=False, unclosed=unclosed, called=False)
             case MarkerKind.FRAME | MarkerKind.UNFRAME:
-                return replace(place, framed=self.framed or mark is MarkerKind.FRAME, called=False)
+                return replace(place, framed=self.framed or kind is MarkerKind.FRAME, called=False)
         return place
 
     @cached_property
@@ -251,8 +253,10 @@ class Markup:
         openers = chain.from_iterable(_openers(call.shape.text) for call in self.calls)
         for opener in dict.fromkeys(openers):
             token = any(char in opener for char in "|｜")
-            empty += [_whole(opener + blank + tail, line_start=not token) for tail in self.tails]
-            empty += [_whole(opener + "{ws}[{ws}]{ws}" + tail) for tail in (*self.tails, "")]
+            empty += [
+                _indivisible(opener + blank + tail, line_start=not token) for tail in self.tails
+            ]
+            empty += [_indivisible(opener + "{ws}[{ws}]{ws}" + tail) for tail in (*self.tails, "")]
         return tuple(empty)
 
 
@@ -319,17 +323,17 @@ class _MarkerSets:
             *self._unframe,
             *self._always(place),
             *(self._after_call() if place.called else ()),
-            *((_whole(tail), MarkerKind.ORPHAN) for tail in self._shown_tails(place)),
+            *((_indivisible(tail), MarkerKind.ORPHAN) for tail in self._text_tails(place)),
         ]
 
     def _inside_text(self, place: _Place) -> _Meanings:
-        shown = self._shown_tails(place)
+        tails = self._text_tails(place)
         return [
             *(self._answer if place.unclosed else ()),
             *(self._unframe if place.framed else ()),
             *self._always(place),
-            *((Shape(tail, ("\n",), line_start=True), MarkerKind.ALONE) for tail in shown),
-            *((_whole(tail), MarkerKind.ORPHAN) for tail in shown),
+            *((Shape(tail, ("\n",), line_start=True), MarkerKind.ALONE) for tail in tails),
+            *((_indivisible(tail), MarkerKind.ORPHAN) for tail in tails),
             *with_meaning(MarkerKind.LEAVE, self._not_noise(self._closers)),
             *with_meaning(MarkerKind.LATE, self._openers),
             *(self._frame if self._grammar.inline else ()),
@@ -356,7 +360,7 @@ class _MarkerSets:
         strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
         return [*closers, *with_meaning(MarkerKind.TAIL, strays, then=heads)]
 
-    def _shown_tails(self, place: _Place) -> list[str]:
+    def _text_tails(self, place: _Place) -> list[str]:
         """The closers of calls that may stand in text, where no call is open."""
         return self._not_noise(self._grammar.tails) if place.calls else []
 
@@ -364,7 +368,7 @@ class _MarkerSets:
         return [marker for marker in markers if marker not in self._grammar.noise]
 
 
-def _counts(turn: TurnState) -> Reader[bool]:
+def _is_tag(turn: TurnState) -> Reader[bool]:
     """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a
     mention.
 
@@ -383,10 +387,10 @@ def _drop(turn: TurnState, text: str) -> None:
     if turn.started:
         turn.hold(text)
     else:
-        turn.blocks.passed(text)
+        turn.blocks.note_passed(text)
 
 
-def _whole(text: str, *, line_start: bool = False) -> Shape:
+def _indivisible(text: str, *, line_start: bool = False) -> Shape:
     """A shape that counts only as a whole: no part of it is unmistakable."""
     return Shape(text, line_start=line_start, marker=text)
 

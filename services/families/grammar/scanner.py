@@ -38,7 +38,16 @@ def escaped(text: str) -> str:
 class Scanner:
     """The input of one turn, and how far it was read."""
 
-    __slots__ = ("_from", "_kept", "escape", "final", "position", "reason", "text", "trigger")
+    __slots__ = (
+        "_recorded_to",
+        "_recording",
+        "escape",
+        "final",
+        "position",
+        "reason",
+        "text",
+        "trigger",
+    )
 
     def __init__(self, text: str = "") -> None:
         self.text = text
@@ -50,14 +59,14 @@ class Scanner:
         """Set while a reader waits in plain text and holds nothing back. Text without a match goes
         into the open block directly (escaped for JSON if `escape`) and bypasses the reader."""
         self.escape = False
-        self._kept: list[str] | None = None
-        self._from = 0
+        self._recording: list[str] | None = None
+        self._recorded_to = 0
 
     def extend(self, text: str) -> None:
         """Adds input."""
-        if self._kept is not None:
-            self._kept.append(self.text[self._from : self.position])
-            self._from = 0
+        if self._recording is not None:
+            self._recording.append(self.text[self._recorded_to : self.position])
+            self._recorded_to = 0
         if self.position < len(self.text):
             text = self.text[self.position :] + text
         self.text = text
@@ -65,14 +74,14 @@ class Scanner:
 
     def record(self) -> None:
         """Starts to record the text that is passed over; `recorded` ends the recording."""
-        self._kept = []
-        self._from = self.position
+        self._recording = []
+        self._recorded_to = self.position
 
     def recorded(self) -> str:
         """Ends the recording; returns the text that was passed over since `record`."""
-        kept = "".join([*(self._kept or ()), self.text[self._from : self.position]])
-        self._kept = None
-        return kept
+        text = "".join([*(self._recording or ()), self.text[self._recorded_to : self.position]])
+        self._recording = None
+        return text
 
     @property
     def stopped(self) -> bool:
@@ -92,10 +101,10 @@ class Scanner:
         """Passes over all blanks here, and returns them."""
         passed = ""
         while True:
-            found = _BLANKS(self.text, self.position)
-            assert found is not None
-            self.position = found.end()
-            passed += found[0]
+            match = _BLANKS(self.text, self.position)
+            assert match is not None
+            self.position = match.end()
+            passed += match[0]
             if self.position < len(self.text) or self.final:
                 return passed
             yield
@@ -138,16 +147,16 @@ class Scanner:
         of the input, also if the input ends inside a marker."""
         while True:
             at = markers.find(self.text, self.position, self.final)
-            found = markers.at(self.text, at, self.final) if at >= 0 else MORE
+            marker = markers.at(self.text, at, self.final) if at >= 0 else MORE
             if at >= 0:
                 self.position = at
             elif not self.final or not self.text[self.position :].strip():
                 self.position = len(self.text)
-            if isinstance(found, MarkerMatch):
-                return found
-            if isinstance(found, MarkerCut) or (found is MORE and self.final):
+            if isinstance(marker, MarkerMatch):
+                return marker
+            if isinstance(marker, MarkerCut) or (marker is MORE and self.final):
                 return None
-            if found is MORE:
+            if marker is MORE:
                 yield
             else:
                 self.position += 1
@@ -221,7 +230,7 @@ class BlockWriter:
             self._torn = torn
         self.close(complete)
 
-    def passed(self, text: str) -> None:
+    def note_passed(self, text: str) -> None:
         """Notes a piece of text that no block has."""
         if self._torn is not None:
             self._flush()

@@ -86,7 +86,7 @@ class TurnState:
         self._resumed: BlockKind | None = None
         """The kind of the block that the prompt started, until text is generated for it."""
 
-    def prose(self, text: str) -> None:
+    def add_prose(self, text: str) -> None:
         """Adds text that the scanner has just passed to the reasoning or text block. The first
         character that is not blank opens it.
 
@@ -123,7 +123,7 @@ class TurnState:
 
     def quote(self, text: str) -> None:
         """Adds a passed marker to the open block, which only mentions it."""
-        self.prose(text)
+        self.add_prose(text)
         self.quotes = True
 
     def hold(self, text: str) -> None:
@@ -150,7 +150,7 @@ class TurnState:
 
     def end_prose(self) -> None:
         """Ends the open reasoning or text; held text is dropped."""
-        self.blocks.passed("".join(self._held))
+        self.blocks.note_passed("".join(self._held))
         self._held.clear()
         self._broken = False
         self.quotes = False
@@ -238,7 +238,7 @@ def read_prose(
         elif scanner.position < len(scanner.text):
             turn.quotes = turn.quotes or boundary.names(scanner.text, scanner.position)
             scanner.position += 1
-            turn.prose(scanner.text[scanner.position - 1])
+            turn.add_prose(scanner.text[scanner.position - 1])
         elif scanner.final:
             return None
         else:
@@ -270,7 +270,7 @@ def _pass_prose(
         if end > scanner.position:
             piece = text[scanner.position : end]
             scanner.position = end
-            turn.prose(piece)
+            turn.add_prose(piece)
         if at < 0:
             return None
         answer = markers.at(text, at, scanner.final, turn.line_start)
@@ -315,20 +315,20 @@ class Trial:
 
 
 def read_in_code(
-    turn: TurnState, reading: Reader[bool], start: int, front: str = ""
+    turn: TurnState, reading: Reader[bool], start: int, header: str = ""
 ) -> Reader[str | None]:
     """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether
     they are real.
 
-    Their blocks wait for that. Returns None after real calls; else "", after `front` and all passed
-    text were added to the open block.
+    Their blocks wait for that. Returns None after real calls; else "", after `header` and all
+    passed text were added to the open block.
     """
     trial = Trial(turn)
     real, passed = yield from _read_recorded(turn.scanner, reading, start)
     if real:
         trial.accept()
         return None
-    trial.reject(front + passed)
+    trial.reject(header + passed)
     return ""
 
 
@@ -377,7 +377,7 @@ class TurnParser:
     def __init__(self, program: Grammar, turn: TurnState, prefix: str = "") -> None:
         self._turn = turn
         self.scanner = turn.scanner
-        """Its `trigger` finds text that must be fed; see `passed`."""
+        """Its `trigger` finds text that must be fed; see `count_passed`."""
         self._blocks = turn.blocks
         self._program = program(turn)
         next(self._program, None)
@@ -407,7 +407,7 @@ class TurnParser:
         self._read(text)
         return self._blocks.drain()
 
-    def passed(self, text: str) -> None:
+    def count_passed(self, text: str) -> None:
         """Counts text that the caller put into the open block itself, because the scanner's
         `trigger` found nothing in it. Must be called before the next `feed` or `finish`."""
         self._blocks.length += len(text)

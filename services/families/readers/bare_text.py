@@ -75,7 +75,7 @@ class HeldSink:
         self._parts: list[str] = []
 
     @property
-    def whole(self) -> bool:
+    def is_value(self) -> bool:
         """Whether the text so far is a value of a type that admits no other text; only if it is
         `typed`."""
         return self._typed and self._convert("".join(self._parts))[0] != '"'
@@ -106,8 +106,8 @@ class Tag(Enum):
     BROKEN = "opens a parameter, but its key cannot be read"
 
 
-class Shown:
-    """Follows the calls that a value shows as text: their tags do not end it."""
+class QuotedCalls:
+    """The calls that a value shows as text: their tags do not end it."""
 
     __slots__ = ("_keys", "seen")
 
@@ -122,8 +122,8 @@ class Shown:
         """Whether such a call is open, and no parameter of it."""
         return bool(self._keys) and self._keys[-1] is None
 
-    def takes(self, tag: Tag, key: str = "") -> bool:
-        """Takes the next tag, of parameter `key` where tags have keys. Returns whether it belongs
+    def add(self, tag: Tag, key: str = "") -> bool:
+        """Adds the next tag, of parameter `key` where tags have keys. Returns whether it belongs
         to such a call."""
         if not self.between:
             if tag is Tag.CALL:
@@ -139,9 +139,9 @@ class Shown:
         return True
 
 
-def is_next_call(found: MarkerMatch[Tag], opener: CallOpener) -> bool:
+def is_next_call(tag: MarkerMatch[Tag], opener: CallOpener) -> bool:
     """Whether a tag opens the next call, as `opener` opened this one."""
-    return found.meaning is Tag.BEYOND and found.match[0] in opener.text
+    return tag.meaning is Tag.BEYOND and tag.match[0] in opener.text
 
 
 class _FramedValue:
@@ -197,15 +197,15 @@ def copy_text(
     while True:
         text = scanner.text
         at = markers.find(text, look, scanner.final)
-        found = markers.at(text, at, scanner.final) if at >= 0 else None
+        marker = markers.at(text, at, scanner.final) if at >= 0 else None
         end = at if at >= 0 else len(text)
         if end > scanner.position:
             piece = text[scanner.position : end]
             scanner.position = end
             value.write(piece)
-        if isinstance(found, MarkerMatch) and ends(found, value.may_end):
-            return found
-        if at >= 0 and found is not MORE:
+        if isinstance(marker, MarkerMatch) and ends(marker, value.may_end):
+            return marker
+        if at >= 0 and marker is not MORE:
             look = at + 1
             continue
         if scanner.final:

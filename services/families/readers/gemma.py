@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from services.families.grammar.scanner import Reader, Scanner, Write, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
-from services.families.readers.bare_text import Shown, StringSink, Tag, copy_text
+from services.families.readers.bare_text import QuotedCalls, StringSink, Tag, copy_text
 from services.families.readers.values import CONSTANTS, Values, number_text
 from services.families.writing import WriteArguments
 
@@ -50,10 +50,10 @@ class GemmaValues(Values):
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """Copies a key and its colon."""
-        found = yield from scanner.match(*self._keys)
-        if found is None:
+        match = yield from scanner.match(*self._keys)
+        if match is None:
             return False
-        groups = found[1].groupdict()
+        groups = match[1].groupdict()
         key = groups.get("key") or groups["words"].strip()
         space = yield from scanner.blanks()
         write(quoted(key) + ":" + space)
@@ -69,21 +69,21 @@ class GemmaValues(Values):
 
     def _string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
         sink = StringSink(write)
-        shown = Shown()
+        quoted_calls = QuotedCalls()
 
-        def ends(found: MarkerMatch[Tag], _: bool) -> bool:
-            tag = found.meaning
-            if tag is Tag.CLOSE and shown.between:
+        def ends(marker: MarkerMatch[Tag], _: bool) -> bool:
+            tag = marker.meaning
+            if tag is Tag.CLOSE and quoted_calls.between:
                 tag = Tag.OPEN
-            return not shown.takes(tag) and tag is not Tag.END
+            return not quoted_calls.add(tag) and tag is not Tag.END
 
         trigger = _TRIGGER if live else None
         while True:
-            found = yield from copy_text(scanner, self._inside, ends, sink, trigger)
-            if found is None or found.meaning is Tag.LAST:
+            marker = yield from copy_text(scanner, self._inside, ends, sink, trigger)
+            if marker is None or marker.meaning is Tag.LAST:
                 return False
-            scanner.position = found.match.end()
-            if found.meaning is Tag.CLOSE:
+            scanner.position = marker.match.end()
+            if marker.meaning is Tag.CLOSE:
                 sink.end()
                 return True
             sink.write('"')
@@ -92,12 +92,12 @@ class GemmaValues(Values):
         """Copies text without an opening token: up to a closing one, a bracket, or a comma before
         the next key."""
         parts: list[str] = []
-        whole = True  # no comma has been passed, so that the text may be a number or constant
+        may_be_scalar = True  # no comma has been passed
         while True:
-            found = _BARE.match(scanner.text, scanner.position)
-            assert found is not None
-            parts.append(found[0])
-            scanner.position = found.end()
+            piece = _BARE.match(scanner.text, scanner.position)
+            assert piece is not None
+            parts.append(piece[0])
+            scanner.position = piece.end()
             char = yield from scanner.peek()
             if not char:
                 return False
@@ -108,7 +108,7 @@ class GemmaValues(Values):
                 if (yield from scanner.match(self._closer)) is not None:
                     return False
             elif char in ",}]":
-                word = "".join(parts).strip() if whole else ""
+                word = "".join(parts).strip() if may_be_scalar else ""
                 scalar = CONSTANTS.get(word) or number_text(word, True)
                 following = self._after_scalar if scalar else self._after_text
                 is_item_end = char != "," or closer == "]"
@@ -116,7 +116,7 @@ class GemmaValues(Values):
                     text = "".join(parts).strip()
                     write(scalar or quoted(text))
                     return bool(text)
-                whole = False
+                may_be_scalar = False
             parts.append(char)
             scanner.position += 1
 

@@ -185,7 +185,7 @@ class _Calls:
         return self._list()
 
     def _set_name(self, name: str, call_id: str | None = None) -> None:
-        self.call.name = self.turn.tools.named(name, self.grammar.rename)
+        self.call.name = self.turn.tools.registered_name(name, self.grammar.rename)
         self.call.call_id = call_id
 
     def _sole(self, reading: Reader[bool]) -> Reader[bool]:
@@ -317,17 +317,17 @@ class _Calls:
             if self.call.name is not None:
                 self._open("")
                 return (yield from values.copy(scanner, self.turn.blocks.write, live=True))
-            whole = yield from values.copy(scanner, written.append)
+            is_value = yield from values.copy(scanner, written.append)
         elif char == '"':
-            whole = yield from self._encoded(written)
+            is_value = yield from self._encoded(written)
         else:
-            whole = (yield from JSON.word(scanner)) == "null"
+            is_value = (yield from JSON.word(scanner)) == "null"
             written.append("{}")
         if self.turn.blocks.kind != "tool_use":
             self.call.pending = "".join(written)
-            if whole and self.call.name is not None:
+            if is_value and self.call.name is not None:
                 self._open(self.call.pending)
-        return whole
+        return is_value
 
     def _encoded(self, written: list[str]) -> Reader[bool]:
         """Reads arguments inside a JSON string, and decodes them as they stream in."""

@@ -19,7 +19,7 @@ from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, w
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
-    Shown,
+    QuotedCalls,
     StringSink,
     Tag,
     coerced,
@@ -44,7 +44,7 @@ class Nested:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call. An opener that ends in `key>` includes the start of its first element."""
-        name = turn.tools.named(opener.name or "")
+        name = turn.tools.registered_name(opener.name or "")
         elided = _FIRST_KEY.search(opener.text)
         turn.open_call(name)
         invocation = _Invocation(self, turn, name)
@@ -107,32 +107,32 @@ class _Invocation:
         if elided is not None and not (yield from self._argument(elided)):
             return False
         while True:
-            found = yield from self._next_tag()
-            if found is None or found.meaning in (Tag.END, Tag.BEYOND):
+            tag = yield from self._next_tag()
+            if tag is None or tag.meaning in (Tag.END, Tag.BEYOND):
                 break
-            if found.meaning is Tag.OPEN and not (yield from self._argument(found.match["key"])):
+            if tag.meaning is Tag.OPEN and not (yield from self._argument(tag.match["key"])):
                 return False
-        if not self._ends(found, opener):
+        if not self._ends(tag, opener):
             return False
         self._arguments.end()
-        closed = found is not None and found.meaning is Tag.END
+        closed = tag is not None and tag.meaning is Tag.END
         self.whole = self.whole and closed and not self._arguments.broken
         return not self._arguments.broken
 
-    def _ends(self, found: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
+    def _ends(self, tag: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
         """Whether the call ends with the tag after its arguments, or with the input."""
-        if found is None:
+        if tag is None:
             return bool(self._arguments.keys) and self._turn.scanner.stopped_here
-        return bool(self._arguments.keys) or not is_next_call(found, opener)
+        return bool(self._arguments.keys) or not is_next_call(tag, opener)
 
     def _next_tag(self) -> Reader[MarkerMatch[Tag] | None]:
         """Passes the next tag and any text before it; a tag after the end of the call is not
         passed."""
         scanner = self._turn.scanner
-        found = yield from scanner.seek(self._grammar.tags)
-        if found is not None and found.meaning is not Tag.BEYOND:
-            scanner.position = found.match.end()
-        return found
+        tag = yield from scanner.seek(self._grammar.tags)
+        if tag is not None and tag.meaning is not Tag.BEYOND:
+            scanner.position = tag.match.end()
+        return tag
 
     def _argument(self, key: str) -> Reader[bool]:
         schema = member(self._root, key, self._root)
@@ -153,21 +153,21 @@ class _Invocation:
         """Reads a value that is text up to its own closer; returns False if the input ends in
         it."""
         scanner = self._turn.scanner
-        shown = Shown()
+        quoted_calls = QuotedCalls()
 
-        def ends(found: MarkerMatch[Tag], _: bool) -> bool:
-            name = found.match.groupdict().get("key", "")
-            if shown.takes(found.meaning, name):
+        def ends(tag: MarkerMatch[Tag], _: bool) -> bool:
+            name = tag.match.groupdict().get("key", "")
+            if quoted_calls.add(tag.meaning, name):
                 return False
-            if found.meaning is Tag.LAST:
-                return not shown.seen
-            return found.meaning is Tag.CLOSE and name == key
+            if tag.meaning is Tag.LAST:
+                return not quoted_calls.seen
+            return tag.meaning is Tag.CLOSE and name == key
 
-        found = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)
-        if found is None:
+        tag = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)
+        if tag is None:
             return False
-        if found.meaning is Tag.CLOSE:
-            scanner.position = found.match.end()
+        if tag.meaning is Tag.CLOSE:
+            scanner.position = tag.match.end()
         else:
             self.whole = False
         sink.end()
@@ -183,20 +183,20 @@ class _Invocation:
         children: list[tuple[str, str]] = []
         texts: list[str] = []
         while True:
-            found = yield from self._element_tag(texts, deepest=depth == _MAX_DEPTH)
-            if found is None:
+            tag = yield from self._element_tag(texts, deepest=depth == _MAX_DEPTH)
+            if tag is None:
                 return None
-            if found.meaning is not Tag.OPEN:
+            if tag.meaning is not Tag.OPEN:
                 break
-            inner = found.match["key"]
+            inner = tag.match["key"]
             child = yield from self._element(inner, member(schema, inner, self._root), depth + 1)
             if child is None:
                 return None
             children.append((inner, child))
         text = "".join(texts)
         is_mixed = bool(children and text.strip()) and (not types or "string" in types)
-        closes = found.meaning is Tag.CLOSE
-        if is_mixed or (closes and found.match["key"] != key):
+        closes = tag.meaning is Tag.CLOSE
+        if is_mixed or (closes and tag.match["key"] != key):
             self._arguments.broken = True
         self.whole = self.whole and closes
         return self._value(schema, types, text, children)
@@ -215,18 +215,18 @@ class _Invocation:
         skipped = 0
         while True:
             scanner.record()
-            found = yield from scanner.seek(self._grammar.tags)
+            tag = yield from scanner.seek(self._grammar.tags)
             texts.append(scanner.recorded())
-            if found is None:
+            if tag is None:
                 return None
-            if found.meaning in (Tag.OPEN, Tag.CLOSE):
-                scanner.position = found.match.end()
-            if deepest and found.meaning is Tag.OPEN:
+            if tag.meaning in (Tag.OPEN, Tag.CLOSE):
+                scanner.position = tag.match.end()
+            if deepest and tag.meaning is Tag.OPEN:
                 skipped += 1
-            elif skipped and found.meaning is Tag.CLOSE:
+            elif skipped and tag.meaning is Tag.CLOSE:
                 skipped -= 1
             else:
-                return found
+                return tag
 
     def _value(
         self,

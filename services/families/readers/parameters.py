@@ -22,7 +22,7 @@ from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     HeldSink,
-    Shown,
+    QuotedCalls,
     Sink,
     StringSink,
     Tag,
@@ -84,7 +84,7 @@ class Parameters:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
-        name = turn.tools.named(
+        name = turn.tools.registered_name(
             self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown
         )
         turn.open_call(name)
@@ -164,7 +164,7 @@ class Parameters:
         ended = compile(rf"(?:{closes})\s*(?:{ends})(?:\s|<[^<>]*>|\w)*+(\Z)?").finditer
 
         def find(text: str) -> Match[str] | None:
-            at_end = (found for found in ended(text) if found[1] is not None)
+            at_end = (end for end in ended(text) if end[1] is not None)
             return opened(text) or next(at_end, None)
 
         return find
@@ -212,37 +212,37 @@ class _Arguments:
         stands twice or lacks its name, or if the next call opens before any argument or closer. The
         rest of a call that cannot complete is passed over, and so is a call in the value of a
         parameter with a tag that cannot be read."""
-        found = yield from self._next()
-        if found is not None and found.meaning is Tag.JSON:
-            return (yield from self._json(found.match))
-        while found is not None and found.meaning in (Tag.OPEN, Tag.BROKEN):
-            found = yield from self._item(found)
-        closed = found is not None and found.meaning is Tag.END
+        tag = yield from self._next()
+        if tag is not None and tag.meaning is Tag.JSON:
+            return (yield from self._json(tag.match))
+        while tag is not None and tag.meaning in (Tag.OPEN, Tag.BROKEN):
+            tag = yield from self._item(tag)
+        closed = tag is not None and tag.meaning is Tag.END
         self.whole = self.whole and closed and not self._written.broken
-        if not self._ends(found, opener):
+        if not self._ends(tag, opener):
             return False
         if self._written.broken or self._ambiguous or not self._doubts <= self._written.keys:
             return False
         self._written.end()
         return True
 
-    def _item(self, found: MarkerMatch[Tag]) -> Reader[MarkerMatch[Tag] | None]:
+    def _item(self, tag: MarkerMatch[Tag]) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter, or one with a tag that cannot be read; returns the tag after it."""
-        if found.meaning is Tag.OPEN:
-            return self._parameter(found.match)
-        return self._unreadable(found.match)
+        if tag.meaning is Tag.OPEN:
+            return self._parameter(tag.match)
+        return self._unreadable(tag.match)
 
-    def _unreadable(self, tag: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
+    def _unreadable(self, opening: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
         self._written.broken = True
-        ended = yield from self._value(tag, StringSink(drop))
+        ended = yield from self._value(opening, StringSink(drop))
         return (yield from self._after(ended))
 
-    def _ends(self, found: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
+    def _ends(self, tag: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
         """Whether the call ends with the tag after its arguments, or with the input."""
-        if found is None:
+        if tag is None:
             may_end = self._written.keys or self.grammar.stop_closes
             return bool(may_end) and self._settled
-        return bool(self._written.keys) or not is_next_call(found, opener)
+        return bool(self._written.keys) or not is_next_call(tag, opener)
 
     @property
     def _settled(self) -> bool:
@@ -266,50 +266,50 @@ class _Arguments:
         passed."""
         scanner = self.turn.scanner
         is_first = not self._written.keys and not self._written.broken
-        found = yield from scanner.seek(self.grammar.before if is_first else self.grammar.between)
-        if found is not None and found.meaning is not Tag.BEYOND:
-            scanner.position = found.match.end()
-        return found
+        tag = yield from scanner.seek(self.grammar.before if is_first else self.grammar.between)
+        if tag is not None and tag.meaning is not Tag.BEYOND:
+            scanner.position = tag.match.end()
+        return tag
 
-    def _parameter(self, tag: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
+    def _parameter(self, opening: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a value; returns the tag after it, None at the end of the input."""
         grammar = self.grammar
-        key = grammar.unescape(tag["key"]).strip()
+        key = grammar.unescape(opening["key"]).strip()
         if key in grammar.unwrap and not self._written.keys and key not in self.parameters:
-            return (yield from self._wrapped(tag, key))
+            return (yield from self._wrapped(opening, key))
         self._written.begin(key)
-        sink = self._sink(key, tag.groupdict())
-        found = yield from self._value(tag, sink)
-        if found is not None:
+        sink = self._sink(key, opening.groupdict())
+        tag = yield from self._value(opening, sink)
+        if tag is not None:
             sink.end()
-        return (yield from self._after(found))
+        return (yield from self._after(tag))
 
-    def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
-        self._cut = found is None
-        if found is None or found.meaning is not Tag.CLOSE:
-            return found
+    def _after(self, tag: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
+        self._cut = tag is None
+        if tag is None or tag.meaning is not Tag.CLOSE:
+            return tag
         return (yield from self._next())
 
-    def _wrapped(self, tag: Match[str], key: str) -> Reader[MarkerMatch[Tag] | None]:
+    def _wrapped(self, opening: Match[str], key: str) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter that may hold all arguments."""
         written: list[str] = []
         sink = HeldSink(written.append, json_or_string)
-        ended = yield from self._value(tag, sink)
+        ended = yield from self._value(opening, sink)
         if ended is not None:
             sink.end()
-        found = yield from self._after(ended)
+        tag = yield from self._after(ended)
         value = "".join(written)
-        goes_on = found is not None and found.meaning is Tag.OPEN
+        goes_on = tag is not None and tag.meaning is Tag.OPEN
         if value[:1] == "{" and not goes_on:
             self._written.hold(key, value)
         else:
             self._written.begin(key)
             self._written.write(value)
-        return found
+        return tag
 
-    def _sink(self, key: str, tag: Mapping[str, str]) -> Sink:
+    def _sink(self, key: str, groups: Mapping[str, str]) -> Sink:
         types = self.turn.tools.types(self.name, key)
-        stated = tag.get("bool") or tag.get("word")
+        stated = groups.get("bool") or groups.get("word")
         if stated is None:
             return self._typed_sink(key, types)
         if stated in _RAW:
@@ -329,46 +329,46 @@ class _Arguments:
             return StringSink(write, nullable=True)
         return HeldSink(write, partial(coerced, types=types), typed="string" not in types)
 
-    def _value(self, tag: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
-        """Writes the value after `tag`, and passes the tag that ends it; None at the end of the
-        input."""
+    def _value(self, opening: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
+        """Writes the value after its `opening` tag, and passes the tag that ends it; None at the
+        end of the input."""
         grammar = self.grammar
         scanner = self.turn.scanner
-        shown = Shown()
+        quoted_calls = QuotedCalls()
         opened = self._opened
-        cdata = tag[0].endswith(_CDATA[0])
+        cdata = opening[0].endswith(_CDATA[0])
 
-        def ends(found: MarkerMatch[Tag], framed: bool) -> bool:
-            if shown.takes(found.meaning):
+        def ends(tag: MarkerMatch[Tag], framed: bool) -> bool:
+            if quoted_calls.add(tag.meaning):
                 return False
-            match found.meaning:
+            match tag.meaning:
                 case Tag.LAST:
-                    return not shown.seen
+                    return not quoted_calls.seen
                 case Tag.CLOSE:
-                    return found.match[0].startswith(_CDATA[1]) == cdata
+                    return tag.match[0].startswith(_CDATA[1]) == cdata
                 case Tag.CLOSED if self._opened > opened:
                     self._opened -= 1
                 case Tag.CLOSED if opened:
                     self._ambiguous = True
                 case Tag.OPEN:
-                    return self._names(found.match["key"], sink, framed)
+                    return self._names(tag.match["key"], sink, framed)
             return False
 
         trigger = None if self._written.broken else grammar.trigger
-        found = yield from copy_text(
+        tag = yield from copy_text(
             scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame
         )
-        if found is None:
+        if tag is None:
             return None
-        self.whole = self.whole and found.meaning is Tag.CLOSE
-        if found.meaning is Tag.LAST:
+        self.whole = self.whole and tag.meaning is Tag.CLOSE
+        if tag.meaning is Tag.LAST:
             yield from scanner.match(*map(Shape, grammar.ends))
-            return found if scanner.stopped else None  # cut text might have continued with anything
-        if found.meaning is Tag.OPEN:
-            scanner.position = found.match.end()
+            return tag if scanner.stopped else None  # cut text might have continued with anything
+        if tag.meaning is Tag.OPEN:
+            scanner.position = tag.match.end()
         else:
             yield from scanner.match(*grammar.closers)
-        return found
+        return tag
 
     def _names(self, tag_key: str, sink: Sink, framed: bool) -> bool:
         """Whether a tag that opens a parameter ends a value: the parameter is missing, and the
@@ -379,7 +379,7 @@ class _Arguments:
             return False
         if self.parameters and key not in self.parameters:
             return False
-        if isinstance(sink, HeldSink) and sink.whole:
+        if isinstance(sink, HeldSink) and sink.is_value:
             return True
         if framed:
             self._doubts.add(key)
@@ -402,7 +402,7 @@ class BareCall:
         scanner = turn.scanner
         cut_off = scanner.final and not scanner.stopped and not scanner.rest().strip()
         whole = self.whole and not (self.ends_turn and cut_off)
-        turn.open_call(turn.tools.named(opener.name or ""), opener.call_id)
+        turn.open_call(turn.tools.registered_name(opener.name or ""), opener.call_id)
         if whole:
             turn.blocks.write("{}")
         turn.blocks.close(whole)

@@ -75,10 +75,10 @@ class _Calls:
         """Reads one call, from its name to its closing bracket; a block that fails in between stays
         open."""
         turn = self._turn
-        found = yield from turn.scanner.match(_CALL)
-        if found is None:
+        opening = yield from turn.scanner.match(_CALL)
+        if opening is None:
             return False
-        name = turn.tools.named(found[1]["name"])
+        name = turn.tools.registered_name(opening[1]["name"])
         unmarked = not self._grammar.marker and not self._any and turn.started
         if unmarked and name not in turn.tools:
             return False

@@ -25,7 +25,7 @@ class TextCall:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call."""
         scanner = turn.scanner
-        name = turn.tools.named(opener.name or "")
+        name = turn.tools.registered_name(opener.name or "")
         key = _only_string(turn.tools, name)
         if not key or (yield from scanner.follows(*self._json)):
             arguments = JsonCalls(form=Form.ARGUMENTS, closes=(self.close,))
@@ -33,12 +33,12 @@ class TextCall:
         turn.open_call(name)
         turn.blocks.write("{" + quoted(key) + ": ")
         sink = StringSink(turn.blocks.write)
-        found = yield from copy_text(scanner, self._ends, _ends, sink, self._trigger)
-        if found is not None:
+        end = yield from copy_text(scanner, self._ends, _ends, sink, self._trigger)
+        if end is not None:
             yield from scanner.match(Shape("{ws}" + self.close))
             sink.end()
             turn.blocks.write("}")
-        turn.blocks.close(found is not None and (scanner.stopped or not scanner.final))
+        turn.blocks.close(end is not None and (scanner.stopped or not scanner.final))
         return None
 
     @cached_property
@@ -66,5 +66,5 @@ def _only_string(tools: Tools, name: str) -> str:
     return keys[0]
 
 
-def _ends(found: MarkerMatch[None], framed: bool) -> bool:
+def _ends(end: MarkerMatch[None], framed: bool) -> bool:
     return True

@@ -186,11 +186,11 @@ class Values:
     def word(self, scanner: Scanner) -> Reader[str]:
         """Passes the characters that can belong to a number or constant."""
         while True:
-            found = _SCALAR.match(scanner.text, scanner.position)
-            assert found is not None
-            if found.end() < len(scanner.text) or scanner.final or len(found[0]) == _MAX_SCALAR:
-                scanner.position = found.end()
-                return found[0]
+            match = _SCALAR.match(scanner.text, scanner.position)
+            assert match is not None
+            if match.end() < len(scanner.text) or scanner.final or len(match[0]) == _MAX_SCALAR:
+                scanner.position = match.end()
+                return match[0]
             yield
 
     def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
@@ -199,11 +199,11 @@ class Values:
         plain, trigger = _PLAIN[quote[0]]
         write('"')
         while True:
-            found = plain.match(scanner.text, scanner.position)
-            assert found is not None
-            if found[0]:
-                write(found[0])
-                scanner.position = found.end()
+            match = plain.match(scanner.text, scanner.position)
+            assert match is not None
+            if match[0]:
+                write(match[0])
+                scanner.position = match.end()
             if scanner.position == len(scanner.text):
                 if scanner.final:
                     return False

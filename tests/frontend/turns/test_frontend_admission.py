@@ -258,7 +258,7 @@ async def test_tools_are_in_the_prompt_or_refused(
             await admission(gateway).admit(conversation, anyone())
         ).conversation.messages == messages
         conversation = replace(conversation, tools=TOOL_SPECS)
-        variables = template_variables(conversation, traits, defaults={}, own={})
+        variables = template_variables(conversation, traits, defaults={}, client={})
         adapted = adapt(conversation, traits, real_template)
         prompt = real_template.render(
             adapted.messages, tools=list_tools(TOOL_SPECS), variables=variables

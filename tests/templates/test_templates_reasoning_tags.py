@@ -10,7 +10,7 @@ from services.families import family
 from services.templates.assistant import without_field
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
-from services.templates.probe import own_tags, probe
+from services.templates.probe import probe, reasoning_tags
 
 PLAIN = """
 {%- for m in messages %}
@@ -44,7 +44,7 @@ def shown(*turn: Part) -> str:
     """The rendered turn, with results of its calls and a new question after it."""
     template = template_of(PLAIN)
     traits = probe(template)
-    traits = replace(traits, own_tags=own_tags(template, traits, HERMES))
+    traits = replace(traits, reasoning_tags=reasoning_tags(template, traits, HERMES))
     results: list[Part] = [
         Result(part.call_id, [Text("ok")]) for part in turn if isinstance(part, Call)
     ]
@@ -62,12 +62,12 @@ def test_tags_are_used_where_the_template_keeps_them(
     source: str, tags: tuple[str, str] | None
 ) -> None:
     template = template_of(source)
-    assert own_tags(template, probe(template), HERMES) == tags
+    assert reasoning_tags(template, probe(template), HERMES) == tags
 
 
 def test_family_without_reasoning_has_no_tags() -> None:
     template = template_of(PLAIN)
-    assert own_tags(template, probe(template), family("llama3_json")) is None
+    assert reasoning_tags(template, probe(template), family("llama3_json")) is None
 
 
 def test_reasoning_is_before_its_call() -> None:
