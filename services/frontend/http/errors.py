@@ -34,10 +34,13 @@ ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
 the error's own."""
 
 
+FormatName: TypeAlias = Literal["anthropic", "openai", "shared"]
+
+
 class ErrorFormat(Struct, frozen=True):
     """The form of errors that the clients of an API read."""
 
-    name: Literal["anthropic", "openai", "shared"]
+    name: FormatName
     schema: type
     """Type of the body."""
     statuses: frozenset[int]

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, TypeAlias
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -26,13 +25,11 @@ from schemas.errors import (
 )
 from services.frontend.http.auth import OPEN_PATHS, Callers, anyone
 from services.frontend.http.cors import Cors
-from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
+from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape, FormatName
 from services.frontend.http.rate_limits import rate_headers
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.request_headers import AllowedHosts
-
-Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _PROBES = OPEN_PATHS - {"/"}
@@ -50,7 +47,7 @@ class RequestContext:
         self.request_id = f"req_{id}"
         self.client_id = client_id
         self.started = started
-        self.api: Api = "shared"
+        self.api: FormatName = "shared"
         self.caller = anyone()
         """Identified before the handler is called."""
         self.body_timeout_s: float | None = None
@@ -138,7 +135,7 @@ class RequestMiddleware:
             now = asyncio.get_running_loop().time()
             _log_access(self._log, request, context, status, now)
 
-    def _context(self, request: web.Request, api: Api) -> RequestContext:
+    def _context(self, request: web.Request, api: FormatName) -> RequestContext:
         now = asyncio.get_running_loop().time()
         context = RequestContext(secrets.token_hex(12), _client_id(request), now)
         context.api = api
