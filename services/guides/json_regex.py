@@ -181,26 +181,26 @@ class _ExpressionRewriter:
 
 def respelled(pattern: str, spellings: Mapping[str, str]) -> str:
     """Replaces escapes, and the slashes and line breaks outside of them."""
-    return re.sub(r"\\.|/|\n", lambda found: spellings.get(found[0], found[0]), pattern)
+    return re.sub(r"\\.|/|\n", lambda match: spellings.get(match[0], match[0]), pattern)
 
 
-def _character(found: re.Match[str]) -> str:
+def _character(part: re.Match[str]) -> str:
     """The character that a part stands for."""
-    if found["code"]:
-        return chr(int(found[2] or found[3] or found[4], 16))
-    last = found[0][-1]
-    if found["letter"]:
+    if part["code"]:
+        return chr(int(part[2] or part[3] or part[4], 16))
+    last = part[0][-1]
+    if part["letter"]:
         return _LETTERS[last]
     return last
 
 
-def _members(found: re.Match[str], dot_all: bool) -> str:
+def _members(part: re.Match[str], dot_all: bool) -> str:
     """The class that a part stands for."""
-    if found["any"]:
+    if part["any"]:
         return r"[\s\S]" if dot_all else r"[^\n]"
-    if found[0].startswith("["):
-        return found[0]
-    return f"[{found[0]}]"
+    if part[0].startswith("["):
+        return part[0]
+    return f"[{part[0]}]"
 
 
 def _escapes(members: str) -> list[str]:

@@ -85,9 +85,9 @@ class RuleWriter:
     def whole_tokens(self, text: str, length: int) -> str:
         """The first `length` characters of `text`, or more: an added token that begins there is
         whole."""
-        for found in self._added.finditer(text):
-            if found.start() < length < found.end():
-                length = found.end()
+        for match in self._added.finditer(text):
+            if match.start() < length < match.end():
+                length = match.end()
         return text[:length]
 
     def token(self, ids: Sequence[int]) -> str:
@@ -97,9 +97,9 @@ class RuleWriter:
     def _split(self, text: str) -> list[str]:
         pieces: list[str] = []
         at = 0
-        for found in self._added.finditer(text):
-            pieces += [text[at : found.start()], found[0]]
-            at = found.end()
+        for match in self._added.finditer(text):
+            pieces += [text[at : match.start()], match[0]]
+            at = match.end()
         return [piece for piece in (*pieces, text[at:]) if piece]
 
     def _piece(self, piece: str) -> str:

@@ -392,7 +392,7 @@ def _edited(
 def _excerpt(text: str, start: int, left_out: int) -> str:
     """Returns the text from `start` on, without the last `left_out` characters, and with signs for
     what is missing."""
-    shown = text[start : len(text) - left_out][:SHOWN]
+    excerpt = text[start : len(text) - left_out][:SHOWN]
     before = "…" if start else ""
     after = "…" if left_out else ""
-    return before + shown + after
+    return before + excerpt + after

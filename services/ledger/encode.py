@@ -239,9 +239,9 @@ def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:
 def head_hash(text: str, end: int) -> bytes:
     """The hash of `text[:end]`. To encode all of the text and leave out the rest's bytes copies a
     long head once less than to cut it out first."""
-    whole = text.encode("utf-8", "surrogatepass")
+    data = text.encode("utf-8", "surrogatepass")
     rest = text[end:].encode("utf-8", "surrogatepass")
-    head = memoryview(whole)[: len(whole) - len(rest)]
+    head = memoryview(data)[: len(data) - len(rest)]
     return hashlib.blake2b(head, digest_size=DIGEST_BYTES).digest()
 
 

@@ -20,7 +20,6 @@ from services.ledger.match import MatchedHistory, Outcome
 from services.ledger.model import LedgerModel
 from services.ledger.restore import Restorer
 from services.ledger.store import EntryStore, PromptCache
-from services.ledger.turn import TurnOutput
 from services.ledger.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 
@@ -37,9 +36,8 @@ class Ledger:
         """`entry_bytes` and `prompt_bytes` bound the memory for turns and for whole prompts."""
         self.model = model
         self.entries = EntryStore(entry_bytes)
-        self.prompts = PromptCache(prompt_bytes)
         self.reader = TurnReader(model.family, model.vocabulary, model.placeholder)
-        self.encoder = PromptEncoder(model, self.reader, self.entries, self.prompts)
+        self.encoder = PromptEncoder(model, self.reader, self.entries, PromptCache(prompt_bytes))
         self._chains = ChainCache(prompt_bytes)
 
     def add(self, entry: LedgerEntry) -> bool:
@@ -55,11 +53,6 @@ class Ledger:
         scope = self.model.scope_of(conversation.client.tenant)
         chain = self._chains.chain_of(conversation, scope)
         return Recall(self, conversation, chain, tools, unseal)
-
-    def read(self, entry: LedgerEntry, tools: list[ToolSpec]) -> TurnOutput | None:
-        """The text and parts of the entry's turn; None where its tokens cannot be read, or not be
-        reused."""
-        return self.reader.read_entry(entry, tools)
 
 
 class NoRecall:

@@ -68,8 +68,8 @@ class EntryStore:
             if siblings is None:
                 return []
             newest_first = reversed(siblings.entries.values())
-            whole = (turn for turn in newest_first if not turn.entry.beginning)
-            return list(islice(whole, most))
+            ended = (turn for turn in newest_first if not turn.entry.beginning)
+            return list(islice(ended, most))
 
     def find_marked(self, key: bytes, marks: Iterable[bytes]) -> Turn | None:
         """The entry of a key with one of these marks."""

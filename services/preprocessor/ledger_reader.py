@@ -83,7 +83,8 @@ class Fetched(NamedTuple):
 
     until: float
     """The loop's time from which on the key may be fetched again."""
-    found: bool
+    any_turns: bool
+    """The bucket had turns of it."""
 
 
 _NEVER = Fetched(0.0, False)
@@ -203,7 +204,7 @@ class LedgerReader(NoLedger):
     async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
         """Fetches the turns of these keys. Returns whether there may be any."""
         if not await bucket.any_members([key.hex() for key in keys]):
-            self._note_fetched(keys, found=False)  # a conversation from elsewhere
+            self._note_fetched(keys, any_turns=False)  # a conversation from elsewhere
             return False
         gate = asyncio.Semaphore(FETCH_AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
@@ -223,12 +224,12 @@ class LedgerReader(NoLedger):
         for data in entries:
             # rare: a turn's tokens are not in memory, and come from the bucket
             self._add(data, "fetched")
-        self._note_fetched([key], found=bool(entries))
+        self._note_fetched([key], any_turns=bool(entries))
 
-    def _note_fetched(self, keys: Sequence[bytes], *, found: bool) -> None:
+    def _note_fetched(self, keys: Sequence[bytes], *, any_turns: bool) -> None:
         if len(self._fetched) > MAX_FETCHED_KEYS:
             self._fetched.clear()  # at worst they are fetched again
-        fetched = Fetched(self._loop.time() + FETCHED_S, found)
+        fetched = Fetched(self._loop.time() + FETCHED_S, any_turns)
         for key in keys:
             self._fetched[key] = fetched
             self.ledger.entries.set_complete(key)
@@ -251,7 +252,7 @@ class LedgerReader(NoLedger):
         if entry is None:
             return
         fetched = self._fetched.get(entry.key, _NEVER)
-        nothing_was_there = fetched.until > self._loop.time() and not fetched.found
+        nothing_was_there = fetched.until > self._loop.time() and not fetched.any_turns
         if nothing_was_there:
             self.ledger.entries.set_complete(entry.key)
         for listener in self.on_entry:
@@ -314,9 +315,9 @@ def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:
 def _header(setup: ModelSetup, reader: TurnReader) -> str:
     """The template's text before the model's output, without markers that open its reasoning."""
     messages = [Message("user", [Text("Hi.")])]
-    whole = render_messages(messages, setup.traits, setup.template)
-    without = render_messages(messages, setup.traits, setup.template, generation=False)
+    with_header = render_messages(messages, setup.traits, setup.template)
+    without_header = render_messages(messages, setup.traits, setup.template, generation=False)
     header = ""
-    if without and whole.startswith(without):
-        header = whole.removeprefix(without)
+    if without_header and with_header.startswith(without_header):
+        header = with_header.removeprefix(without_header)
     return header[: reader.head_end(header, "")].strip()

@@ -114,13 +114,16 @@ def assemble(
         on_step("strip")
         tools = setup.tools_of(conversation.tools)
         stripped = strip(conversation, preamble=setup.strip_preamble)
+
         recall = NoRecall(stripped, setup.encoder)  # without a ledger
         if look_up is not None:
             on_step("ledger")
             recall = look_up(stripped, tools.rendered, unseal)
         restored = recall.restore()
+
         on_step("render")
         rendered = render(restored, setup, tools, unseal)
+
         on_step("encode")
         encoded = recall.encode(rendered.text, rendered.prefix, continues=rendered.continues)
     except RecursionError:

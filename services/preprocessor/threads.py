@@ -86,12 +86,12 @@ class PromptThreads:
                     return self._on_loop(work)
             return await self._in_thread(work)
         except _SlowTemplate:
-            return await self._apart(work)
+            return await self._make_again(work)
 
     def run_here(self, work: Work[T]) -> T:
         """Makes a prompt in this thread, which is one of the pool. Raises as `run_limited`."""
         try:
-            return self._stopped(work, self._render_timeout_s, time.monotonic)
+            return self._make_within(work, self._render_timeout_s, time.monotonic)
         except _SlowTemplate:
             raise self._too_slow() from None
 
@@ -106,17 +106,19 @@ class PromptThreads:
     def _on_loop(self, work: Work[T]) -> T:
         # By CPU time: a busy machine is not a slow template.
         with self._setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
-            return self._stopped(work, LOOP_STOP_S, time.thread_time)
+            return self._make_within(work, LOOP_STOP_S, time.thread_time)
 
     async def _in_thread(self, work: Work[T]) -> T:
         seconds = min(THREAD_STOP_S, self._render_timeout_s)
-        return await self.run(self._stopped, work, seconds, time.thread_time)
+        return await self.run(self._make_within, work, seconds, time.thread_time)
 
-    async def _apart(self, work: Work[T]) -> T:
+    async def _make_again(self, work: Work[T]) -> T:
         """Makes a prompt with a slow template, few of them at once."""
         try:
             async with self._slow:
-                return await self.run(self._stopped, work, self._render_timeout_s, time.monotonic)
+                return await self.run(
+                    self._make_within, work, self._render_timeout_s, time.monotonic
+                )
         except _SlowTemplate:
             self._log.warning(
                 "preprocessor.template_slow",
@@ -125,7 +127,7 @@ class PromptThreads:
             )
             raise self._too_slow() from None
 
-    def _stopped(self, work: Work[T], seconds: float, clock: Clock) -> T:
+    def _make_within(self, work: Work[T], seconds: float, clock: Clock) -> T:
         """Makes a prompt. Raises _SlowTemplate where the template still runs after `seconds` by
         `clock`."""
         end = clock() + seconds

@@ -75,7 +75,7 @@ class Prefills(NoPrefills):
         self._placement = placement
         self._preparation = preparation
         self._model = preparation.setup.card.name
-        self._ledger = ledger.ledger
+        self._reader = ledger.ledger.reader
         self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
         self._done = Counter(
             "turnwire_speculative_prefills",
@@ -130,7 +130,7 @@ class Prefills(NoPrefills):
         self, turn: PendingTurn, entry: LedgerEntry
     ) -> "tuple[TokenIds, list[PromptImage]] | None":
         """The beginning of the next prompt; None: the turn's tokens cannot be read."""
-        ended = self._ledger.read(entry, turn.tools)
+        ended = self._reader.read_entry(entry, turn.tools)
         if ended is None or not ended.parts:
             return None
         prompt, other = (
