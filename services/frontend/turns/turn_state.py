@@ -37,18 +37,23 @@ class Search:
             self.task.cancel()
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+@dataclass(eq=False)
+class Searching:
+    """No worker has the turn."""
+
+    search: Search
+
+
+class Waiting(Searching):
     """For stages that take work."""
 
-    search: Search
 
-
-@dataclass(slots=True, eq=False)
-class Preparing:
+class Preparing(Searching):
     """A preprocessor has the request."""
 
-    search: Search
+
+class Resuming(Searching):
+    """An attempt after the first stream is waiting or being prepared."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,13 +69,6 @@ class Streaming:
 
 
 @dataclass(slots=True, eq=False)
-class Resuming:
-    """An attempt after the first stream is waiting or being prepared."""
-
-    search: Search
-
-
-@dataclass(slots=True, eq=False)
 class Ended:
     """The client has the end, or an error, or is gone."""
 
@@ -78,7 +76,6 @@ class Ended:
     """Set if the turn was given up with an error."""
 
 
-Searching: TypeAlias = Waiting | Preparing | Resuming
 State: TypeAlias = Waiting | Preparing | Streaming | Resuming | Ended
 
 
@@ -148,25 +145,23 @@ any may come late. Elsewhere an event that is not in the table is a mistake of t
 #   terminal event, unless the client is gone.
 
 
-@dataclass(slots=True)
-class Refused:
+@dataclass
+class FailedAttempt:
+    """No worker got the turn."""
+
+    error: TurnwireError
+
+
+class Refused(FailedAttempt):
     """The request cannot be served."""
 
-    error: TurnwireError
+
+class Lost(FailedAttempt):
+    """Another attempt may succeed."""
 
 
-@dataclass(slots=True)
-class Lost:
-    """The attempt failed; another one may succeed."""
-
-    error: TurnwireError
-
-
-@dataclass(slots=True)
-class ImageMissing:
+class ImageMissing(FailedAttempt):
     """The bucket does not have an image of the request any more."""
-
-    error: TurnwireError
 
 
 Outcome: TypeAlias = Prepared | Refused | Lost | ImageMissing
