@@ -139,9 +139,9 @@ class Trace:
         """Returns the tokens of each event that the parser returned for the last text. No events:
         the parser's prefix."""
         end = self._end
-        for block, behind in self.blocks.behind.items():
-            self._starts[block] = end - behind
-        self.blocks.behind.clear()
+        for block, chars in self.blocks.chars_to_end.items():
+            self._starts[block] = end - chars
+        self.blocks.chars_to_end.clear()
 
         tokens = [self._tokens_of(event) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:

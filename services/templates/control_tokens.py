@@ -82,10 +82,8 @@ def _handled(tree: nodes.Template) -> Iterator[str]:
         for call in tree.find_all(nodes.Call)
         if isinstance(call.node, nodes.Getattr)
     ]
-    for name, arguments in (
-        *calls,
-        *((applied.name, applied.args) for applied in tree.find_all(nodes.Filter)),
-    ):
+    filters = [(applied.name, applied.args) for applied in tree.find_all(nodes.Filter)]
+    for name, arguments in (*calls, *filters):
         texts = [
             argument.value
             for argument in arguments

@@ -41,11 +41,9 @@ class CacheEntry:
             return None
         hasher = hashlib.blake2b(digest_size=16)
         try:
-            for record in (
-                __version__.encode(),
-                *(version(package).encode() for package in ("tokenizers", "transformers")),
-            ):
-                _add(hasher, record)
+            _add(hasher, __version__.encode())
+            for package in ("tokenizers", "transformers"):
+                _add(hasher, version(package).encode())
             _add(hasher, code)
             for name, content in _files(folder):
                 _add(hasher, name.encode())

@@ -102,29 +102,35 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     """
     local_folder(model)  # a missing directory is not looked for on the hub
     if "transformers" in sys.modules:  # imported already
-        from transformers import AutoTokenizer
+        return _load_in_this_process(model, trust_remote_code=trust_remote_code)
+    entry = None
+    if not trust_remote_code:
+        entry = CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
+    if entry is None:
+        return FileTokenizer(load_in_child(model, trust_remote_code=trust_remote_code))
 
-        try:
-            loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(
-                model, trust_remote_code=trust_remote_code
-            )
-        except OSError:
-            raise
-        except (
-            Exception
-        ) as error:  # damaged files raise what they run into, often without their name
-            raise ValueError(f"the tokenizer of {model} cannot be loaded: {error}") from error
-        return loaded
-    entry = (
-        None if trust_remote_code else CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
-    )
-    if entry is not None and (report := entry.read()) is not None:
+    report = entry.read()
+    if report is not None:
         with suppress(msgspec.MsgspecError):  # the file is damaged
             return FileTokenizer(msgspec.json.decode(report, type=Description))
-    description = load_in_child(model, trust_remote_code=trust_remote_code)
-    if entry is not None:
-        entry.write(msgspec.json.encode(description))
+    description = load_in_child(model)
+    entry.write(msgspec.json.encode(description))
     return FileTokenizer(description)
+
+
+def _load_in_this_process(model: str, *, trust_remote_code: bool) -> LoadedTokenizer:
+    from transformers import AutoTokenizer
+
+    try:
+        loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(
+            model, trust_remote_code=trust_remote_code
+        )
+    except OSError:
+        raise
+    # Damaged files raise what they run into, often without their name.
+    except Exception as error:
+        raise ValueError(f"the tokenizer of {model} cannot be loaded: {error}") from error
+    return loaded
 
 
 def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
@@ -141,11 +147,10 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
         except Exception as error:  # the library raises plain Exceptions
             raise Invalid(f"{file} cannot be read: {error}", param="model") from error
     try:
-        backend = getattr(
-            load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None
-        )
+        tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     except ValueError as error:
         raise Invalid(str(error), param="model") from error
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise Invalid(
             f"{model} has no tokenizer.json, nor a tokenizer that could be made into one",
@@ -156,13 +161,9 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
 
 def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description:
     """The report of a child process. Raises as `load_tokenizer`."""
-    command = [
-        sys.executable,
-        "-m",
-        __name__,
-        model,
-        *(["--trust-remote-code"] if trust_remote_code else []),
-    ]
+    command = [sys.executable, "-m", __name__, model]
+    if trust_remote_code:
+        command.append("--trust-remote-code")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ran = subprocess.run(
         command, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
@@ -199,11 +200,13 @@ def describe(tokenizer: Any) -> Description:
 
 
 def _listed(tokens: Any) -> list[str] | None:
-    return None if tokens is None else [str(token) for token in tokens]
+    return None if tokens is None else list(map(str, tokens))
 
 
 def _text(token: Any) -> Any:
-    return [str(part) for part in token] if isinstance(token, list | tuple) else str(token)
+    if isinstance(token, list | tuple):
+        return list(map(str, token))
+    return str(token)
 
 
 def _last_line(output: bytes) -> str:

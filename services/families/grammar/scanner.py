@@ -176,14 +176,14 @@ class BlockWriter:
         """The kind of the open block."""
         self.length = 0
         """Characters of the open block that were returned as deltas."""
-        self.behind: dict[int, int] = {}
+        self.chars_to_end: dict[int, int] = {}
         """For each reasoning or text block: the input from its first character on when it opened,
         in characters."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.write: Write = self._parts.append
         """Adds text to the open block."""
-        self._torn: Trigger | None = None
+        self._find_stray_end: Trigger | None = None
         """Finds the end of a call at the end of text; set while events are held back, which then
         are `_events`."""
         self._ready: list[BlockEvent] = []
@@ -195,13 +195,13 @@ class BlockWriter:
         name: str | None = None,
         call_id: str | None = None,
         *,
-        behind: int | None = None,
+        chars_to_end: int | None = None,
     ) -> None:
-        """Starts a block, after closing the open one. `behind`: see the attribute."""
+        """Starts a block, after closing the open one. `chars_to_end`: see the attribute."""
         self.close()
         self.index += 1
-        if behind is not None:
-            self.behind[self.index] = behind
+        if chars_to_end is not None:
+            self.chars_to_end[self.index] = chars_to_end
         self.kind = kind
         self.length = 0
         self._events.append(BlockStart(self.index, kind, name, call_id))
@@ -216,23 +216,23 @@ class BlockWriter:
     @property
     def holds(self) -> bool:
         """Whether events are held back."""
-        return self._torn is not None
+        return self._find_stray_end is not None
 
-    def end_call(self, complete: bool, torn: Trigger | None, *, whole: bool) -> None:
-        """Ends the open call. If it is not `whole` (its own closer is missing, or a value's), its
-        end is held back to the end of the turn, with all that follows. The calls that are held back
-        do not complete if `torn` finds the end of a call at the end of text after one; None: none
-        is held back."""
-        if torn is not None and self._torn is None and not whole:
+    def end_call(self, complete: bool, find_stray_end: Trigger | None, *, all_closed: bool) -> None:
+        """Ends the open call. If it is not `all_closed` (its own closer is missing, or a value's),
+        its end is held back to the end of the turn, with all that follows. The calls that are held
+        back do not complete if `find_stray_end` finds the end of a call at the end of text after
+        one; None: none is held back."""
+        if find_stray_end is not None and self._find_stray_end is None and not all_closed:
             self._flush()
             self._ready = self._events
             self._events = []
-            self._torn = torn
+            self._find_stray_end = find_stray_end
         self.close(complete)
 
     def note_passed(self, text: str) -> None:
         """Notes a piece of text that no block has."""
-        if self._torn is not None:
+        if self._find_stray_end is not None:
             self._flush()
             self._events.append(Delta(_NO_BLOCK, 0, text))
 
@@ -240,10 +240,10 @@ class BlockWriter:
         """Decides about the calls that are held back. They complete only if the model ended the
         turn (`stopped`): a cut turn might have gone on with anything. A call without an end has
         taken the end of one before it."""
-        if self._torn is None:
+        if self._find_stray_end is None:
             return
         calls = self._held_calls()
-        complete = stopped and not any(map(self._torn, self._texts_between(calls)))
+        complete = stopped and not any(map(self._find_stray_end, self._texts_between(calls)))
         events = [event for event in self._events if event.block != _NO_BLOCK]
         for at in reversed(range(len(events))):
             event = events[at]
@@ -252,7 +252,7 @@ class BlockWriter:
                 events[at] = BlockStop(event.block, complete, event.length)
         self._events = [*self._ready, *events]
         self._ready = []
-        self._torn = None
+        self._find_stray_end = None
 
     def _held_calls(self) -> set[int]:
         """The blocks of the calls with an end that is held back; the first of them may have started
@@ -278,7 +278,7 @@ class BlockWriter:
         that call.
         """
         self.settle(stopped=False)
-        self.behind.clear()
+        self.chars_to_end.clear()
         if self.kind == "tool_use":
             events = [event for event in self._events if event.block == self.index]
             starts = [event for event in events if isinstance(event, BlockStart)]
@@ -294,7 +294,7 @@ class BlockWriter:
 
     def drain(self) -> list[BlockEvent]:
         """All events since the last call, except those that are held back."""
-        if self._torn is not None:
+        if self._find_stray_end is not None:
             events = self._ready
             self._ready = []
             return events

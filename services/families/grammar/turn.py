@@ -118,7 +118,7 @@ class TurnState:
             text = text[framing:]
         self._resumed = None
         ahead = len(self.scanner.text) - self.scanner.position
-        self.blocks.open(kind, behind=len(text) + waiting + ahead)
+        self.blocks.open(kind, chars_to_end=len(text) + waiting + ahead)
         return text
 
     def quote(self, text: str) -> None:
@@ -355,7 +355,7 @@ def read_verbatim(turn: TurnState) -> Reader[None]:
     while not scanner.final:
         if scanner.position < len(scanner.text):
             if blocks.kind is None:
-                blocks.open("text", behind=len(scanner.text) - scanner.position)
+                blocks.open("text", chars_to_end=len(scanner.text) - scanner.position)
             blocks.write(scanner.rest())
             scanner.position = len(scanner.text)
             scanner.trigger = _NOTHING

@@ -28,7 +28,7 @@ class GemmaValues(Values):
     object: ClassVar[Shape] = Shape("{")
 
     def __init__(self, token: str, closer: str, opener: str = "") -> None:
-        self.torn = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
+        self.find_stray_end = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
         self._opens = Shape(token)
         self._closer = Shape(closer)
         calls = [(Shape(opener, then=("{",)), Tag.CALL)] if opener else []

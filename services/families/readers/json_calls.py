@@ -195,7 +195,7 @@ class _Calls:
         closed = yield from self.grammar.closed(self.turn.scanner)
         scanner = self.turn.scanner
         complete = closed or scanner.stopped or not scanner.final
-        self.turn.blocks.end_call(complete, self.grammar.values.torn, whole=closed)
+        self.turn.blocks.end_call(complete, self.grammar.values.find_stray_end, all_closed=closed)
         return True
 
     def _list(self) -> Reader[bool]:
@@ -368,7 +368,7 @@ class _Calls:
                 return text
             if self.call.name is not None:
                 self._open("")
-        blocks.end_call(False, self.grammar.values.torn, whole=False)
+        blocks.end_call(False, self.grammar.values.find_stray_end, all_closed=False)
         if self.grammar.closers:
             again = (Shape(self.opener.head),) if self.opener.head else ()
             shapes = [(shape, None) for shape in (*self.grammar.closers, *again)]

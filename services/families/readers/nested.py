@@ -49,7 +49,7 @@ class Nested:
         turn.open_call(name)
         invocation = _Invocation(self, turn, name)
         complete = yield from invocation.read(opener, elided[1] if elided else None)
-        turn.blocks.end_call(complete, self.torn, whole=invocation.whole)
+        turn.blocks.end_call(complete, self.find_stray_end, all_closed=invocation.all_closed)
         return None
 
     @cached_property
@@ -81,7 +81,7 @@ class Nested:
         )
 
     @cached_property
-    def torn(self) -> Trigger:
+    def find_stray_end(self) -> Trigger:
         """Finds the end of a call at the end of text."""
         tag = escape(self.token) + "</"
         return compile(rf"{tag}[^<>]*>\s*{tag}invoke>(?:\s|{tag}tool_call>)*\Z").search
@@ -98,7 +98,7 @@ class _Invocation:
         self._turn = turn
         self._root = turn.tools.schema(name)
         self._arguments = ArgumentWriter(turn.blocks)
-        self.whole = True
+        self.all_closed = True
         """The call's own closer ended it, and all of its arguments have theirs."""
 
     def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
@@ -116,7 +116,7 @@ class _Invocation:
             return False
         self._arguments.end()
         closed = tag is not None and tag.meaning is Tag.END
-        self.whole = self.whole and closed and not self._arguments.broken
+        self.all_closed = self.all_closed and closed and not self._arguments.broken
         return not self._arguments.broken
 
     def _ends(self, tag: MarkerMatch[Tag] | None, opener: CallOpener) -> bool:
@@ -169,7 +169,7 @@ class _Invocation:
         if tag.meaning is Tag.CLOSE:
             scanner.position = tag.match.end()
         else:
-            self.whole = False
+            self.all_closed = False
         sink.end()
         return True
 
@@ -198,7 +198,7 @@ class _Invocation:
         closes = tag.meaning is Tag.CLOSE
         if is_mixed or (closes and tag.match["key"] != key):
             self._arguments.broken = True
-        self.whole = self.whole and closes
+        self.all_closed = self.all_closed and closes
         return self._value(schema, types, text, children)
 
     def _string_element(self, key: str, types: frozenset[str]) -> Reader[str | None]:

@@ -90,7 +90,7 @@ class Parameters:
         turn.open_call(name)
         arguments = _Arguments(self, turn, name)
         complete = yield from arguments.read(opener)
-        turn.blocks.end_call(complete, self.torn, whole=arguments.whole)
+        turn.blocks.end_call(complete, self.find_stray_end, all_closed=arguments.all_closed)
         return None
 
     @cached_property
@@ -153,7 +153,7 @@ class Parameters:
         return tuple(map(Shape, self.closes))
 
     @cached_property
-    def torn(self) -> Trigger:
+    def find_stray_end(self) -> Trigger:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
         closes = "|".join(Shape(text).pattern for text in self.closes)
         ends = "|".join(Shape(text).pattern for text in self.ends)
@@ -195,7 +195,7 @@ class _Arguments:
         self.name = name
         self.parameters: Mapping[str, Any] = turn.tools.parameters(name)
         self._written = ArgumentWriter(turn.blocks)
-        self.whole = True
+        self.all_closed = True
         """The call's own closer ended it, and all of its values have theirs."""
         self._doubts: set[str] = set()
         """Parameters that have a tag in the text of a value."""
@@ -218,7 +218,7 @@ class _Arguments:
         while tag is not None and tag.meaning in (Tag.OPEN, Tag.BROKEN):
             tag = yield from self._item(tag)
         closed = tag is not None and tag.meaning is Tag.END
-        self.whole = self.whole and closed and not self._written.broken
+        self.all_closed = self.all_closed and closed and not self._written.broken
         if not self._ends(tag, opener):
             return False
         if self._written.broken or self._ambiguous or not self._doubts <= self._written.keys:
@@ -360,7 +360,7 @@ class _Arguments:
         )
         if tag is None:
             return None
-        self.whole = self.whole and tag.meaning is Tag.CLOSE
+        self.all_closed = self.all_closed and tag.meaning is Tag.CLOSE
         if tag.meaning is Tag.LAST:
             yield from scanner.match(*map(Shape, grammar.ends))
             return tag if scanner.stopped else None  # cut text might have continued with anything

@@ -98,7 +98,7 @@ class _Copy:
 class Values:
     """JSON, read leniently."""
 
-    torn: Trigger | None = None
+    find_stray_end: Trigger | None = None
     """Finds the end of a call at the end of text, if strings have no escapes."""
     openers: ClassVar[tuple[str, ...]] = ("{", "[")
     object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
