@@ -84,6 +84,7 @@ def make_app(
     registry = telemetry.registry
     log = telemetry.log
     callers = _callers(config)
+
     middlewares = []
     if telemetry.tracer is not None:
         middlewares.append(tracing_middleware(telemetry.tracer))
@@ -93,6 +94,7 @@ def make_app(
     if buckets.responses is not None:
         app[SHARING] = buckets.responses
     app.on_response_prepare.append(add_headers)
+
     if config.api_keys_file:
         keys = FileWatch([config.api_keys_file], lambda: callers.reload(log), log)
         app.cleanup_ctx.append(keys.context)
@@ -106,6 +108,7 @@ def make_app(
     )
     admission = Admission(pipeline, gateway, limits, pdfs, images, notices=config.media_notice)
     turns = TurnService(admission, config, FrontendMetrics(registry), log)
+
     enabled = tuple(api for api in apis if api.enabled(config))
     setup = ApiSetup(app, config, pipeline, turns, registry, log, enabled)
     for api in enabled:
