@@ -45,7 +45,7 @@ from services.frontend.apis.messages.compaction import AnswerCompaction, block_e
 from services.frontend.apis.messages.errors import AnthropicError, error_document
 from services.frontend.apis.messages.hosted import DIRECT, hosted_id, result_block
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
+from services.frontend.apis.shared.answer import Plain, TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json, one_line
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
 
@@ -86,13 +86,15 @@ _NAMES: dict[type, bytes] = {
 class OpenBlock:
     """The block that the turn writes, and what the client has of it."""
 
-    def __init__(self, start: BlockStart, *, counts_tokens: bool) -> None:
+    def __init__(self, start: BlockStart, index: int, *, counts_tokens: bool) -> None:
         self.start = start
+        self.index = index
+        """The block's number in the answer."""
         self.counts_tokens = counts_tokens
         """Deltas of a thought have a number of tokens."""
         self.kind = start.kind
-        self.index: int | None = None
-        """The block's number in the answer; None until the client has its start."""
+        self.is_announced = False
+        """Whether the client has its start."""
         self.is_started = False
         """Whether the client has some of its text."""
         self.texts: list[str] = []
@@ -110,7 +112,7 @@ class OpenBlock:
         return self.kind == "reasoning"
 
     def piece(self, text: str) -> wire_events.ContentBlockDelta:
-        """A delta of the block. Encoded, its text is between `bytes_around`."""
+        """A delta of the block. Encoded, its text is between the bytes of `plain`."""
         delta: wire_events.BlockDelta
         if self.kind == "text":
             delta = wire_events.TextDelta(text)
@@ -118,10 +120,10 @@ class OpenBlock:
             delta = wire_events.ThinkingDelta(text, None if self.counts_tokens else UNSET)
         else:
             delta = wire_events.InputJsonDelta(text)
-        return wire_events.ContentBlockDelta(_index_of(self), delta)
+        return wire_events.ContentBlockDelta(self.index, delta)
 
-    def bytes_around(self) -> tuple[bytes, bytes]:
-        """The bytes of a delta before and after its text."""
+    def plain(self) -> Plain:
+        """The bytes around the text of every delta."""
         before, _, after = _frame(self.piece("")).partition(b'""')
         return before, after
 
@@ -199,7 +201,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         return block_events(self._compaction)
 
     def _start(self, event: BlockStart, out: wire_events.Events) -> None:
-        self._block = block = OpenBlock(event, counts_tokens=self._counts)
+        self._block = block = OpenBlock(event, self._blocks, counts_tokens=self._counts)
         self.plain = None
         if event.kind in ("tool_use", "hosted"):
             self._announce(block, _tool_use(event, self._answer), out)
@@ -209,7 +211,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         self, block: OpenBlock, content: wire_answers.Content, out: wire_events.Events
     ) -> None:
         """Sends the start of a block."""
-        block.index = self._blocks
+        block.is_announced = True
         self._blocks += 1
         out.append(wire_events.ContentBlockStart(block.index, content))
         if not self._pinged:
@@ -220,7 +222,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         block = self._block
         if block is None or not text:
             return
-        if block.index is None:
+        if not block.is_announced:
             self._announce(block, _empty_content(block), out)
         if block.is_thought and self._omit_thinking:
             self._count_piece(block, out)
@@ -230,7 +232,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
             block.texts.append(text)
             self.plain = None
         else:
-            self.plain = block.bytes_around()
+            self.plain = block.plain()
         block.is_started = True
         out.append(block.piece(text))
 
@@ -246,7 +248,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
             block.counted += tokens
             block.uncounted = 0
             delta = wire_events.ThinkingDelta("", tokens)
-            out.append(wire_events.ContentBlockDelta(_index_of(block), delta))
+            out.append(wire_events.ContentBlockDelta(block.index, delta))
 
     def _dispatch(self, event: Dispatch) -> None:
         if self._block is not None:
@@ -256,7 +258,7 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         block = self._block
         self._block = None
         self.plain = None
-        if block is None or block.index is None:
+        if block is None or not block.is_announced:
             return
         if block.is_thought:
             if self._omit_thinking:
@@ -505,12 +507,6 @@ def _input(text: str) -> str:
         if is_json(candidate, dict[str, Raw]):
             return candidate
     return "{}"
-
-
-def _index_of(block: OpenBlock) -> int:
-    """The number of a block that the client has the start of."""
-    assert block.index is not None
-    return block.index
 
 
 def _with_index(

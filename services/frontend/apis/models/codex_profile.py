@@ -29,7 +29,7 @@ _LEVELS = {
     "xhigh": "Thinks very long; for the hardest problems",
     "max": "Thinks as long as it can",
 }
-_OWN: Profile = {
+_DEFAULTS: Profile = {
     "shell_type": "unified_exec",
     "visibility": "list",
     "supported_in_api": True,
@@ -130,9 +130,9 @@ def entry(
 def with_profile(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
     model_fields = {name: served[name] for name in _SERVED if name in served}
-    base = _OWN
+    base = _DEFAULTS
     if profile is not None:
-        base = {**_OWN, "model_messages": None, **profile, **_HOSTED}
+        base = {**_DEFAULTS, "model_messages": None, **profile, **_HOSTED}
     entry = {**base, **model_fields}
     if not model_fields.get("supports_reasoning_summaries"):
         entry["default_reasoning_summary"] = "none"

@@ -10,6 +10,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.responses import wire
 
+TokenLogprobs: TypeAlias = list[dict[str, Any]]
+"""The log probability of each token, with the likeliest tokens at its place."""
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
@@ -27,7 +29,7 @@ class OutputTextPart(Struct, tag="output_text"):
 
     text: str
     annotations: list[UrlCitation]
-    logprobs: list[dict[str, Any]]
+    logprobs: TokenLogprobs
 
 
 class OutputItem(Struct, kw_only=True):

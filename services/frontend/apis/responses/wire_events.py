@@ -1,7 +1,7 @@
 """The events of a stream of the Responses API as typed Structs. The writer of the stream sets their
 numbers."""
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -104,7 +104,7 @@ class TextDelta(ItemDelta, kw_only=True):
 class OutputTextDelta(TextDelta, kw_only=True, tag="response.output_text.delta"):
     """The next text of a message."""
 
-    logprobs: list[dict[str, Any]]
+    logprobs: wire_answers.TokenLogprobs
 
 
 class OutputTextAnnotationAdded(
@@ -120,7 +120,7 @@ class OutputTextDone(ContentEvent, kw_only=True, tag="response.output_text.done"
     """The whole text of a message."""
 
     text: str
-    logprobs: list[dict[str, Any]]
+    logprobs: wire_answers.TokenLogprobs
 
 
 class ReasoningTextDelta(TextDelta, tag="response.reasoning_text.delta"):

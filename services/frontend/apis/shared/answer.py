@@ -6,7 +6,7 @@ same content.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +27,8 @@ from schemas.events import (
 from schemas.frames import unpack_ids
 
 E = TypeVar("E")
+Plain: TypeAlias = tuple[bytes, bytes]
+"""The bytes before and after the text of a delta that changes only by its text."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -34,9 +36,8 @@ class TurnRenderer(Generic[E]):
     """Renders one turn. A subclass appends its own events to `out`. Events without an overridden
     method are skipped."""
 
-    plain: tuple[bytes, bytes] | None = None
-    """The bytes before and after the next text delta; None if the delta needs more than encoding
-    its text."""
+    plain: Plain | None = None
+    """Set if the next delta needs no more than encoding its text."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """Renders the next events of the turn. Consecutive deltas are rendered as one."""

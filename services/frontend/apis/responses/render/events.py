@@ -1,20 +1,18 @@
 """Encodes the events of a stream, and splits a stream into its events."""
 
 from collections.abc import Sequence
-from typing import TypeAlias, get_args
+from typing import get_args
 
 import msgspec
 
 from schemas.events import TurnEvent
 from services.frontend.apis.responses import wire_events
-from services.frontend.apis.shared.answer import only_text
+from services.frontend.apis.shared.answer import Plain, only_text
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no
 other type without content; openai-python and the AI SDK skip it."""
-Plain: TypeAlias = tuple[bytes, bytes]
-"""The bytes of a delta before its number, and after its text."""
 _NAMES: dict[type, bytes] = {
     kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire_events.Event)
 }

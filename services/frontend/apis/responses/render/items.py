@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses import wire_answers, wire_events
-from services.frontend.apis.responses.render.events import Plain
 from services.frontend.apis.responses.request.tools import ToolName
+from services.frontend.apis.shared.answer import Plain
 from services.frontend.turns.interfaces import AnswerInfo
 
 CUT_OFF = BlockStop(0, complete=False)
@@ -69,7 +69,8 @@ class OpenItem(ABC):
     """One block of the turn as an output item. Its methods append its events to `out`."""
 
     plain: Plain | None = None
-    """Set if the next piece only has to be appended to `pieces` and sent between these bytes."""
+    """Set if the next piece only has to be appended to `pieces` and sent, after its number, between
+    these bytes."""
 
     def __init__(self, prefix: str, place: ItemPlace, dispatch: DispatchKind | None = None) -> None:
         """`prefix`: of the item's id. `dispatch`: the event that repeats the item at its end."""

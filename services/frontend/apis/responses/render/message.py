@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec import Raw
 from typing_extensions import override
@@ -25,13 +24,13 @@ class OpenMessage(OpenItem):
         super().__init__("msg", place)
         self._titles = titles
         self._with_logprobs = place.shape.logprobs
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: wire_answers.TokenLogprobs = []
 
     @override
     def add(self, text: str, tokens: Sequence[TokenLogprob], out: wire_events.Events) -> None:
         if not text and not self.pieces:
             return
-        logprobs: list[dict[str, Any]] = []
+        logprobs: wire_answers.TokenLogprobs = []
         if self._with_logprobs:
             logprobs = [logprob(token) for token in tokens]
         if text and not self.pieces:
@@ -86,7 +85,9 @@ class OpenMessage(OpenItem):
             return None
         return self._item("incomplete", [self._part([])])
 
-    def _text_delta(self, text: str, logprobs: list[dict[str, Any]]) -> wire_events.OutputTextDelta:
+    def _text_delta(
+        self, text: str, logprobs: wire_answers.TokenLogprobs
+    ) -> wire_events.OutputTextDelta:
         return wire_events.OutputTextDelta(
             item_id=self.id, output_index=self.index, delta=text, logprobs=logprobs
         )

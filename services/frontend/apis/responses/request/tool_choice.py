@@ -33,7 +33,7 @@ def choice_of(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
         return _mode(chosen, tools, parallel)
     if chosen.type == "allowed_tools":
         return _allowed(chosen, tools, parallel)
-    return _one_tool(chosen, tools, parallel)
+    return _named_tool(chosen, tools, parallel)
 
 
 def _mode(chosen: str, tools: RequestTools, parallel: bool) -> ToolChoice:
@@ -44,7 +44,7 @@ def _mode(chosen: str, tools: RequestTools, parallel: bool) -> ToolChoice:
     return ToolChoice(_MODES[chosen], parallel=parallel)
 
 
-def _one_tool(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
+def _named_tool(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
     name = ToolIndex(tools.names).find(chosen)
     if name is not None:
         return ToolChoice("tool", name=name.name, namespace=name.namespace, parallel=parallel)

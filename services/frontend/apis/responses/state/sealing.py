@@ -40,21 +40,21 @@ class ModelSealer(TextSealer):
 
     @override
     def seal(self, text: str) -> str:
-        sealers = self._of_session() or self._of_name
+        sealers = self._session_sealers() or self._name_sealers
         return sealers[0].seal(text)
 
     @override
     def open(self, blob: str) -> str | None:
-        texts = (sealer.open(blob) for sealer in [*self._of_session(), *self._of_name])
+        texts = (sealer.open(blob) for sealer in [*self._session_sealers(), *self._name_sealers])
         return next((text for text in texts if text is not None), None)
 
-    def _of_session(self) -> list[TenantSealer]:
+    def _session_sealers(self) -> list[TenantSealer]:
         """The sealer of the request's model, once that is looked up for the session."""
         card = self._model.card
         return [] if card is None else [self._load(card)]
 
     @cached_property
-    def _of_name(self) -> list[TenantSealer]:
+    def _name_sealers(self) -> list[TenantSealer]:
         """The sealers of the models with this name."""
         admission = self._model.turns.admission
         caller = self._model.context.caller

@@ -25,7 +25,7 @@ from schemas.events import (
     failure_of,
 )
 from services import __version__
-from services.frontend.apis.shared.answer import TurnRenderer
+from services.frontend.apis.shared.answer import Plain, TurnRenderer
 from services.frontend.apis.shared.shared_errors import OpenAIErrorDetail, openai_error
 from services.frontend.turns.answer_record import answer_usage
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
@@ -251,7 +251,7 @@ def encode_chunk(chunk: AnyChunk) -> bytes:
     return b"%bdata: %b\n\n" % (name, _encode(chunk))
 
 
-def plain_chunk(head: Chunk, choice: Struct) -> tuple[bytes, bytes]:
+def plain_chunk(head: Chunk, choice: Struct) -> Plain:
     """The bytes before and after the text of every chunk with a choice like this one, which has
     an empty text."""
     before, choices, after = encode_chunk(head).partition(b'"choices":[')
