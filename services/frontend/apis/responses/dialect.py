@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
@@ -62,6 +63,10 @@ class ResponsesTurn(Struct, frozen=True):
     def stream(self) -> bool:
         """Whether the answer is streamed; a compaction by POST /v1/responses/compact never is."""
         return bool(self.request.body.stream) and self.user_messages is None
+
+    def without_input(self) -> "ResponsesTurn":
+        """Returns the turn of a response that is not stored."""
+        return replace(self, request=self.request.without_input())
 
     def renderer(self, answer: AnswerInfo) -> ResponsesStream:
         """Returns the renderer of a streamed answer, or of a compaction."""

@@ -7,7 +7,6 @@ from functools import cached_property
 import msgspec
 import zstandard
 from msgspec import Raw
-from msgspec.structs import replace
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo
@@ -117,12 +116,6 @@ class AcceptedRequest:
     def items(self) -> list[Raw]:
         """The items of the request's own input, each with an id."""
         return stored_items(self.turn.request, self.id)
-
-    def without_input(self) -> "AcceptedRequest":
-        """Returns the request of a response that is not stored: without its items, which would keep
-        the bytes of the whole request in memory."""
-        turn = replace(self.turn, request=self.turn.request.without_input())
-        return AcceptedRequest(turn, self.id, self.tenant)
 
     def recorder(self, answer: AnswerInfo) -> StreamRecorder:
         """Returns a renderer that records its stream if the response is stored."""

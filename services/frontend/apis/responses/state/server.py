@@ -75,13 +75,12 @@ class ResponsesServer:
 
         async with http_answer(self._turns, http, self.dialect) as answer:
             accepted = await self._intake.accept(request, http.headers, answer.model)
-            if not request.store:
-                request = request.without_input()
-                accepted = accepted.without_input()
-
             if request.store:
                 return await self._send_stored(answer, accepted)
-            return await answer.respond(accepted.turn, may_shorten=accepted.turn.truncate)
+
+            turn = accepted.turn.without_input()
+            del request, accepted  # their items keep the bytes of the whole request in memory
+            return await answer.respond(turn, may_shorten=turn.truncate)
 
     async def compact(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
