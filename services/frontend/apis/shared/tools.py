@@ -88,7 +88,7 @@ def _is_too_large(syntax: str, definition: str) -> bool:
 @lru_cache(_CACHED_GRAMMARS)
 def _problem(syntax: str, definition: str) -> str:
     """The defect of a grammar; "" for a valid one. Cached, since agents send the same grammar with
-    every request."""
+    every request, also among the input items, which no memo of tools has."""
     long_work()
     if find_spec("llguidance") is None:
         return _rough_problem(syntax, definition)
