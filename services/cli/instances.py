@@ -103,15 +103,15 @@ def server_url(url: str | None, env: Mapping[str, str]) -> str:
 def program() -> str:
     """Returns how a shell calls this installation's `turnwire`: by name if the shell finds it, else
     by path."""
-    own = Path(sys.executable).with_name("turnwire")
-    if not own.exists():
+    installed = Path(sys.executable).with_name("turnwire")
+    if not installed.exists():
         return "turnwire"
     path = shutil.which("turnwire")
-    if path is not None and os.path.samefile(path, own):
+    if path is not None and os.path.samefile(path, installed):
         return "turnwire"
-    if own.is_relative_to(Path.cwd()):
-        own = own.relative_to(Path.cwd())
-    return shlex.quote(str(own))
+    if installed.is_relative_to(Path.cwd()):
+        installed = installed.relative_to(Path.cwd())
+    return shlex.quote(str(installed))
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:

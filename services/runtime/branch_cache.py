@@ -49,7 +49,7 @@ class BranchCache(Generic[V]):
                 return
             values = [
                 value,
-                *(kept for kept in former if kept is not value and kept is not instead_of),
+                *(other for other in former if other is not value and other is not instead_of),
             ]
             del values[self._branches :]
             while sum(map(self._size_of, values)) > self._max_bytes:

@@ -26,10 +26,10 @@ from services.runtime.nats_client import (
     PING_INTERVAL_S,
     NatsClient,
     OnMessage,
-    at_once,
     cancellable,
     reason,
-    within,
+    run_at_once,
+    wait_within,
 )
 from services.runtime.nats_login import parse_servers
 from services.runtime.observability.log_lines import RateLimit
@@ -98,7 +98,7 @@ class Subscription:
         if self in self._others:
             self._others.remove(self)
             if self._live is not None:
-                await within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
+                await wait_within(STOP_S, self._live.drain())  # type: ignore[no-untyped-call]
 
 
 class Bus(Requester):
@@ -158,7 +158,7 @@ class Bus(Requester):
         Raises:
             Unavailable: no server within `connect_timeout_s`, or one that refuses this client.
         """
-        self._listen(self.inbox + "*", self._take_answer)
+        self._listen(self.inbox + "*", self._on_answer)
         try:
             servers = parse_servers(self._config.nats_url)
             async with asyncio.timeout(self._config.connect_timeout_s):
@@ -191,14 +191,14 @@ class Bus(Requester):
             self._blocked = True
             return False
         try:
-            at_once(client.publish(subject, data, reply_to))
+            run_at_once(client.publish(subject, data, reply_to))
         except nats.errors.Error as error:
             self._log.error("bus.publish_failed", subject=subject, error=str(error))
             return False
         self.published += 1
         return True
 
-    def _take_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: Msg) -> None:
         token = message.subject.rpartition(".")[2]
         answer: bytes | TurnwireError = message.data
         status = message.headers.get("Status") if message.headers else None
@@ -288,7 +288,7 @@ class Bus(Requester):
         # nats-py sends a ping before pending messages: only the second ping follows them.
         for _ in range(2):
             if self.connected:
-                await within(
+                await wait_within(
                     timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2))
                 )
 
@@ -303,7 +303,7 @@ class Bus(Requester):
             await asyncio.gather(self._reconnecting, return_exceptions=True)
         for token in list(self.waiting):
             self.answer(token, Unavailable("the connection to the bus was closed"))
-        await within(timeout_s, self._client.close())
+        await wait_within(timeout_s, self._client.close())
 
     async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
         while True:
@@ -366,7 +366,7 @@ class Bus(Requester):
             for subscription in self._subscriptions:
                 subscription.start(client)
         except BaseException:
-            await within(0, client.close())
+            await wait_within(0, client.close())
             raise
         return client
 

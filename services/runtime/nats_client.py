@@ -139,7 +139,7 @@ class NatsClient(Client):
     def listen(self, subject: str, receive: OnMessage) -> Subscription:
         """Subscribes in this tick. The reader calls `receive`: a queue and a task for each
         subscription would cost a tick, and limits at which messages are dropped."""
-        subscription = at_once(self.subscribe(subject))
+        subscription = run_at_once(self.subscribe(subject))
         self._receivers[subscription] = receive
         return subscription
 
@@ -185,7 +185,7 @@ class NatsClient(Client):
             self.fault = error
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
+def run_at_once(work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine of nats-py that does not wait, without a task.
 
     A task with a queue would cost one tick more, and the caller would not get its errors.
@@ -213,7 +213,7 @@ async def cancellable(work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def within(timeout_s: float, work: Awaitable[object]) -> None:
+async def wait_within(timeout_s: float, work: Awaitable[object]) -> None:
     """Waits for nats-py, at most `timeout_s`, and ignores the outcome.
 
     The work continues afterwards: without a ping's waiter, nats-py's reader would end when the

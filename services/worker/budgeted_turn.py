@@ -88,7 +88,7 @@ class BudgetedTurn:
 
         counter = self.counter
         for count, token in enumerate(new_ids, held_back + 1):
-            counter.take(token)
+            counter.count(token)
             if counter.over:
                 self._end_thought(delta, max(count - counter.excess, 0))
                 return
@@ -107,25 +107,25 @@ class BudgetedTurn:
 
     def _hold_back(self, delta: EngineDelta, count: int) -> None:
         """Takes the last `count` tokens out of a step, or all that it has."""
-        kept = max(len(delta.ids) - count, 0)
-        self._held_back = EngineDelta(delta.ids[kept:])
-        delta.ids = delta.ids[:kept]
+        end = max(len(delta.ids) - count, 0)
+        self._held_back = EngineDelta(delta.ids[end:])
+        delta.ids = delta.ids[:end]
         if delta.logprobs is not None:
-            self._held_back.logprobs = delta.logprobs[kept:]
-            delta.logprobs = delta.logprobs[:kept]
+            self._held_back.logprobs = delta.logprobs[end:]
+            delta.logprobs = delta.logprobs[:end]
 
-    def _end_thought(self, delta: EngineDelta, kept: int) -> None:
-        """Stops the engine, and adds `kept` tokens of a step and the end of the thought."""
+    def _end_thought(self, delta: EngineDelta, allowed: int) -> None:
+        """Stops the engine, and adds `allowed` tokens of a step and the end of the thought."""
         self.decoding.close()
         self._held_back = EngineDelta()
         self._continued = True
 
-        room = self._max_tokens - len(self.decoding.stream.ids) - kept
+        room = self._max_tokens - len(self.decoding.stream.ids) - allowed
         end = self.counter.end_thought()[:room]
-        last = EngineDelta(delta.ids[:kept] + end, cached=delta.cached, waited_s=delta.waited_s)
+        last = EngineDelta(delta.ids[:allowed] + end, cached=delta.cached, waited_s=delta.waited_s)
         if delta.logprobs:
             # The model did not choose the tokens of the end.
-            last.logprobs = [*delta.logprobs[:kept], *([] for _ in end)]
+            last.logprobs = [*delta.logprobs[:allowed], *([] for _ in end)]
         is_full = len(end) == room
         if is_full:
             last.finish = FinishReason.LENGTH

@@ -12,7 +12,7 @@ from services.worker.observer import WorkerObserver
 
 
 @dataclass(slots=True)
-class Prefill:
+class PrefillSink:
     """The sink of a prefill without a turn, which discards the engine's results."""
 
     turn: str

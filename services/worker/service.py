@@ -33,7 +33,7 @@ from services.worker.engine_requests import DecodingStart, EngineRequests, promp
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
-from services.worker.prefill import Prefill, TurnPrompt
+from services.worker.prefill import PrefillSink, TurnPrompt
 from services.worker.token_output import TokenOutput
 from services.worker.token_stream import TokenStream
 
@@ -113,7 +113,7 @@ class Worker(Service):
             raise errors.Overloaded(
                 "this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S
             )
-        self._engine.open(start.first, Prefill(start.request.turn, self._observer))
+        self._engine.open(start.first, PrefillSink(start.request.turn, self._observer))
         self._kv.used(start.blocks)
 
     def _cancel_earlier_attempt(self, request: GenerateRequest) -> None:

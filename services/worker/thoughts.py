@@ -70,8 +70,8 @@ class _InThought:
 
     def cut_tail(self, position: int) -> None:
         """Keeps the tokens of the tail that end after a position of its text."""
-        kept = self.tail_tokens_after(position)
-        self.tail = self.tail[len(self.tail) - kept :]
+        remaining = self.tail_tokens_after(position)
+        self.tail = self.tail[len(self.tail) - remaining :]
 
 
 class _Marker(NamedTuple):
@@ -134,8 +134,8 @@ class ThoughtCounter:
         openers = [spelling[opener] for opener in self._budget.openers if opener in spelling]
         return dict.fromkeys(unpack_ids(b"".join(openers)), BANNED)
 
-    def take(self, token: int) -> None:
-        """Takes the next token of the output."""
+    def count(self, token: int) -> None:
+        """Counts the next token of the output."""
         text = self._texts.get(token, _OTHER)
         state = self._state
         if isinstance(state, _InThought):
@@ -230,7 +230,7 @@ class ThoughtCounter:
             spent_at = 0
         for count, token in enumerate(ids, 1):
             was_thinking = self.thinks
-            self.take(token)
+            self.count(token)
             if self.thinks and not was_thinking:
                 self._take_end(ids, spent_at)
                 spent_at = None

@@ -14,7 +14,7 @@ from services.cli.commands.make_buckets import make_buckets
 from services.cli.doctor import bus as doctor_bus
 from services.cli.up import command as up
 from services.cli.up.plan import make_plan
-from services.cli.up.supervisor import Spec
+from services.cli.up.supervisor import ChildSpec
 from services.runtime import bus, nats_client
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
@@ -121,11 +121,11 @@ async def test_first_waits_of_up_end(
 ) -> None:
     env = {"TURNWIRE_NATS_URL": nats.url, "TURNWIRE_STATE_DIR": str(tmp_path), "TURNWIRE_PORT": "0"}
     plan = make_plan(Sources({}, env, None))
-    monkeypatch.setattr(up, "make_specs", lambda *_: [Spec("worker-1", ["sleep", "600"])])
+    monkeypatch.setattr(up, "make_specs", lambda *_: [ChildSpec("worker-1", ["sleep", "600"])])
     monkeypatch.setattr(up, "readiness_problem", lambda _url: "starting")
 
     def start() -> tuple[Work, Callable[[], None]]:
-        running = up._Up(plan)
+        running = up._UpRun(plan)
         return running.run(), running._on_signal
 
     try:

@@ -12,8 +12,8 @@ import pytest
 
 from services.cli.up.supervisor import (
     ChildFailed,
+    ChildSpec,
     Display,
-    Spec,
     Supervisor,
     describe_status,
     quiet_variables,
@@ -80,7 +80,7 @@ async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
         "import sys, signal; print('out'); print('err', file=sys.stderr)\n"
         "print('x' * 3_000_000); print('end'); signal.pause()"
     )
-    await watched.supervisor.start(Spec("a", python(code)))
+    await watched.supervisor.start(ChildSpec("a", python(code)))
     await watched.until(6)
     assert watched.lines[:2] == [("a", "out"), ("a", "err")]
     assert "".join(line for _, line in watched.lines[2:-1]) == "x" * 3_000_000
@@ -91,14 +91,14 @@ async def test_environment_is_extended(watched: Watched) -> None:
     code = (
         "import os; print(os.environ['EXTRA'], 'PATH' in os.environ); __import__('signal').pause()"
     )
-    await watched.supervisor.start(Spec("a", python(code), {"EXTRA": "1"}))
+    await watched.supervisor.start(ChildSpec("a", python(code), {"EXTRA": "1"}))
     await watched.until(1)
     assert watched.lines == [("a", "1 True")]
 
 
 async def test_child_that_dies_is_started_again(watched: Watched) -> None:
     watched.supervisor.ready = True
-    await watched.supervisor.start(Spec("a", python(SLEEPER)))
+    await watched.supervisor.start(ChildSpec("a", python(SLEEPER)))
     await watched.until(1)
     first = watched.supervisor.pid("a")
     assert first is not None
@@ -112,7 +112,7 @@ async def test_child_that_does_not_start_is_reported(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
-    await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
+    await watched.supervisor.start(ChildSpec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
         await watched.supervisor.failed()
     assert len(watched.reports) == 2
@@ -123,7 +123,7 @@ async def test_child_that_ran_is_restarted_fast_every_time(
 ) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
     watched.supervisor.ready = True
-    await watched.supervisor.start(Spec("a", python(SLEEPER)))
+    await watched.supervisor.start(ChildSpec("a", python(SLEEPER)))
     for count in (1, 2, 3):
         await watched.until(count)
         child = watched.supervisor.pid("a")
@@ -138,7 +138,7 @@ async def test_slow_failed_start_is_reported(
 ) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
-    await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
+    await watched.supervisor.start(ChildSpec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
         await watched.supervisor.failed()
 
@@ -146,7 +146,7 @@ async def test_slow_failed_start_is_reported(
 async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     watched.supervisor.ready = True
     await watched.supervisor.start(
-        Spec("a", python("print('begin'); print('no key'); raise SystemExit(2)"))
+        ChildSpec("a", python("print('begin'); print('no key'); raise SystemExit(2)"))
     )
     with pytest.raises(ChildFailed, match="a does not run: status 2: no key"):
         await watched.supervisor.failed()
@@ -159,7 +159,7 @@ async def test_progress_bar_is_reported_while_its_line_grows(watched: Watched) -
         "for share in range(0, 100, 10): sys.stdout.write(f'\\r {share}%'); sys.stdout.flush(); time.sleep(0.05)\n"
         "sys.stdout.write('\\r100%\\n'); print('loaded'); time.sleep(60)"
     )
-    await watched.supervisor.start(Spec("worker-1", python(code)))
+    await watched.supervisor.start(ChildSpec("worker-1", python(code)))
     await watched.until(2)
     assert watched.lines == [("worker-1", "100%"), ("worker-1", "loaded")]
     shares = [int(text.removesuffix("%")) for _, text in watched.states]
@@ -168,7 +168,7 @@ async def test_progress_bar_is_reported_while_its_line_grows(watched: Watched) -
 
 
 async def test_long_line_is_relayed_in_pieces(watched: Watched) -> None:
-    await watched.supervisor.start(Spec("a", python("print('x' * 3_000_000); print('end')")))
+    await watched.supervisor.start(ChildSpec("a", python("print('x' * 3_000_000); print('end')")))
     while ("a", "end") not in watched.lines:
         await watched.until(len(watched.lines) + 1)
     pieces = [line for _, line in watched.lines[:-1]]
@@ -183,7 +183,7 @@ async def test_stop_waits_for_the_end(watched: Watched) -> None:
         "signal.signal(signal.SIGTERM, end); print('up'); signal.pause()"
     )
     for name in ("a", "b"):
-        await watched.supervisor.start(Spec(name, python(code)))
+        await watched.supervisor.start(ChildSpec(name, python(code)))
     await watched.until(2)
     await watched.supervisor.stop(["a"])
     assert watched.lines[2:] == [("a", "ending")]
@@ -194,7 +194,7 @@ async def test_stop_waits_for_the_end(watched: Watched) -> None:
 
 async def test_stop_ends_the_wait_for_a_restart(watched: Watched) -> None:
     watched.supervisor.ready = True
-    await watched.supervisor.start(Spec("a", python("print('up'); raise SystemExit(1)")))
+    await watched.supervisor.start(ChildSpec("a", python("print('up'); raise SystemExit(1)")))
     await watched.until(1)
     async with asyncio.timeout(60):
         await watched.supervisor.stop(["a"])
@@ -205,7 +205,7 @@ async def test_kill_ends_grandchildren(watched: Watched) -> None:
         "import subprocess, sys, signal\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']).pid); signal.pause()"
     )
-    await watched.supervisor.start(Spec("a", python(code)))
+    await watched.supervisor.start(ChildSpec("a", python(code)))
     await watched.until(1)
     grandchild = int(watched.lines[0][1])
     await watched.supervisor.kill()
@@ -215,14 +215,14 @@ async def test_kill_ends_grandchildren(watched: Watched) -> None:
 async def test_no_child_outlives_a_killed_supervisor() -> None:
     code = f"""
 import asyncio
-from services.cli.up.supervisor import Display, Spec, Supervisor
+from services.cli.up.supervisor import Display, ChildSpec, Supervisor
 class Printing(Display):
     def relay(self, name, line):
         print(up.pid(name), flush=True)
     report = advance = print
 up = Supervisor(Printing())
 async def main():
-    await up.start(Spec("a", [{sys.executable!r}, "-u", "-c", {SLEEPER!r}]))
+    await up.start(ChildSpec("a", [{sys.executable!r}, "-u", "-c", {SLEEPER!r}]))
     await asyncio.Event().wait()
 asyncio.run(main())
 """

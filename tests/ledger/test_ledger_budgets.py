@@ -44,9 +44,9 @@ def test_ended_thoughts_are_in_the_next_prompt(
         free = ThoughtCounter(replace(budget, in_reasoning=prompt.in_reasoning))
         kept: list[int] | None = None
         for count, token in enumerate(ids, 1):
-            free.take(token)
+            free.count(token)
             if kept is None:
-                counter.take(token)
+                counter.count(token)
                 if counter.over:
                     kept = ids[: count - counter.excess] + counter.end_thought()
             elif not free.thinks:  # after its own end of the thought the model goes on as it did

@@ -16,7 +16,7 @@ from services.runtime.config import (
     WorkerConfig,
     read_secret,
 )
-from services.runtime.config.command_line import forwarded, run_command
+from services.runtime.config.command_line import forwarded_arguments, run_command
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.options import options
 
@@ -365,7 +365,7 @@ def test_flags_can_be_passed_to_another_process() -> None:
         "model": [Token(keyword="--model", value="m")],
         "port": [Token(keyword="--port", value="1")],
     }
-    argv = forwarded(flags, PreprocessorConfig)
+    argv = forwarded_arguments(flags, PreprocessorConfig)
     loaded = command_line(PreprocessorConfig, *argv)
     assert loaded.config == PreprocessorConfig(
         model="m", aliases=["a", "-b"], strip_anthropic_preamble=False

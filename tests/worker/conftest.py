@@ -83,11 +83,11 @@ def fake_trtllm(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture
 def managers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The library's managers of the transformers engines that a test starts."""
-    from services.worker.engines.transformers.loader import Loaded, load_model
+    from services.worker.engines.transformers.loader import LoadedModel, load_model
 
     made: list[Any] = []
 
-    def loading(*args: Any) -> Loaded:
+    def loading(*args: Any) -> LoadedModel:
         loaded = load_model(*args)
         made.append(loaded.manager)
         return loaded

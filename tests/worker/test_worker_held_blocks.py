@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys
-from services.worker.kv.held_blocks import HeldBlocks, extended
+from services.worker.kv.held_blocks import HeldBlocks, extend_keys
 
 
 class Plain:
@@ -82,4 +82,4 @@ def test_an_empty_chain_changes_nothing() -> None:
 def test_keys_can_be_made_in_pieces(ids: list[int], cut: int, block: int) -> None:
     known = list(block_keys(pack_ids(ids[:cut]), block, salt="s"))
     whole = list(block_keys(pack_ids(ids), block, salt="s"))
-    assert list(extended(known, pack_ids(ids[len(known) * block :]), block, "s")) == whole
+    assert list(extend_keys(known, pack_ids(ids[len(known) * block :]), block, "s")) == whole

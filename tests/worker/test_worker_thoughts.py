@@ -263,7 +263,7 @@ def test_thought_within_its_budget_is_untouched(
         ids = tokenizer.encode(written)
         counter = ThoughtCounter(budget_of(name, tokenizer, 1000, in_reasoning))
         for token in ids:
-            counter.take(token)
+            counter.count(token)
         for tokens in (counter.used, counter.used + 1, 1000):
             turn = Turn(
                 budget_of(name, tokenizer, tokens, in_reasoning),
@@ -548,7 +548,7 @@ def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: 
         wrong = missed = 0
         kind = ""
         for token in tokenizer.encode(case["raw"]):
-            counter.take(token)
+            counter.count(token)
             for event in parser.feed(detokenizer.step(token)):
                 kind = (
                     event.kind

@@ -42,13 +42,13 @@ def progress(**changes: Any) -> TransformersProgress:
 
 def finish(turn: TransformersProgress, generated: list[int], logprobs: Any = ()) -> EngineDelta:
     turn.finished = True
-    return turn.take(generated, logprobs, None)
+    return turn.read(generated, logprobs, None)
 
 
 def test_each_output_has_all_tokens_and_each_delta_only_the_new_ones() -> None:
     turn = progress()
-    assert turn.take([10], [], 96) == EngineDelta([10], cached=96)
-    assert turn.take([10, 11, 12], [], None) == EngineDelta([11, 12])
+    assert turn.read([10], [], 96) == EngineDelta([10], cached=96)
+    assert turn.read([10, 11, 12], [], None) == EngineDelta([11, 12])
     assert finish(turn, [10, 11, 12, 5]) == EngineDelta([], finish=FinishReason.STOP, stop_id=5)
     assert turn.taken == 3
 
@@ -63,15 +63,15 @@ def test_an_end_without_a_stop_token_is_the_limit() -> None:
 def test_prefill_only_decodes_one_token_and_shows_none() -> None:
     turn = progress(max_tokens=0)
     turn.finished = True
-    assert turn.take([5], [], 32) == EngineDelta([], cached=32, finish=FinishReason.LENGTH)
+    assert turn.read([5], [], 32) == EngineDelta([], cached=32, finish=FinishReason.LENGTH)
 
 
 def test_logprobs_go_with_their_ids() -> None:
     turn = progress(logprobs=0)
-    assert turn.take([10], [-0.1], None).logprobs == [[(10, -0.1)]]
+    assert turn.read([10], [-0.1], None).logprobs == [[(10, -0.1)]]
     last = finish(turn, [10, 11, 5], [-0.1, -0.2, -0.3])
     assert (last.logprobs, last.stop_logprobs) == ([[(11, -0.2)]], [(5, -0.3)])
-    assert progress().take([10], [-0.1], None).logprobs is None
+    assert progress().read([10], [-0.1], None).logprobs is None
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_unknown_events_are_skipped() -> None:
 def share(*iterations: dict[str, Any]) -> float | None:
     use = KvUse()
     for stats in iterations:
-        use.take(stats)
+        use.note(stats)
     return use.share
 
 

@@ -193,10 +193,10 @@ def test_traced_turn_has_its_trace_context_where_the_release_takes_it(fake_trtll
 
 def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
     turn = progress(max_tokens=10)
-    assert turn.take(output([10, 11], "length")).finish is FinishReason.LENGTH
+    assert turn.read(output([10, 11], "length")).finish is FinishReason.LENGTH
     assert turn.cut_at == 5
     turn = progress(max_tokens=2)
-    turn.take(output([10, 11], "length"))
+    turn.read(output([10, 11], "length"))
     assert turn.cut_at is None
 
 
@@ -221,9 +221,9 @@ def progress(**changes: Any) -> TrtllmProgress:
 
 def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
     turn = progress()
-    assert turn.take(output([10])) == EngineDelta([10], cached=2)
-    assert turn.take(output([10, 11, 12])) == EngineDelta([11, 12])
-    assert turn.take(output([10, 11, 12, 13], "length")) == EngineDelta(
+    assert turn.read(output([10])) == EngineDelta([10], cached=2)
+    assert turn.read(output([10, 11, 12])) == EngineDelta([11, 12])
+    assert turn.read(output([10, 11, 12, 13], "length")) == EngineDelta(
         [13], finish=FinishReason.LENGTH
     )
 
@@ -249,51 +249,51 @@ def test_every_way_to_stop_has_its_finish_reason(
     last: list[int], stop_reason: Any, stop_id: int
 ) -> None:
     turn = progress()
-    assert turn.take(output([10])).ids == [10]
-    assert turn.take(output(last, "stop", stop_reason)) == EngineDelta(
+    assert turn.read(output([10])).ids == [10]
+    assert turn.read(output(last, "stop", stop_reason)) == EngineDelta(
         [], finish=FinishReason.STOP, stop_id=stop_id
     )
 
 
 def test_a_stop_token_waits_until_it_is_known_to_be_the_end() -> None:
     turn = progress()
-    assert turn.take(output([10, 7])).ids == [10]
-    assert turn.take(output([10, 7, 11])).ids == [7, 11]
+    assert turn.read(output([10, 7])).ids == [10]
+    assert turn.read(output([10, 7, 11])).ids == [7, 11]
     turn = progress()
-    assert turn.take(output([10, 7])).ids == [10]
-    assert turn.take(output([10, 7], "stop", 7)) == EngineDelta(
+    assert turn.read(output([10, 7])).ids == [10]
+    assert turn.read(output([10, 7], "stop", 7)) == EngineDelta(
         [], finish=FinishReason.STOP, stop_id=7
     )
 
 
 def test_limit_and_stop_in_one_token_is_a_stop() -> None:
-    assert progress().take(output([10, 7], "length")).finish is FinishReason.STOP
+    assert progress().read(output([10, 7], "length")).finish is FinishReason.STOP
 
 
 def test_a_prefill_has_no_output() -> None:
-    assert progress(max_tokens=0).take(output([10], "length")) == EngineDelta(
+    assert progress(max_tokens=0).read(output([10], "length")) == EngineDelta(
         [], cached=2, finish=FinishReason.LENGTH
     )
-    assert progress(max_tokens=0).take(output([5], "stop")) == EngineDelta(
+    assert progress(max_tokens=0).read(output([5], "stop")) == EngineDelta(
         [], cached=2, finish=FinishReason.LENGTH
     )
 
 
 def test_cached_is_never_more_than_the_prompt() -> None:
-    assert progress().take(output([10], cached_tokens=96)).cached == 3
-    assert progress().take(SimpleNamespace(outputs=output([10]).outputs)).cached == 0
+    assert progress().read(output([10], cached_tokens=96)).cached == 3
+    assert progress().read(SimpleNamespace(outputs=output([10]).outputs)).cached == 0
 
 
 @pytest.mark.parametrize("reason", ["timeout", "not_finished", "surprise"])
 def test_other_ends_are_failures(reason: str) -> None:
     with pytest.raises(EngineFailed, match=reason):
-        progress().take(output([10], reason))
+        progress().read(output([10], reason))
     with pytest.raises(EngineFailed, match="without an output"):
-        progress().take(SimpleNamespace(outputs=[], finished=False))
+        progress().read(SimpleNamespace(outputs=[], finished=False))
 
 
 def test_cancelled_is_an_end() -> None:
-    assert progress().take(output([], "cancelled")).finish is FinishReason.CANCELLED
+    assert progress().read(output([], "cancelled")).finish is FinishReason.CANCELLED
 
 
 def test_logprobs_are_read_in_both_forms() -> None:
@@ -304,17 +304,17 @@ def test_logprobs_are_read_in_both_forms() -> None:
             12: SimpleNamespace(logprob=-3.0),
         }
     ]
-    assert progress(logprobs=2).take(output([10], logprobs=told)).logprobs == [
+    assert progress(logprobs=2).read(output([10], logprobs=told)).logprobs == [
         [(10, -0.5), (11, -0.1), (12, -3.0)]
     ]
-    assert progress(logprobs=1).take(output([10], logprobs=told)).logprobs == [
+    assert progress(logprobs=1).read(output([10], logprobs=told)).logprobs == [
         [(10, -0.5), (11, -0.1)]
     ]
-    assert progress(logprobs=0).take(output([10], logprobs=told)).logprobs == [[(10, -0.5)]]
-    assert progress(logprobs=0).take(output([10], logprobs=[-0.7])).logprobs == [[(10, -0.7)]]
+    assert progress(logprobs=0).read(output([10], logprobs=told)).logprobs == [[(10, -0.5)]]
+    assert progress(logprobs=0).read(output([10], logprobs=[-0.7])).logprobs == [[(10, -0.7)]]
     turn = progress(logprobs=0)
-    turn.take(output([10], logprobs=[-0.7]))
-    assert turn.take(output([10, 11], logprobs=[-0.7, -0.9])).logprobs == [[(11, -0.9)]]
+    turn.read(output([10], logprobs=[-0.7]))
+    assert turn.read(output([10, 11], logprobs=[-0.7, -0.9])).logprobs == [[(11, -0.9)]]
 
 
 def test_nothing_here_imports_tensorrt_llm() -> None:

@@ -138,7 +138,7 @@ def test_a_prefill_decodes_one_token_and_drops_it() -> None:
     made = sampling_arguments(prefill, Sampling())
     assert (made["max_tokens"], made["min_tokens"]) == (1, 1)
     for reason in ("length", "stop"):
-        delta = VllmProgress(prefill).take(output(9, finish=reason, cached=2))
+        delta = VllmProgress(prefill).read(output(9, finish=reason, cached=2))
         assert (delta.ids, delta.cached, delta.finish, delta.stop_id) == (
             [],
             2,
@@ -161,16 +161,16 @@ def test_the_stop_token_is_taken_off_with_its_logprobs() -> None:
     progress = VllmProgress(request(logprobs=1, stop_ids=(5,)))
     started = output(8, logprobs=[row(8)], cached=32)
     started.metrics = SimpleNamespace(queued_ts=10.0, scheduled_ts=10.25)
-    first = progress.take(started)
+    first = progress.read(started)
     assert (first.ids, first.cached, first.waited_s, first.finish) == ([8], 32, 0.25, None)
     assert first.logprobs == [[(8, -3.0), (40, -1.0)]]
-    last = progress.take(output(9, 5, finish="stop", logprobs=[row(9), row(5)]))
+    last = progress.read(output(9, 5, finish="stop", logprobs=[row(9), row(5)]))
     assert (last.ids, last.cached, last.finish, last.stop_id) == ([9], None, FinishReason.STOP, 5)
     assert last.logprobs == [[(9, -3.0), (40, -1.0)]]
     assert last.stop_logprobs == [(5, -3.0), (40, -1.0)]
 
 
 def test_an_abort_is_cancelled_and_other_ends_are_failures() -> None:
-    assert VllmProgress(request()).take(output(finish="abort")).finish is FinishReason.CANCELLED
+    assert VllmProgress(request()).read(output(finish="abort")).finish is FinishReason.CANCELLED
     with pytest.raises(EngineFailed, match="repetition"):
-        VllmProgress(request()).take(output(9, finish="repetition"))
+        VllmProgress(request()).read(output(9, finish="repetition"))

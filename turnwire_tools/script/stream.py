@@ -10,7 +10,7 @@ from schemas.events import FinishReason
 from schemas.frames import pack_ids
 from services.worker.engine import EngineDelta
 from services.worker.engines.support import EngineTurn
-from services.worker.kv.held_blocks import extended
+from services.worker.kv.held_blocks import extend_keys
 from turnwire_tools.script.player import Action, Playback, PlayDirective
 
 _FALL = 0.7
@@ -143,7 +143,7 @@ class ScriptedStream:
     def all_keys(self, block_tokens: int) -> Sequence[int]:
         """The keys of the blocks of the prompt and of the output so far."""
         rest = pack_ids([*self.tail, *self.ids[: self.pos]])
-        return extended(self.keys, rest, block_tokens, self.salt)
+        return extend_keys(self.keys, rest, block_tokens, self.salt)
 
 
 def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[tuple[int, float]]:

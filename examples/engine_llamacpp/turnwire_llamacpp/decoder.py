@@ -100,7 +100,7 @@ class Turn:
         resumed = self.ids[len(self.ids) - request.resumed :]
         self._counts = Counter(resumed)
         if guide is not None:
-            guide.take(resumed)
+            guide.advance(resumed)
         self._opened = time.monotonic()
         self._reported = False
 
@@ -124,7 +124,7 @@ class Turn:
         self._shape(scores)
         token = self._sample(context, row, scores)
         if self._guide is not None:
-            self._guide.take([token])
+            self._guide.advance([token])
         self._counts[token] += 1
         self.ids.append(token)
         listed = None if logprobs is None else [_listed(logprobs, token, top or 0)]

@@ -129,10 +129,10 @@ def with_profiles(
             f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}"
         )
     try:
-        own = assign_profiles(profiles, chosen, names)
+        assigned = assign_profiles(profiles, chosen, names)
     except ValueError as error:
         raise UsageError(error) from None
-    return [with_profile(entry, own.get(entry["slug"])) for entry in entries]
+    return [with_profile(entry, assigned.get(entry["slug"])) for entry in entries]
 
 
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from services.cli.common import CommandError
 
 TIMEOUT_S = 10.0
+LONGEST_ANSWER = 32_000
+"""Most output tokens that are set for a client. opencode compacts at the window minus its limit."""
 
 
 class ServerError(CommandError):
@@ -37,6 +39,11 @@ class ServedModel(Struct, frozen=True):
     def longest(self) -> int:
         """The longest answer."""
         return self.max_output_tokens or self.window
+
+    def output_in(self, window: int) -> int:
+        """Returns the longest answer for a client that reserves room for it in a window: a quarter
+        at most."""
+        return min(LONGEST_ANSWER, self.longest or window, max(1, window // 4))
 
     def supports(self, *path: str) -> bool:
         """Returns whether the server lists a capability as supported. A path names one within

@@ -128,26 +128,26 @@ def _restore(
     copies = record.copies
     if text is not None:
         folder.replace(name, text.encode(), mode)
-        kept = "without our settings; your changes stay"
+        outcome = "without our settings; your changes stay"
         if text == record.before:
-            kept = "as before"
+            outcome = "as before"
     elif record.before is None:
         folder.remove(name)
-        kept = "removed"
+        outcome = "removed"
     else:  # the user has removed it; only the copies have the old text
-        kept = f"you have removed it; its old text is in {copies[0]}"
+        outcome = f"you have removed it; its old text is in {copies[0]}"
         copies = []
     for extra in (*copies, name + UNDO_SUFFIX):
         folder.remove(extra)
-    return kept
+    return outcome
 
 
 def _read(folder: PrivateFolder, name: str) -> tuple[str | None, int]:
     """Returns a file's text and mode. Raises UsageError if it is not UTF-8; OSError."""
-    found = folder.read(name)
-    if found is None:
+    stored = folder.read(name)
+    if stored is None:
         return None, PRIVATE
-    data, mode = found
+    data, mode = stored
     try:
         return data.decode(), mode
     except UnicodeDecodeError as error:
@@ -155,9 +155,9 @@ def _read(folder: PrivateFolder, name: str) -> tuple[str | None, int]:
 
 
 def _read_record(folder: PrivateFolder, name: str) -> UndoRecord | None:
-    found = folder.read(name + UNDO_SUFFIX)
+    stored = folder.read(name + UNDO_SUFFIX)
     try:
-        return found and msgspec.json.decode(found[0], type=UndoRecord)
+        return stored and msgspec.json.decode(stored[0], type=UndoRecord)
     except msgspec.DecodeError as error:
         raise CommandError(
             f"{folder.path / name}{UNDO_SUFFIX} is damaged ({error}); remove it"
@@ -221,15 +221,15 @@ def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
             now[key] = old
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     """Returns whether two values are the same, where 1 is not true."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(
-            _same(value, other[key]) for key, value in one.items()
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(
+            _same(value, right[key]) for key, value in left.items()
         )
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return type(left) is type(right) and bool(left == right)
 
 
 def _load(kind: Kind, text: str, path: Path) -> Any:

@@ -115,9 +115,9 @@ def _fate(
         later = Conversation(
             setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL]
         )
-        found = assemble(later, setup, limit=False, look_up=ledger.look_up).recalled
+        recalled = assemble(later, setup, limit=False, look_up=ledger.look_up).recalled
     except Invalid:
         return "refused", []
-    if found.outcome is Outcome.REUSED:
+    if recalled.outcome is Outcome.REUSED:
         return "kept", sent
     return "changed", sent

@@ -92,12 +92,12 @@ def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
     problems: dict[str, None] = {}
     for loaded in stages:
         for name, value, problem in _problems(loaded):
-            shown = str(value)
+            value_text = str(value)
             if name == "nats_url":
-                shown = mask_servers(shown)
+                value_text = mask_servers(value_text)
             text = problem
-            if not isinstance(value, list | dict) and shown not in problem:
-                text = f'"{shown}": {problem}'
+            if not isinstance(value, list | dict) and value_text not in problem:
+                text = f'"{value_text}": {problem}'
             problems[f"Invalid value for {loaded.origins[name]}: {text}"] = None
     if problems:
         raise ConfigError(list(problems))

@@ -51,7 +51,7 @@ def up(sources: Sources, /) -> int:
     has it."""
     plan = make_plan(sources)
     remove_ready_file(plan)
-    running = _Up(plan)
+    running = _UpRun(plan)
     running.prepare()
     try:
         return asyncio.run(running.run())
@@ -92,7 +92,7 @@ COMMAND = Command(
 )
 
 
-class _Up:
+class _UpRun:
     def __init__(self, plan: UpPlan) -> None:
         self._plan = plan
         self._started = time.monotonic()

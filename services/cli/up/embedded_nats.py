@@ -9,7 +9,7 @@ from typing import IO
 
 import msgspec
 
-from services.cli.up.supervisor import Spec
+from services.cli.up.supervisor import ChildSpec
 
 NAME = "nats"
 MAX_PAYLOAD = 8 << 20
@@ -48,7 +48,7 @@ class EmbeddedNats:
         }
         config.write_bytes(msgspec.json.encode(settings))  # nats-server reads JSON, too
         env = {name: value for name, value in GO.items() if name not in os.environ}
-        self.spec = Spec(NAME, [str(binary), "-c", str(config)], env)
+        self.spec = ChildSpec(NAME, [str(binary), "-c", str(config)], env)
         """The process to keep running."""
         self.url = f"nats://127.0.0.1:{port}"
 

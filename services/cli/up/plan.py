@@ -18,7 +18,7 @@ from msgspec import Struct
 from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
 from services.cli.up.check import PACKAGES, check_settings, place_problem
-from services.cli.up.supervisor import Spec, quiet_variables
+from services.cli.up.supervisor import ChildSpec, quiet_variables
 from services.runtime.config import (
     STAGES,
     BucketsConfig,
@@ -27,7 +27,7 @@ from services.runtime.config import (
     UpConfig,
     WorkerConfig,
 )
-from services.runtime.config.command_line import forwarded
+from services.runtime.config.command_line import forwarded_arguments
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 
 DEMO_MODEL = "turnwire-demo"
@@ -119,7 +119,7 @@ def _check_place(path: Path, origin: str, *, is_file: bool) -> None:
 
 def _flags(loaded: LoadedConfig[Any], sources: Sources, defaults: Mapping[str, Any]) -> list[str]:
     argv = [f"--config={sources.file}"] if sources.file else []
-    argv += forwarded(sources.flags, type(loaded.config))
+    argv += forwarded_arguments(sources.flags, type(loaded.config))
     for name, value in defaults.items():
         if loaded.origins.get(name) == "default":
             argv.append(f"--{name.replace('_', '-')}={value}")
@@ -169,7 +169,7 @@ def make_specs(
     ports: Sequence[int],
     env: Mapping[str, str],
     metrics_ports: Sequence[int] = (),
-) -> list[Spec]:
+) -> list[ChildSpec]:
     """Returns the specs of all service processes, in the order of their start. `metrics_ports`:
     those of the stages after the frontend; without them, these serve no metrics."""
     flags_of_all = [f"--nats-url={nats_url}"] if nats_url else []
@@ -180,7 +180,7 @@ def make_specs(
     if metrics_ports:
         metrics = dict(zip(inner_processes(plan), metrics_ports, strict=False))
 
-    specs: list[Spec] = []
+    specs: list[ChildSpec] = []
     for stage in START_ORDER:
         serve = [sys.executable, "-m", "services.cli.main", "serve", stage]
         for number, name in enumerate(_process_names(plan, stage)):
@@ -189,5 +189,5 @@ def make_specs(
                 command.append(f"--port={ports[number]}")
             elif metrics:
                 command += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
-            specs.append(Spec(name, command, variables))
+            specs.append(ChildSpec(name, command, variables))
     return specs

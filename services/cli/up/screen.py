@@ -65,21 +65,21 @@ class ServedModelNotes(Struct, frozen=True):
     @property
     def warnings(self) -> list[str]:
         """Why agents cannot work with it; empty if they can."""
-        found = []
+        warnings = []
         if not self.tools:
-            found.append(
+            warnings.append(
                 "Its chat template lists no tools: requests with tools get status 400, so agents "
                 "cannot work with it.\n"
                 "Name a template that lists them (--chat-template), or another model."
             )
         if 0 < self.window < AGENT_TOKENS:
-            found.append(
+            warnings.append(
                 f"Its window of {self.window:,} tokens is too small for coding agents: before "
                 "your first word, the\n"
                 "prompt of Claude Code has 16,000 tokens. Serve a larger window "
                 "(--max-model-len), or another model."
             )
-        return found
+        return warnings
 
 
 class Screen(Display):
@@ -207,9 +207,9 @@ def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: s
             f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
         )
         # /v1/models needs a key, of which this process knows the hash only.
-        shown = f"{program} connect claude"
+        connect = f"{program} connect claude"
         settings.append(
-            f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {shown}"
+            f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {connect}"
         )
     if certificate:
         settings.append(

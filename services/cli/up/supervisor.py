@@ -25,7 +25,7 @@ START_ATTEMPTS = 3
 USAGE = 2
 
 
-class Spec(Struct, frozen=True):
+class ChildSpec(Struct, frozen=True):
     """A process to keep running."""
 
     name: str
@@ -69,7 +69,7 @@ class Supervisor:
         self.ready = False
         """Set by the owner when the server is ready. From then on, restarts are not limited."""
 
-    async def start(self, spec: Spec) -> None:
+    async def start(self, spec: ChildSpec) -> None:
         """Starts one process and keeps it running until `stop`."""
         if self._leader is None:
             self._leader = await asyncio.create_subprocess_exec(
@@ -121,7 +121,7 @@ class Supervisor:
         await asyncio.gather(*(process.wait() for process in self._running.values()))
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
 
-    async def _spawn(self, spec: Spec) -> asyncio.subprocess.Process:
+    async def _spawn(self, spec: ChildSpec) -> asyncio.subprocess.Process:
         assert self._leader is not None
         process = await asyncio.create_subprocess_exec(
             *spec.command,
@@ -135,7 +135,7 @@ class Supervisor:
         self._running[spec.name] = process
         return process
 
-    async def _keep(self, spec: Spec, child: asyncio.subprocess.Process) -> None:
+    async def _keep(self, spec: ChildSpec, child: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:

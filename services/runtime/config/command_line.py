@@ -82,8 +82,8 @@ def run_command(
         if not configs:
             return command(*args, **kwargs)
         file = kwargs.get("config") or env.get(CONFIG_VARIABLE) or None
-        own = {name: value for name, value in kwargs.items() if name not in flags}
-        return command(Sources(typed, env, file), *args, **own)
+        others = {name: value for name, value in kwargs.items() if name not in flags}
+        return command(Sources(typed, env, file), *args, **others)
 
     call.__signature__ = _signature(command, bool(configs), flags)  # type: ignore[attr-defined]
     app = App(
@@ -138,7 +138,7 @@ def _refuse(prog: str, problems: Sequence[str]) -> NoReturn:
     raise SystemExit(USAGE) from None
 
 
-def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
+def forwarded_arguments(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
     """Returns the `flags` that `config` has, as arguments for another process."""
     arguments: list[str] = []
     for option in options(config):
@@ -182,11 +182,8 @@ def _group_name(config: type[Config]) -> str:
 def _hidden(flag: inspect.Parameter, topic: str, essential: Sequence[str]) -> inspect.Parameter:
     """Leaves a flag out of the help unless it is of the group `topic`; without one, unless it is
     essential."""
-    if topic:
-        shown = topic in _groups_of(flag)
-    else:
-        shown = flag.name in essential
-    if shown or flag.name == "config":
+    is_asked_for = topic in _groups_of(flag) if topic else flag.name in essential
+    if is_asked_for or flag.name == "config":
         return flag
     return flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
 
@@ -204,7 +201,7 @@ def _annotation(option: Argument, group: Group) -> Any:
     if "default:" not in text and default not in (None, [], {}):
         text += f" [default: {as_text(default)}]"
     negative = "--no-" + option.name.removeprefix("--") if option.hint is bool else ()
-    own = Parameter(
+    parameter = Parameter(
         help=text,
         group=group,
         converter=_leave,
@@ -214,7 +211,7 @@ def _annotation(option: Argument, group: Group) -> Any:
     )
     # `| None`, because `_leave` returns None: if pydantic is loaded, cyclopts checks values against
     # the annotation.
-    return Annotated[option.hint | None, option.parameter, own]
+    return Annotated[option.hint | None, option.parameter, parameter]
 
 
 def _leave(_type: Any, _tokens: Sequence[Token]) -> None:

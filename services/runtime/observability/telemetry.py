@@ -105,7 +105,7 @@ def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 def adopt_library_logs(log: FilteringBoundLogger) -> None:
     """Routes the warnings and errors that libraries log through `logging` to `log`."""
     root = logging.getLogger()
-    root.handlers[:] = [_Adopted(log)]
+    root.handlers[:] = [_LibraryLogs(log)]
     root.setLevel(logging.WARNING)
 
 
@@ -113,7 +113,7 @@ _HANGUPS = frozenset({"SSL connection is closed", "socket.send() raised exceptio
 """What event loops log about writes to a connection that the other side has ended."""
 
 
-class _Adopted(logging.Handler):
+class _LibraryLogs(logging.Handler):
     def __init__(self, log: FilteringBoundLogger) -> None:
         super().__init__()
         self._log = log

@@ -257,10 +257,14 @@ def open_tracer(
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ValueError("otlp_endpoint must be an http or https URL")
     logger = logging.getLogger("opentelemetry")
-    logger.handlers[:] = [_OneLine(log)]
+    logger.handlers[:] = [_ProblemLog(log)]
     logger.propagate = False
-    own = {"service.instance.id": process, "service.version": __version__, "turnwire.stage": stage}
-    resource = Resource.create(own)
+    names = {
+        "service.instance.id": process,
+        "service.version": __version__,
+        "turnwire.stage": stage,
+    }
+    resource = Resource.create(names)
     if str(resource.attributes["service.name"]).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": f"turnwire-{stage}"}))
     # The provider reads the variables of samplers.
@@ -305,7 +309,7 @@ def _exporter(endpoint: str | None) -> SpanExporter:
     return HttpExporter(f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None)
 
 
-class _OneLine(logging.Handler):
+class _ProblemLog(logging.Handler):
     """Logs one problem of the SDK in `LOG_EVERY_S`: the SDK logs several lines for each batch."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:

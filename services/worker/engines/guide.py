@@ -22,7 +22,7 @@ class Guide:
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
-    def take(self, tokens: Sequence[int]) -> None:
+    def advance(self, tokens: Sequence[int]) -> None:
         """Advances over decoded tokens. A token that does not fit (an end token, or unguided text
         of an earlier attempt) ends the guidance."""
         if tokens and not self._matcher.is_stopped():
@@ -48,7 +48,7 @@ class Guide:
 class NoGuide:
     """Takes the place of a guide for free output."""
 
-    def take(self, tokens: Sequence[int]) -> None:
+    def advance(self, tokens: Sequence[int]) -> None:
         """Does nothing."""
 
     def allowed(self, vocabulary: int, stop_ids: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ with zeros."""
 LEAST_TOKENS = 128
 
 
-class _Groups(NamedTuple):
+class _ControlGroups(NamedTuple):
     """The files of one version of control groups."""
 
     mount: str
@@ -23,13 +23,13 @@ class _Groups(NamedTuple):
     of weights that were read."""
 
 
-_V1 = _Groups(
+_V1 = _ControlGroups(
     "sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
     "total_inactive_file",
 )
-_V2 = _Groups("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_V2 = _ControlGroups("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
 
 
 def cpu_kv_tokens(bytes_per_token: int, window: int, available: int) -> tuple[int, str]:
@@ -67,7 +67,7 @@ def available_bytes(root: Path = Path("/")) -> int:
     return max(0, min(rooms))
 
 
-def _rooms(root: Path, files: _Groups, group: PurePosixPath) -> list[int]:
+def _rooms(root: Path, files: _ControlGroups, group: PurePosixPath) -> list[int]:
     """Returns what is left of the limits of a control group and of those that it belongs to."""
     rooms: list[int] = []
     # In a container the own group may be the mounted root, though its path is the host's.

@@ -81,7 +81,7 @@ class EngineTurn:
         released()
 
 
-class _FirstTurn:
+class _TrialSink:
     """The sink of a turn that tests an engine before it serves. To be made on the loop."""
 
     def __init__(self) -> None:
@@ -99,10 +99,10 @@ class _FirstTurn:
             self.ended.set_exception(error)
 
 
-async def decode_one(engine: Engine, sampling: Sampling) -> None:
+async def decode_first_token(engine: Engine, sampling: Sampling) -> None:
     """Decodes one token before the engine serves. Raises as `Engine.open`, or the error of the
     turn."""
-    first = _FirstTurn()
+    first = _TrialSink()
     handle = engine.open(EngineRequest("start", [0], sampling, []), first)
     try:
         await first.ended

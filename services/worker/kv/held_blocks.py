@@ -19,7 +19,7 @@ _STRETCH = 64
 """Blocks of a chain that are compared at first."""
 
 
-def extended(
+def extend_keys(
     keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | None
 ) -> Sequence[int]:
     """Returns `keys` and those of the whole blocks after them. `tail`: the ids from there on
@@ -124,11 +124,11 @@ class HeldBlocks:
         while len(evicted) < count:
             run = next(iter(self._order))  # no run follows it, because followers come first
             missing = count - len(evicted)
-            kept = max(len(run.keys) - missing, 0)
-            evicted += run.keys[kept:][::-1]
-            if not kept:
+            remaining = max(len(run.keys) - missing, 0)
+            evicted += run.keys[remaining:][::-1]
+            if not remaining:
                 self._remove(run)
-            del run.keys[kept:]
+            del run.keys[remaining:]
         self._size -= len(evicted)
         return evicted
 

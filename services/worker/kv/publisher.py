@@ -16,7 +16,7 @@ from services.runtime.requests import after_sending
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv.held_blocks import extended
+from services.worker.kv.held_blocks import extend_keys
 
 MAX_KEYS = 32768
 """Keys in one update; the others are sent in further ones."""
@@ -136,7 +136,7 @@ class KvPublisher:
     def _use_ended(self) -> None:
         """Enters the blocks of the turn that ended first."""
         chain = self._ended.popleft()
-        keys = extended(chain.keys, chain.tail, self._index.block_tokens, chain.salt)
+        keys = extend_keys(chain.keys, chain.tail, self._index.block_tokens, chain.salt)
         self._index.used(keys)
 
     def _publish_soon(self) -> None:

@@ -3,7 +3,6 @@ Responses it sends reasoning back as text, too). It reads the settings from envi
 only."""
 
 from services.cli.connect.client import PROVIDER, AgentClient, ClientPlan, ClientSettings, Target
-from services.cli.connect.clients.pi import LONGEST
 
 
 def make_settings(target: Target) -> ClientPlan:
@@ -23,7 +22,7 @@ def make_settings(target: Target) -> ClientPlan:
             variables["COPILOT_PROVIDER_TRANSPORT"] = "websockets"
     window = target.model.window
     if window:
-        longest = min(LONGEST, target.model.longest, max(1, window // 4))
+        longest = target.model.output_in(window)
         variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(window - longest)
         variables["COPILOT_PROVIDER_MAX_OUTPUT_TOKENS"] = str(longest)
     path = f"{target.settings_folder('~/.copilot', 'COPILOT_HOME')}/{PROVIDER}.env"

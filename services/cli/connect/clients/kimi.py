@@ -10,7 +10,7 @@ from services.cli.connect.client import (
     ClientSettings,
     Target,
 )
-from services.cli.connect.clients.pi import DEFAULT_WINDOW, LONGEST
+from services.cli.connect.clients.pi import DEFAULT_WINDOW
 from services.cli.connect.server import ServedModel
 
 _TYPES: dict[Api, str] = {
@@ -53,7 +53,7 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "provider": PROVIDER,
         "model": model.id,
         "max_context_size": window,
-        "max_output_size": min(LONGEST, model.longest or window, max(1, window // 4)),
+        "max_output_size": model.output_in(window),
         "capabilities": [name for name, supported in capabilities.items() if supported],
     }
 

@@ -18,8 +18,6 @@ _PACKAGES: dict[Api, str] = {
     "responses": "@ai-sdk/openai",
     "chat": "@ai-sdk/openai-compatible",
 }
-LONGEST = 32_000
-"""opencode compacts at the window minus this, and never requests more output."""
 
 
 def make_settings(target: Target) -> ClientPlan:
@@ -61,10 +59,7 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "tool_call": True,
     }
     if model.window:
-        entry["limit"] = {
-            "context": model.window,
-            "output": min(LONGEST, model.longest, max(1, model.window // 4)),
-        }
+        entry["limit"] = {"context": model.window, "output": model.output_in(model.window)}
     if model.supports("image_input"):
         entry |= {
             "attachment": True,

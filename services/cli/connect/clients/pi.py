@@ -18,7 +18,6 @@ APIS: dict[Api, str] = {
     "responses": "openai-responses",
     "chat": "openai-completions",
 }
-LONGEST = 32_000
 DEFAULT_WINDOW = 131_072
 """Used if the window is unknown, because pi requires a number."""
 
@@ -52,7 +51,7 @@ def model_entry(model: ServedModel) -> dict[str, Any]:
         "reasoning": model.supports("thinking"),
         "input": ["text", "image"] if model.supports("image_input") else ["text"],
         "contextWindow": window,
-        "maxTokens": min(LONGEST, model.longest or window, max(1, window // 4)),
+        "maxTokens": model.output_in(window),
     }
 
 

@@ -192,7 +192,7 @@ class TransformersProgress:
         self.host_logprobs: Mapping[int, list[tuple[int, float]]] | None = None
         """Output index → log probabilities with alternatives, which replace the library's."""
 
-    def take(
+    def read(
         self, generated: Sequence[int], logprobs: Sequence[float], cached: int | None
     ) -> EngineDelta:
         """Returns the new tokens. The library reports no reason for an end: a stop token at the

@@ -32,7 +32,7 @@ from services.worker.engine import Engine, EngineInfo, EngineRequest, Sink
 from services.worker.engines.support import (
     EngineTurn,
     OpenTurns,
-    decode_one,
+    decode_first_token,
     in_daemon_thread,
     run_for,
 )
@@ -42,7 +42,7 @@ from services.worker.engines.transformers.adapter import (
     parse_args,
     row_arguments,
 )
-from services.worker.engines.transformers.loader import Loaded, explain, load_model
+from services.worker.engines.transformers.loader import LoadedModel, explain, load_model
 
 THREAD_ENDED = "the generation thread has ended"
 _SHARE_BLOCKS = ("mark_complete_blocks", "mark_shareable_blocks_as_complete")
@@ -111,7 +111,7 @@ class TransformersEngine(Engine):
         self._images = loaded.images
         self._turns.watch(self._config.watchdog_s, self._check)
         try:
-            await decode_one(self, Sampling(max_tokens=1))
+            await decode_first_token(self, Sampling(max_tokens=1))
         except EngineFailed:
             await self.stop(1.0)
             raise
@@ -235,7 +235,7 @@ class TransformersEngine(Engine):
             cached, searched_at = self._cached.pop(opened.key, (0, None))
             if searched_at is not None:
                 waited_s = searched_at - opened.opened_at
-        delta = progress.take(output.generated_tokens, output.logprobs, cached)
+        delta = progress.read(output.generated_tokens, output.logprobs, cached)
         delta.waited_s = waited_s
         self._held += progress.taken - before
         opened.turn.put(delta)
@@ -280,7 +280,7 @@ class TransformersEngine(Engine):
             self._turns.stepped()
         return None if self._manager.is_running() else THREAD_ENDED
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LoadedModel:
         """Loads the model and starts the generation thread. Runs on a thread of its own."""
         loaded = load_model(self._config, self._args)
         manager = loaded.manager

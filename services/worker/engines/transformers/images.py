@@ -54,7 +54,7 @@ class ImagePrompt(Struct, frozen=True):
     """What is added to the positions after the prompt."""
 
 
-class _Stretch(NamedTuple):
+class _RequestSpan(NamedTuple):
     """The tokens of one request in a step."""
 
     start: int
@@ -95,7 +95,7 @@ class Images:
         self._features: LRUCache[str, ImageFeatures] = LRUCache(
             _FEATURE_BYTES, lambda features: features.rows.nbytes
         )
-        self._step: list[_Stretch] = []
+        self._step: list[_RequestSpan] = []
         """What the step computes of requests with images."""
         self._hook = model.register_forward_pre_hook(self._place, with_kwargs=True)
 
@@ -159,7 +159,7 @@ class Images:
                 key = request.state.request_id
                 if isinstance(key, ImageKey):
                     first = request.state.position_offset
-                    self._step.append(_Stretch(start, first, tokens, key.prompt))
+                    self._step.append(_RequestSpan(start, first, tokens, key.prompt))
                 start += tokens
             prepare(requests_in_batch, *args, **options)
 
@@ -191,7 +191,7 @@ class Images:
         positions = self._tensor([range(len(ids))])
         with torch.no_grad():
             expected = self._model(**_accepted(self._model.forward, named)).logits
-            self._step = [_Stretch(0, 0, len(ids), prompt)]
+            self._step = [_RequestSpan(0, 0, len(ids), prompt)]
             logits = self._model(input_ids=ours, position_ids=positions).logits
             self._step = []
         if torch.allclose(logits, expected, rtol=0.01, atol=0.01 * float(expected.std())):
@@ -248,33 +248,33 @@ class Images:
         axes = self._step[0].prompt.positions
         if axes is not None:
             positions = positions.expand(len(axes), *positions.shape).clone()
-        for stretch in self._step:
-            _put_rows(rows, stretch)
-            _put_positions(positions, stretch)
+        for span in self._step:
+            _put_rows(rows, span)
+            _put_positions(positions, span)
         return args, {**named, "inputs_embeds": rows, "position_ids": positions}
 
 
-def _put_rows(rows: torch.Tensor, stretch: _Stretch) -> None:
+def _put_rows(rows: torch.Tensor, span: _RequestSpan) -> None:
     """Puts the rows of images in the places that belong to a request."""
-    end = stretch.first + stretch.tokens
-    for places, image_rows in stretch.prompt.images:
-        low = bisect_left(places, stretch.first)
+    end = span.first + span.tokens
+    for places, image_rows in span.prompt.images:
+        low = bisect_left(places, span.first)
         high = bisect_left(places, end)
         if low < high:
-            in_batch = [stretch.start + place - stretch.first for place in places[low:high]]
+            in_batch = [span.start + place - span.first for place in places[low:high]]
             rows[0, in_batch] = image_rows[low:high]
 
 
-def _put_positions(positions: torch.Tensor, stretch: _Stretch) -> None:
+def _put_positions(positions: torch.Tensor, span: _RequestSpan) -> None:
     """Sets the positions of a request: those of its prompt, and after it those that it counts."""
-    prompt = stretch.prompt
+    prompt = span.prompt
     if prompt.positions is None:
         return
-    end = stretch.first + stretch.tokens
-    in_prompt = prompt.positions[:, stretch.first : end]
-    after = stretch.start + in_prompt.shape[1]
-    positions[:, 0, stretch.start : after] = in_prompt
-    positions[:, 0, after : stretch.start + stretch.tokens] += prompt.shift
+    end = span.first + span.tokens
+    in_prompt = prompt.positions[:, span.first : end]
+    after = span.start + in_prompt.shape[1]
+    positions[:, 0, span.start : after] = in_prompt
+    positions[:, 0, after : span.start + span.tokens] += prompt.shift
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ MAX_THREADS = 8
 DEFAULT_WINDOW = 4096
 
 
-class Loaded(Struct, frozen=True):
+class LoadedModel(Struct, frozen=True):
     """A model that is ready to decode, with a generation thread that was not started yet."""
 
     manager: Any
@@ -34,7 +34,7 @@ class Loaded(Struct, frozen=True):
     """`images.Images`, if the model gets images."""
 
 
-def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
+def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> LoadedModel:
     """Loads the model; blocks until it is loaded. Propagates errors of torch and transformers."""
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
@@ -72,7 +72,7 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
     guided = bool(rows and rows.guides)
     lacks = adapter.lacking(args, graphs=rows is None, guided=guided, blind=blind)
     info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
-    return Loaded(manager, facts, info, rows, images)
+    return LoadedModel(manager, facts, info, rows, images)
 
 
 def explain(config: WorkerConfig) -> EngineSupport:

@@ -38,7 +38,7 @@ class HostRow:
         if sampling.repetition_penalty not in (None, 1.0):
             self._seen = sorted(set(request.token_ids))
         self._taken = 0
-        self._guide.take(resumed)
+        self._guide.advance(resumed)
 
     def follow(self, state: Any) -> None:
         """Notes the tokens that the library has decoded since the last step. A request that it has
@@ -52,7 +52,7 @@ class HostRow:
         self._counts.update(new)
         if self._seen:
             self._seen = sorted({*self._seen, *new})
-        self._guide.take(new)
+        self._guide.advance(new)
 
     def shape(self, scores: torch.Tensor) -> None:
         """Changes one row, the scores of the next token, in place."""

@@ -136,21 +136,21 @@ class RowSampler(Column):
         return any(self._columns[name].has_values for name in names)
 
     def _threshold(self, scores: torch.Tensor, values: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Returns the lowest score of each row that is kept."""
+        """Returns the lowest score of each row that is likeliest."""
         vocabulary = scores.size(-1)
         ordered = scores.topk(self._ranks(vocabulary), dim=-1).values
         ranks = torch.arange(ordered.size(-1), device=scores.device)
         top_k = values["top_k"].to(torch.int64)
         top_k = torch.where(top_k <= 0, vocabulary, top_k).unsqueeze(-1)
-        kept = ordered.masked_fill(ranks >= top_k, -torch.inf)
-        probabilities = kept.softmax(dim=-1)
+        likeliest = ordered.masked_fill(ranks >= top_k, -torch.inf)
+        probabilities = likeliest.softmax(dim=-1)
         # A token is kept if those before it do not reach top_p; the first one always is.
         before = probabilities.cumsum(dim=-1) - probabilities
         top_p = values["top_p"].unsqueeze(-1)
         # 1.0 keeps all: the sum of 150,000 floats reaches 1.0 before its end.
         stays = (before < top_p) | (top_p >= 1.0) | (ranks == 0)
         stays &= probabilities >= values["min_p"].unsqueeze(-1) * probabilities[:, :1]
-        scores_that_stay = kept.masked_fill(~stays | kept.isneginf(), torch.inf)
+        scores_that_stay = likeliest.masked_fill(~stays | likeliest.isneginf(), torch.inf)
         return scores_that_stay.min(dim=-1, keepdim=True).values
 
     def _ranks(self, vocabulary: int) -> int:

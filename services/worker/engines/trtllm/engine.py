@@ -49,7 +49,7 @@ from services.worker.engines.support import (
 from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.library import TrtllmLibrary, WorkerWindow
 from services.worker.engines.trtllm.pollers import LoopGuard
-from services.worker.engines.trtllm.readings import Readings
+from services.worker.engines.trtllm.readings import EngineReaders
 from services.worker.engines.trtllm.releases import known_release
 
 WATCH_INTERVAL_S = 0.5
@@ -65,7 +65,7 @@ class TrtllmEngine(Engine, KvEventSource):
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._turns = OpenTurns("trtllm", self._stop_reading)
-        self._readings = Readings(self._turns)
+        self._readings = EngineReaders(self._turns)
         self._handles: dict[str, Any] = {}
         """Turn → the library's iterator over its outputs."""
         self._guard: LoopGuard | None = None
@@ -308,7 +308,7 @@ class TrtllmEngine(Engine, KvEventSource):
                 self._readings.begin(self._llm, self._library.release, self._info)
                 # The library changes the same object in place: it must be read before the next
                 # await.
-                delta = progress.take(output)
+                delta = progress.read(output)
                 if delta.finish is FinishReason.LENGTH and progress.cut_at is not None:
                     self._window.reduce(progress.cut_at)
                 turn.put(delta)

@@ -59,7 +59,7 @@ class TrtllmKvTranslator:
         return window == self._window[rank]
 
     def _stored(self, rank: int, data: Mapping[str, Any]) -> list[KvEvent]:
-        whole: list[tuple[BlockHash, list[int]]] = []
+        full: list[tuple[BlockHash, list[int]]] = []
         salt: str | None = None
         for block in data.get("blocks") or []:
             tokens = [token.get("token_id") for token in block.get("tokens") or []]
@@ -72,17 +72,17 @@ class TrtllmKvTranslator:
             # hash.
             self._partial.discard((rank, block_hash))
             salt = block.get("cache_salt") or salt
-            whole.append((block_hash, tokens))
+            full.append((block_hash, tokens))
         parent = data.get("parent_hash")
-        if not whole or (rank, parent) in self._partial:
+        if not full or (rank, parent) in self._partial:
             return []
-        return [BlocksStored(parent, whole, salt, rank)]
+        return [BlocksStored(parent, full, salt, rank)]
 
     def _removed(self, rank: int, data: Mapping[str, Any]) -> list[KvEvent]:
         hashes = data.get("block_hashes") or []
-        whole = [block for block in hashes if (rank, block) not in self._partial]
+        full = [block for block in hashes if (rank, block) not in self._partial]
         self._partial.difference_update((rank, block) for block in hashes)
-        return [BlocksRemoved(whole, rank)] if whole else []
+        return [BlocksRemoved(full, rank)] if full else []
 
 
 class KvUse:
@@ -95,8 +95,8 @@ class KvUse:
         self._blocks: dict[int, tuple[int, int]] = {}
         """Rank → used and existing blocks."""
 
-    def take(self, stats: Mapping[str, Any]) -> None:
-        """Takes an iteration's statistics."""
+    def note(self, stats: Mapping[str, Any]) -> None:
+        """Notes an iteration's statistics."""
         cache = stats.get("kvCacheStats") or {}
         used = cache.get("usedNumBlocks")
         existing = cache.get("maxNumBlocks")

@@ -23,7 +23,7 @@ FOLLOW_TIMEOUT_S = 600.0
 FOLLOW_INTERVAL_S = 0.1
 
 
-class Readings:
+class EngineReaders:
     """The readers of one engine, and what they have read. Nothing can be read before the first
     response of the engine."""
 
@@ -46,7 +46,7 @@ class Readings:
         if self._readers:
             return
         read = _follow if release.statistics == "iterator" else _poll
-        self._readers.append(read(llm, "get_stats", list, self._take_stats, STATS_INTERVAL_S))
+        self._readers.append(read(llm, "get_stats", list, self._note_stats, STATS_INTERVAL_S))
         if "kv_events" in info.features:
             translate = TrtllmKvTranslator(info.block_tokens or BLOCK_TOKENS).translate
             put = self.kv_events.put
@@ -57,7 +57,7 @@ class Readings:
             self._healthy_at = time.monotonic()
             read_health = partial(_read_health, check)
             self._readers.append(
-                Poller("trtllm-health", read_health, self._take_health, HEALTH_INTERVAL_S)
+                Poller("trtllm-health", read_health, self._note_health, HEALTH_INTERVAL_S)
             )
 
     def stop(self) -> None:
@@ -80,17 +80,17 @@ class Readings:
             return None
         return f"its health check did not return in {HEALTH_TIMEOUT_S:.0f} s"
 
-    def _take_stats(self, iterations: list[Any]) -> None:
+    def _note_stats(self, iterations: list[Any]) -> None:
         for stats in iterations:
             if not isinstance(stats, dict):
                 continue
-            self._kv_use.take(stats)
+            self._kv_use.note(stats)
             # A long prefill has iterations without outputs.
             if stats.get("iter") != self._iteration:
                 self._iteration = stats.get("iter")
                 self._turns.stepped()
 
-    def _take_health(self, health: tuple[bool]) -> None:
+    def _note_health(self, health: tuple[bool]) -> None:
         self._healthy_at = time.monotonic()
         if not health[0]:
             self._turns.die("its health check failed")

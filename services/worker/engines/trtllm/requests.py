@@ -267,7 +267,7 @@ class TrtllmProgress:
         self._seen = 0
         self._started = False
 
-    def take(self, output: Any) -> EngineDelta:
+    def read(self, output: Any) -> EngineDelta:
         """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the
         contract does not have.
 

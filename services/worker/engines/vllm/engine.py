@@ -32,7 +32,7 @@ from services.worker.engine import (
 from services.worker.engines.support import (
     EngineTurn,
     OpenTurns,
-    decode_one,
+    decode_first_token,
     guided_arguments,
     in_daemon_thread,
     prompt_ids,
@@ -66,14 +66,14 @@ class VllmEngine(Engine, KvEventSource):
         self._images: ImageRenderer | None = None
         self._kv_used: float | None = None
         self._llm: Any = None
-        self._vllm: _Names
+        self._vllm: _VllmNames
         self._facts: ModelFacts
         self._info: EngineInfo
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
         """Explains the engine (`EngineSupport`). Imports vLLM, which takes ten seconds or more."""
-        names = _Names()
+        names = _VllmNames()
         arguments = engine_arguments(config)
         fields = {field.name for field in dataclasses.fields(names.engine_args)}
         unknown = sorted(arguments.keys() - fields)
@@ -104,7 +104,7 @@ class VllmEngine(Engine, KvEventSource):
             self._info = await in_daemon_thread("vllm-build", self._build, arguments)
             # Some code is compiled at the first request. For log probabilities this takes minutes
             # on a slow CPU.
-            await decode_one(self, Sampling(max_tokens=1, logprobs=0))
+            await decode_first_token(self, Sampling(max_tokens=1, logprobs=0))
         except Exception as error:
             await self.stop(1.0)
             if isinstance(error, ImportError):
@@ -207,7 +207,7 @@ class VllmEngine(Engine, KvEventSource):
             async with aclosing(outputs):
                 async for output in outputs:
                     self._turns.stepped()
-                    turn.put(progress.take(output))
+                    turn.put(progress.read(output))
                     if turn.ended and not output.finished:
                         return
             turn.fail(EngineFailed("vLLM ended the request without a reason"))
@@ -234,7 +234,7 @@ class VllmEngine(Engine, KvEventSource):
         """Builds the engine. Runs on a thread of its own."""
         set_environment(os.environ)
         self._facts = read_facts(self._config.model)
-        names = _Names()
+        names = _VllmNames()
         self._vllm = names
         events = None
         if self._reader is not None:
@@ -273,7 +273,7 @@ class VllmEngine(Engine, KvEventSource):
         )
 
 
-class _Names:
+class _VllmNames:
     """The names of vLLM that are used. The construction imports vLLM, which takes ten seconds or
     more."""
 

@@ -142,7 +142,7 @@ class VllmProgress:
         self._prefill_only = request.sampling.max_tokens == 0
         self._started = False
 
-    def take(self, output: Any) -> EngineDelta:
+    def read(self, output: Any) -> EngineDelta:
         """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the
         contract does not have."""
         (out,) = output.outputs
