@@ -44,43 +44,47 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
     return Finding("warn", "bus", f"{text}: {remedy}")
 
 
-async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
-    heartbeats: dict[tuple[str, str], Heartbeat] = {}
-    others: dict[str, str] = {}
+class _Listener:
+    """Notes the heartbeats on the bus."""
 
-    def on_heartbeat(delivery: Delivery) -> None:
+    def __init__(self) -> None:
+        self.heartbeats: dict[tuple[str, str], Heartbeat] = {}
+        self.others: dict[str, str] = {}
+        """Subject, which names the process → a process of another protocol, in words."""
+
+    def receive(self, delivery: Delivery) -> None:
+        """Notes a heartbeat."""
         if not subjects.is_own(delivery.subject):
             protocol, stage, process = subjects.heartbeat_sender(delivery.subject)
-            others[delivery.subject] = f"{stage} {process} ({protocol})"
+            self.others[delivery.subject] = f"{stage} {process} ({protocol})"
             return
         heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
-        heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
+        self.heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
 
-    await bus.subscribe(subjects.heartbeats(), on_heartbeat)
+
+async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
+    listener = _Listener()
+    await bus.subscribe(subjects.heartbeats(), listener.receive)
     await asyncio.sleep(listen_s)
-    findings = []
-    if others:
+    findings: list[Finding] = []
+    if listener.others:
         text = (
             f"not used by those of {subjects.PREFIX}, which this release has: "
-            f"{'; '.join(sorted(others.values()))}"
+            f"{'; '.join(sorted(listener.others.values()))}"
         )
         findings.append(Finding("warn", "protocols", text))
-    if not heartbeats:
+
+    peers = list(listener.heartbeats.values())
+    if not peers:
         return [*findings, Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     for stage in STAGES:
-        processes = [
-            describe(peer)
-            for peer in heartbeats.values()
-            if peer.stage == stage and not peer.leaving
-        ]
-        findings.append(
-            Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none")
-        )
-    versions = {peer.version for peer in heartbeats.values()}
+        living = [peer for peer in peers if peer.stage == stage and not peer.leaving]
+        text = "; ".join(map(describe, living))
+        findings.append(Finding("ok" if living else "warn", stage, text or "none"))
+    versions = {peer.version for peer in peers}
     if len(versions) > 1:
-        findings.append(
-            Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}")
-        )
+        text = f"several releases: {', '.join(sorted(versions))}"
+        findings.append(Finding("warn", "versions", text))
     return findings
 
 

@@ -3,6 +3,7 @@ into an issue."""
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
@@ -20,7 +21,7 @@ from services.runtime.config import (
     UpConfig,
     WorkerConfig,
 )
-from services.runtime.config.loader import ConfigError, Sources
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
 from services.runtime.config.options import as_text
 
 
@@ -52,16 +53,9 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     except ConfigError as error:
         yield from (Finding("fail", "settings", problem) for problem in error.problems)
         return
-    rows = [row for settings in loaded.values() for row in settings.rows()]
-    changed = dict.fromkeys(
-        f"{name} = {as_text(value)} ({origin})"
-        for name, value, origin in rows
-        if origin != "default"
-    )
-    yield Finding("ok", "settings", "; ".join(changed) or "all defaults")
-    frontend, worker, preprocessor = (
-        loaded[stage].config for stage in ("frontend", "worker", "preprocessor")
-    )
+    yield _settings(loaded.values())
+    frontend: FrontendConfig = loaded["frontend"].config
+    worker: WorkerConfig = loaded["worker"].config
     instance = newest_instance(sources.env)
     if instance is not None:
         yield Finding(
@@ -81,4 +75,14 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     else:
         from services.cli.doctor import model as doctor_model
 
-        yield from doctor_model.check(worker, preprocessor)
+        yield from doctor_model.check(worker, loaded["preprocessor"].config)
+
+
+def _settings(loaded: Iterable[LoadedConfig[Any]]) -> Finding:
+    """Returns the settings that are not defaults, those that several stages share once."""
+    changed: dict[str, None] = {}
+    for settings in loaded:
+        for name, value, origin in settings.rows():
+            if origin != "default":
+                changed[f"{name} = {as_text(value)} ({origin})"] = None
+    return Finding("ok", "settings", "; ".join(changed) or "all defaults")

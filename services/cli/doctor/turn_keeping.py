@@ -1,6 +1,7 @@
 """Tests whether a template keeps turns: plays a small session through the ledger, for `turnwire
 doctor`."""
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -22,7 +23,6 @@ from services.ledger.chain import text_and_calls
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.match import Outcome
-from services.ledger.recall import Ledger
 from services.ledger.turn_reader import ParseMode
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
@@ -45,79 +45,82 @@ class TurnFates(Struct, frozen=True):
 
 def try_turns(setup: ModelSetup) -> TurnFates:
     """Tests whether the model's template keeps turns."""
-    ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
-    question, result = (
-        Message("user", [Text("Which city?")]),
-        Message("tool", [Result("c0", [Text("Paris")])]),
-    )
+    trial = _Trial(setup)
     style = setup.family.style
-    call = style.call and setup.family.style.write_call("probe", {"city": "Paris"})
-    loop, parts = _fate(setup, ledger, [question], call, result)
+    question = Message("user", [Text("Which city?")])
+    result = Message("tool", [Result("c0", [Text("Paris")])])
+
+    call = style.call and style.write_call("probe", {"city": "Paris"})
+    loop, parts = trial.play([question], call, result)
     history = [question, Message("assistant", parts), result] if parts else [question]
-    user, _ = _fate(
-        setup, ledger, history, style.write_text("Paris."), Message("user", [Text("And then?")])
-    )
+    follow_up = Message("user", [Text("And then?")])
+    user, _ = trial.play(history, style.write_text("Paris."), follow_up)
     return TurnFates(loop, user)
 
 
-def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
-    """The output of a model for the prompt: a thought, where the prompt leaves room for one, and
-    `text`."""
-    style = setup.family.style
-    if style.joint:
-        text = text.removesuffix(style.text.partition("{text}")[2])
-    for stop in setup.tokenizer.token_strings(setup.stop_ids):
-        text = text.removesuffix(stop or "\x00")
-    thought = style.reasoning and "I think first."
-    context = prompt.recalled.context
-    if not thought or (not prompt.in_reasoning and context and context.opening):
-        return text
-    written = setup.family.style.write_reasoning(thought)
-    if prompt.in_reasoning:
-        written = thought + written.partition(thought)[2]
-    return written + style.joint + text
+class _Trial:
+    """Plays small sessions through a ledger of its own."""
 
+    def __init__(self, setup: ModelSetup) -> None:
+        self._setup = setup
+        self._ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
 
-def _fate(
-    setup: ModelSetup, ledger: Ledger, messages: list[Message], text: str, reply: Message
-) -> tuple[Fate, list[Part]]:
-    conversation = Conversation(setup.card.name, messages, tools=[_TOOL])
-    try:
-        prompt = assemble(conversation, setup, limit=False, look_up=ledger.look_up)
+    def play(self, messages: list[Message], text: str, reply: Message) -> tuple[Fate, list[Part]]:
+        """Has the model answer with `text`, and continues with `reply`. Returns what became of the
+        answer's tokens, and the answer as clients send it back."""
+        try:
+            prompt = self._render(messages)
+            output = self._output(prompt, text)
+            mode = ParseMode(prompt.in_reasoning, prompt.prefix)
+            parts = self._ledger.reader.read(output, prompt.tools, mode)
+            if not parts:
+                return "refused", []
+            self._keep(prompt, output, parts)
+            answer: list[Part] = [
+                Call("c0", part.name, part.arguments) if isinstance(part, Call) else part
+                for part in parts
+            ]
+            later = self._render([*messages, Message("assistant", answer), reply])
+        except Invalid:
+            return "refused", []
+        is_kept = later.recalled.outcome is Outcome.REUSED
+        return "kept" if is_kept else "changed", answer
+
+    def _render(self, messages: list[Message]) -> Prompt:
+        conversation = Conversation(self._setup.card.name, messages, tools=[_TOOL])
+        return assemble(conversation, self._setup, limit=False, look_up=self._ledger.look_up)
+
+    def _output(self, prompt: Prompt, text: str) -> str:
+        """Returns the output of a model for the prompt: a thought, where the prompt leaves room for
+        one, and `text`."""
+        setup = self._setup
+        style = setup.family.style
+        if style.joint:
+            text = text.removesuffix(style.text.partition("{text}")[2])
+        for stop in setup.tokenizer.token_strings(setup.stop_ids):
+            text = text.removesuffix(stop or "\x00")
+        thought = style.reasoning and "I think first."
+        context = prompt.recalled.context
+        if not thought or (not prompt.in_reasoning and context and context.opening):
+            return text
+        written = style.write_reasoning(thought)
+        if prompt.in_reasoning:
+            written = thought + written.partition(thought)[2]
+        return written + style.joint + text
+
+    def _keep(self, prompt: Prompt, output: str, parts: Sequence[Part]) -> None:
+        """Adds a turn to the ledger."""
         context = prompt.recalled.context
         assert context is not None
-        output = _output(setup, prompt, text)
-        parts = ledger.reader.read(
-            output, prompt.tools, ParseMode(prompt.in_reasoning, prompt.prefix)
-        )
-        if not parts:
-            return "refused", []
-        ids = pack_ids(setup.encoder.encode(output))
         key = turn_key(context.state, *text_and_calls(parts))
-        thoughts = reasoning_digests(
-            [part.text or "" for part in parts if isinstance(part, Reasoning)]
+        reasoning = [part.text or "" for part in parts if isinstance(part, Reasoning)]
+        entry = LedgerEntry(
+            self._setup.card.name,
+            key,
+            context,
+            pack_ids(self._setup.encoder.encode(output)),
+            in_reasoning=prompt.in_reasoning,
+            thoughts=reasoning_digests(reasoning),
+            mac=key,
         )
-        reasoned = prompt.in_reasoning
-        ledger.add(
-            LedgerEntry(
-                setup.card.name,
-                key,
-                context,
-                ids,
-                in_reasoning=reasoned,
-                thoughts=thoughts,
-                mac=key,
-            )
-        )
-        sent: list[Part] = [
-            Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts
-        ]
-        later = Conversation(
-            setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL]
-        )
-        recalled = assemble(later, setup, limit=False, look_up=ledger.look_up).recalled
-    except Invalid:
-        return "refused", []
-    if recalled.outcome is Outcome.REUSED:
-        return "kept", sent
-    return "changed", sent
+        self._ledger.add(entry)

@@ -68,14 +68,7 @@ def make_plan(sources: Sources) -> UpPlan:
     state_dir = default_state_dir(sources.env)
     if up.state_dir:
         state_dir = Path(up.state_dir).expanduser()
-    defaults: dict[str, Any] = {
-        "model": str(state_dir / "demo-model"),
-        "seal_key_file": str(state_dir / "seal.key"),
-    }
-    if up.frontends > 1:
-        defaults["response_store"] = "shared"
-    if demo:
-        defaults["served_model_name"] = DEMO_MODEL
+    defaults = _stage_defaults(up, state_dir, demo=demo)
     stages = sources.load_all(STAGES, defaults)
     worker: WorkerConfig = stages["worker"].config
     if demo and worker.engine in PACKAGES:
@@ -83,24 +76,12 @@ def make_plan(sources: Sources) -> UpPlan:
             [f"--engine {worker.engine} needs a --model: the demo model has no weights"]
         )
     check_settings(stages.values())
-    origins = loaded["up"].origins
-    state_origin = origins["state_dir"]
-    if state_origin == "default":
-        state_origin = "--state-dir"
-    _check_place(state_dir, state_origin, is_file=False)
-    if up.ready_file:
-        _check_place(Path(up.ready_file), origins["ready_file"], is_file=True)
-    if up.metrics_port and up.metrics_port == stages["frontend"].config.port:
-        raise ConfigError(
-            [
-                f"Invalid value for {origins['metrics_port']}: {up.metrics_port} is the "
-                "frontend's port"
-            ]
-        )
+    frontend: FrontendConfig = stages["frontend"].config
+    _check_up_settings(loaded["up"], state_dir, frontend.port)
     return UpPlan(
         up=up,
         buckets=loaded["buckets"].config,
-        frontend=stages["frontend"].config,
+        frontend=frontend,
         worker=worker,
         model=worker.model_name,
         demo=demo,
@@ -108,6 +89,34 @@ def make_plan(sources: Sources) -> UpPlan:
         state_dir=state_dir,
         flags={stage: _flags(stages[stage], sources, defaults) for stage in STAGES},
     )
+
+
+def _stage_defaults(up: UpConfig, state_dir: Path, *, demo: bool) -> dict[str, Any]:
+    """Returns what `up` sets for the stages unless the user has set another value."""
+    defaults = {
+        "model": str(state_dir / "demo-model"),
+        "seal_key_file": str(state_dir / "seal.key"),
+    }
+    if up.frontends > 1:
+        defaults["response_store"] = "shared"
+    if demo:
+        defaults["served_model_name"] = DEMO_MODEL
+    return defaults
+
+
+def _check_up_settings(loaded: LoadedConfig[Any], state_dir: Path, frontend_port: int) -> None:
+    """Raises ConfigError for settings of `up` that cannot work here."""
+    up: UpConfig = loaded.config
+    origins = loaded.origins
+    state_origin = origins["state_dir"]
+    if state_origin == "default":
+        state_origin = "--state-dir"
+    _check_place(state_dir, state_origin, is_file=False)
+    if up.ready_file:
+        _check_place(Path(up.ready_file), origins["ready_file"], is_file=True)
+    if up.metrics_port and up.metrics_port == frontend_port:
+        problem = f"{up.metrics_port} is the frontend's port"
+        raise ConfigError([f"Invalid value for {origins['metrics_port']}: {problem}"])
 
 
 def _check_place(path: Path, origin: str, *, is_file: bool) -> None:

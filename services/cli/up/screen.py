@@ -207,9 +207,9 @@ def _client_settings(plan: UpPlan, url: str, model: ServedModelNotes, program: s
             f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
         )
         # /v1/models needs a key, of which this process knows the hash only.
-        connect = f"{program} connect claude"
         settings.append(
-            f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {connect}"
+            "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  "
+            f"{program} connect claude"
         )
     if certificate:
         settings.append(
