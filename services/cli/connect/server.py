@@ -102,21 +102,24 @@ def read_models(address: str, key: str | None) -> Server:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
             return replace(msgspec.json.decode(answer.read(), type=Server), url=url)
     except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            need = "refuses this key" if key else "requires a key: pass one with --key"
-            raise ServerError(f"{url} {need}") from None
-        raise ServerError(
-            f"{url}/v1/models answers {error.code}; is {url} a Turnwire server?"
-        ) from None
+        raise ServerError(_describe_refusal(url, error.code, has_key=bool(key))) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", error)
-        if isinstance(why, ssl.SSLCertVerificationError):
-            text = (
-                f"{url}: {why.verify_message}; if your own authority signed the certificate: "
-                "SSL_CERT_FILE=FILE"
-            )
-            raise ServerError(text) from None
-        raise ServerError(
-            f"no Turnwire server answers at {url} ({' '.join(str(why).split())}); "
-            "start one with `turnwire up`, or pass --url"
-        ) from None
+        raise ServerError(_describe_failure(url, getattr(error, "reason", error))) from None
+
+
+def _describe_refusal(url: str, status: int, *, has_key: bool) -> str:
+    if status not in (401, 403):
+        return f"{url}/v1/models answers {status}; is {url} a Turnwire server?"
+    if has_key:
+        return f"{url} refuses this key"
+    return f"{url} requires a key: pass one with --key"
+
+
+def _describe_failure(url: str, reason: object) -> str:
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        remedy = "if your own authority signed the certificate: SSL_CERT_FILE=FILE"
+        return f"{url}: {reason.verify_message}; {remedy}"
+    return (
+        f"no Turnwire server answers at {url} ({' '.join(str(reason).split())}); "
+        "start one with `turnwire up`, or pass --url"
+    )

@@ -156,24 +156,17 @@ class _UpRun:
 
     async def _serve(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
         plan = self._plan
-        ports = self._ports
-        nats_url = None
-        if plan.embedded_nats:
-            (nats_port,) = reserve_ports("127.0.0.1", 0, 1)
-            self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
-            nats_url = self._nats.url
-            await self._supervisor.start(self._nats.spec)
-        for spec in make_specs(plan, nats_url, ports, os.environ, self._metrics[1:]):
-            await self._supervisor.start(spec)
+        nats_url = await self._start_processes(directory)
         metrics_url = self._serve_metrics()
         if nats_url is not None:
             made = asyncio.Event()
             tasks.create_task(self._keep_buckets(nats_url, made))
             await made.wait()  # the stages, which are starting, need none before the first turn
-        urls = [plan.url(port) for port in ports]
-        bus_url = nats_url or plan.frontend.bus.nats_url
+
+        urls = [plan.url(port) for port in self._ports]
         window = await self._wait_until_ready(urls)
         self._supervisor.ready = True
+        bus_url = nats_url or plan.frontend.bus.nats_url
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
@@ -183,6 +176,20 @@ class _UpRun:
             text = instructions(plan, urls, model, seconds, program(), metrics_url=metrics_url)
             print(text, flush=True)
             await asyncio.Event().wait()
+
+    async def _start_processes(self, directory: Path) -> str | None:
+        """Starts nats-server, if it is embedded, then all stages. Returns its URL; None: the stages
+        use another server."""
+        plan = self._plan
+        nats_url = None
+        if plan.embedded_nats:
+            (nats_port,) = reserve_ports("127.0.0.1", 0, 1)
+            self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
+            nats_url = self._nats.url
+            await self._supervisor.start(self._nats.spec)
+        for spec in make_specs(plan, nats_url, self._ports, os.environ, self._metrics[1:]):
+            await self._supervisor.start(spec)
+        return nats_url
 
     def _serve_metrics(self) -> str:
         """Serves the metrics of all processes, if that is set; returns the address, or ""."""
