@@ -24,7 +24,7 @@ from schemas.events import Delta
 from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.heartbeat_auth import HeartbeatAuth
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 
 CARD = ModelCard(
     "org/model-30b",
@@ -71,7 +71,7 @@ def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartb
                     {name(receivers[stage], to): 4242 for to in range(count)},
                 )
             )
-    registry = Registry(3.5)
+    registry = ProcessRegistry(3.5)
     size = read = took = 0.0
     number = 0
     while read < READ:

@@ -28,7 +28,7 @@ from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.bus import Delivery
 from services.runtime.config import ParserConfig
-from services.runtime.heartbeats import Links, Service
+from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, ledger_bucket
@@ -163,7 +163,7 @@ class Parser(Service, FrameSource):
         """Returns the number of turns in work."""
         return Load(running=len(self._shard.turns))
 
-    def links(self) -> Links:
+    def links(self) -> LinkStates:
         """Returns the links to the frontends."""
         return self._sender.links()
 

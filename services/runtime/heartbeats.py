@@ -20,7 +20,7 @@ from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.liveness import Liveness
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.other_protocols import OtherProtocols
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 
 CHANGE_DELAY_S = 0.02
 """Time from a change to its heartbeat, so that a hundred changes in a tick make one heartbeat."""
@@ -28,7 +28,7 @@ ANNOUNCE_S = 5 * CHANGE_DELAY_S
 """Time in which all others answer a new process's first heartbeat."""
 
 
-class Links(NamedTuple):
+class LinkStates(NamedTuple):
     """The fields of `Heartbeat` for the links to the receivers of a process's frames, by
     receiver."""
 
@@ -46,9 +46,9 @@ class Service:
         """Returns the number of turns in work."""
         return Load()
 
-    def links(self) -> Links:
+    def links(self) -> LinkStates:
         """Returns the state of the links on which this stage sends frames."""
-        return Links()
+        return LinkStates()
 
     async def drain(self) -> None:
         """Returns when the last turn has ended. May be cancelled."""
@@ -68,7 +68,7 @@ class Heartbeats:
         log: FilteringBoundLogger,
     ) -> None:
         """`process`: the id of this process."""
-        self.registry = Registry(config.dead_after_s, config.recovery_s)
+        self.registry = ProcessRegistry(config.dead_after_s, config.recovery_s)
         """All other processes with heartbeats."""
         self.service = Service()
         """What the heartbeats report."""

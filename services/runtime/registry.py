@@ -17,7 +17,7 @@ LATE_HEARTBEATS = 1.5
 """A process without a heartbeat for this many intervals is chosen last."""
 
 
-class Registry:
+class ProcessRegistry:
     """The living processes by stage and id. `now` is a monotonic clock in seconds."""
 
     def __init__(self, dead_after_s: float, recovery_s: float = 0.0) -> None:

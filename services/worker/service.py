@@ -19,7 +19,7 @@ from schemas.frames import EventFrame, GenerateReply, GenerateRequest, decode_ge
 from services.images.stored_images import StoredImages
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
-from services.runtime.heartbeats import Links, Service
+from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Process
@@ -257,7 +257,7 @@ class Worker(Service):
         """Returns the engine's load."""
         return self._engine.load()
 
-    def links(self) -> Links:
+    def links(self) -> LinkStates:
         """Returns the links to the parser shards."""
         return self._output.sender.links()
 

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.control import Heartbeat
 from schemas.events import Failed
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 from tests.conftest import eventually
 from tests.pipeline.counting import Plan, held
 from tests.pipeline.local import (
@@ -23,7 +23,7 @@ from tests.pipeline.local import (
 )
 
 
-def believe(registry: Registry, heartbeat: Heartbeat, now: float) -> None:
+def believe(registry: ProcessRegistry, heartbeat: Heartbeat, now: float) -> None:
     """Counts a process among the living, as if this heartbeat had just arrived."""
     registry.receive(heartbeat, now)
 

@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.control import Replay, StreamPosition
 from schemas.frames import TokenEntry, TokenFrame
 from services.runtime.bus import Delivery
-from services.runtime.heartbeats import Links, Service
+from services.runtime.heartbeats import LinkStates, Service
 from services.runtime.process import Process
 from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender, FrameSource
@@ -33,7 +33,7 @@ class Source(Service, FrameSource):
         self.sender = FrameSender(process, "parser", self)
         process.serve(self)
 
-    def links(self) -> Links:
+    def links(self) -> LinkStates:
         return self.sender.links()
 
     def add(self) -> None:

@@ -3,7 +3,7 @@
 import math
 
 from schemas.control import Heartbeat, ModelCard
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 
 
 def heartbeat(process: str, *, stage: str = "worker", **fields: object) -> Heartbeat:
@@ -11,7 +11,7 @@ def heartbeat(process: str, *, stage: str = "worker", **fields: object) -> Heart
 
 
 def test_silence_is_death_and_a_last_heartbeat_is_too() -> None:
-    registry = Registry(dead_after_s=3.0)
+    registry = ProcessRegistry(dead_after_s=3.0)
     left: list[str] = []
     registry.on_leave(lambda b: left.append(b.id))
     assert registry.receive(heartbeat("a"), 0.0)
@@ -26,7 +26,7 @@ def test_silence_is_death_and_a_last_heartbeat_is_too() -> None:
 
 
 def test_a_last_heartbeat_of_an_unknown_process_is_ignored() -> None:
-    registry = Registry(3.0)
+    registry = ProcessRegistry(3.0)
     left: list[Heartbeat] = []
     registry.on_leave(left.append)
     assert not registry.receive(heartbeat("x", leaving=True), 0.0)
@@ -34,7 +34,7 @@ def test_a_last_heartbeat_of_an_unknown_process_is_ignored() -> None:
 
 
 def test_only_processes_that_accept_work_for_the_model_are_able() -> None:
-    registry = Registry(3.0)
+    registry = ProcessRegistry(3.0)
     registry.receive(heartbeat("a", models=[ModelCard("m")]), 0.0)
     registry.receive(heartbeat("b", models=[ModelCard("m")], draining=True), 0.0)
     registry.receive(heartbeat("c", models=[ModelCard("other")]), 0.0)
@@ -44,7 +44,7 @@ def test_only_processes_that_accept_work_for_the_model_are_able() -> None:
 
 
 def test_time_without_reception_is_not_counted_against_the_others() -> None:
-    registry = Registry(3.0)
+    registry = ProcessRegistry(3.0)
     registry.receive(heartbeat("a"), 0.0)
     registry.discount(math.inf, 100.0)
     assert registry.sweep(102.0) == []
@@ -52,7 +52,7 @@ def test_time_without_reception_is_not_counted_against_the_others() -> None:
 
 
 def test_part_of_the_time_without_reception_is_discounted() -> None:
-    registry = Registry(3.0)
+    registry = ProcessRegistry(3.0)
     registry.receive(heartbeat("a"), 0.0)
     registry.discount(2.0, 4.0)
     assert registry.sweep(5.0) == []
@@ -64,7 +64,7 @@ def test_part_of_the_time_without_reception_is_discounted() -> None:
 
 
 def test_an_expected_process_without_heartbeats_leaves_too() -> None:
-    registry = Registry(3.0)
+    registry = ProcessRegistry(3.0)
     left: list[tuple[str, str]] = []
     joined: list[str] = []
     registry.on_leave(lambda b: left.append((b.stage, b.id)))
@@ -86,7 +86,7 @@ def test_an_expected_process_without_heartbeats_leaves_too() -> None:
 
 
 def test_a_successor_is_expected_for_a_while() -> None:
-    registry = Registry(3.0, recovery_s=10.0)
+    registry = ProcessRegistry(3.0, recovery_s=10.0)
     forgotten: list[str] = []
     registry.on_forget(lambda b: forgotten.append(b.id))
     registry.receive(heartbeat("a", models=[ModelCard("m")]), 0.0)
@@ -109,7 +109,7 @@ def test_a_successor_is_expected_for_a_while() -> None:
 
 
 def test_no_successor_is_expected_of_a_process_that_was_never_there() -> None:
-    registry = Registry(3.0, recovery_s=10.0)
+    registry = ProcessRegistry(3.0, recovery_s=10.0)
     registry.expect("worker", "w", 0.0)
     assert len(registry.sweep(4.0)) == 1
     assert list(registry.former("worker")) == []

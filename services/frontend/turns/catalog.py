@@ -13,7 +13,7 @@ from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from services.frontend.turns.shared_names import Publish, SharedNames
 from services.frontend.turns.stage_wait import INNER_STAGES
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 
 
 class ModelCatalog:
@@ -21,7 +21,7 @@ class ModelCatalog:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ProcessRegistry,
         *,
         default_model: str | None,
         accept_any_model: bool,

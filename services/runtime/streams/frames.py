@@ -17,7 +17,7 @@ from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
 from services.runtime.bus import Delivery
-from services.runtime.heartbeats import Links
+from services.runtime.heartbeats import LinkStates
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
@@ -95,10 +95,10 @@ class FrameSender:
         }
         register(process.metrics, CountCollector(counters))
 
-    def links(self) -> Links:
+    def links(self) -> LinkStates:
         """Returns what the process's heartbeats report."""
         links = self._links.items()
-        return Links(
+        return LinkStates(
             sent={id: link.seq for id, link in links},
             unacknowledged={id: link.acknowledged for id, link in links if link.unacknowledged},
             replays={id: link.last_replay for id, link in links if link.last_replay},

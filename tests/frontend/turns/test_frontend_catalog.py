@@ -5,18 +5,18 @@ import pytest
 from schemas.control import Heartbeat, ModelCard
 from schemas.errors import NotFound, Unavailable
 from services.frontend.turns.catalog import ModelCatalog
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 
 DEAD_AFTER_S = 3.5
 
 
-def catalog(registry: Registry) -> ModelCatalog:
+def catalog(registry: ProcessRegistry) -> ModelCatalog:
     return ModelCatalog(
         registry, default_model=None, accept_any_model=False, publish=lambda _: None
     )
 
 
-def served(registry: Registry, name: str, *, max_model_len: int = 1000) -> None:
+def served(registry: ProcessRegistry, name: str, *, max_model_len: int = 1000) -> None:
     registry.receive(
         Heartbeat(
             "preprocessor", "p1", models=[ModelCard(name, aliases=["a"], max_model_len=4096)]
@@ -29,7 +29,7 @@ def served(registry: Registry, name: str, *, max_model_len: int = 1000) -> None:
 
 
 def test_heartbeat_changes_the_catalog() -> None:
-    registry = Registry(DEAD_AFTER_S)
+    registry = ProcessRegistry(DEAD_AFTER_S)
     models = catalog(registry)
     with pytest.raises(Unavailable) as starting:
         models.resolve("m")
@@ -44,7 +44,7 @@ def test_heartbeat_changes_the_catalog() -> None:
 
 
 def test_process_that_leaves_or_dies_takes_its_model_away() -> None:
-    registry = Registry(DEAD_AFTER_S)
+    registry = ProcessRegistry(DEAD_AFTER_S)
     models = catalog(registry)
     served(registry, "m")
     assert models.resolve("m").name == "m"

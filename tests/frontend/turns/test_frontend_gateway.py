@@ -46,7 +46,7 @@ from services.frontend.turns.pipeline import BusPipeline
 from services.frontend.turns.turn_state import BusTurn
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import admission
 from tests.pdf_files import PNG
@@ -86,7 +86,7 @@ class Process:
         self.config = config
         self.log = structlog.get_logger()
         self.metrics = CollectorRegistry()
-        self.registry = Registry(3.5)
+        self.registry = ProcessRegistry(3.5)
         for stage in ("preprocessor", "worker", "parser"):
             self.registry.receive(Heartbeat(stage, f"{stage}-1", models=[ModelCard("m")]), 0.0)
         self.bus = Bus()

@@ -14,7 +14,7 @@ from services.frontend.turns.preprocessor_client import PREFERENCE, Preprocessor
 from services.runtime.config import FrontendConfig
 
 
-class Registry:
+class ProcessRegistry:
     """Processes by the age of their last heartbeat."""
 
     def __init__(self, ages: Mapping[str, float]) -> None:
@@ -37,7 +37,7 @@ async def preparing(
     """A client with this number of turns at each preprocessor, none of which answers."""
     process: Any = SimpleNamespace(
         id="f",
-        registry=Registry(ages),
+        registry=ProcessRegistry(ages),
         bus=SimpleNamespace(ask=lambda *_: lambda: None),
         on_attached=[],
         on_reconnect=[],

@@ -13,7 +13,7 @@ from schemas.session import placement_key
 from services.frontend.apis.models.documents import listing, names
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.shared_names import SharedNames
-from services.runtime.registry import Registry
+from services.runtime.registry import ProcessRegistry
 
 
 def card(name: str, weight: float = 1.0) -> ModelCard:
@@ -134,7 +134,7 @@ class Bus:
     """The heartbeats of two versions."""
 
     def __init__(self, **weights: float) -> None:
-        self.registry = Registry(3.5)
+        self.registry = ProcessRegistry(3.5)
         self.catalog = ModelCatalog(
             self.registry, default_model=None, accept_any_model=False, publish=lambda _: None
         )
