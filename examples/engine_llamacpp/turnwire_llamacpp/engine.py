@@ -16,7 +16,7 @@ import msgspec
 from typing_extensions import override
 
 from schemas.control import Load
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import local_folder, read_facts, with_defaults
 from services.worker.engine import (
@@ -29,7 +29,13 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.guide import load_guides
-from services.worker.engines.support import EngineTurn, OpenTurns, in_daemon_thread, run_for
+from services.worker.engines.support import (
+    EngineTurn,
+    OpenTurns,
+    in_daemon_thread,
+    load_failure,
+    run_for,
+)
 
 from .decoder import Decoder, EngineArgs, Turn
 
@@ -103,9 +109,7 @@ class LlamaCppEngine(Engine):
         except Invalid:
             raise
         except Exception as error:
-            raise EngineFailed(
-                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
-            ) from error
+            raise load_failure(self._config.model, error) from error
         self._thread.start()
         self._turns.watch(self._config.watchdog_s, lambda: None)
         return self._info

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from schemas.control import Load
 from schemas.conversation import Sampling
-from schemas.errors import Invalid, TurnwireError
+from schemas.errors import EngineFailed, Invalid, TurnwireError
 from schemas.events import FinishReason
 from services.worker.engine import Engine, EngineDelta, EngineDied, EngineRequest, Sink
 
@@ -231,6 +231,11 @@ async def run_for(
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             await in_daemon_thread(name, work, *args, **options)
+
+
+def load_failure(model: str, error: Exception) -> EngineFailed:
+    """Makes the error of an engine with a library that cannot load the model."""
+    return EngineFailed(f"cannot load {model}: {type(error).__name__}: {error}")
 
 
 def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:

@@ -34,6 +34,7 @@ from services.worker.engines.support import (
     OpenTurns,
     decode_first_token,
     in_daemon_thread,
+    load_failure,
     run_for,
 )
 from services.worker.engines.transformers.adapter import (
@@ -101,9 +102,7 @@ class TransformersEngine(Engine):
         except Invalid:
             raise
         except Exception as error:
-            raise EngineFailed(
-                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
-            ) from error
+            raise load_failure(self._config.model, error) from error
         self._manager = loaded.manager
         self._info = loaded.info
         self._defaults = loaded.facts.sampling

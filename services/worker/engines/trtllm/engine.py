@@ -43,6 +43,7 @@ from services.worker.engines.support import (
     OpenTurns,
     guided_arguments,
     in_daemon_thread,
+    load_failure,
     prompt_ids,
     run_for,
 )
@@ -106,9 +107,7 @@ class TrtllmEngine(Engine, KvEventSource):
             self._info = await in_daemon_thread("trtllm-build", self._build)
             await self._probe_window()
         except Exception as error:
-            raise EngineFailed(
-                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
-            ) from error
+            raise load_failure(self._config.model, error) from error
         self._guard = LoopGuard(max(GUARD_S, self._config.watchdog_s))
         self._turns.watch(
             self._config.watchdog_s, self._readings.late_health_check, WATCH_INTERVAL_S

@@ -35,6 +35,7 @@ from services.worker.engines.support import (
     decode_first_token,
     guided_arguments,
     in_daemon_thread,
+    load_failure,
     prompt_ids,
     run_for,
 )
@@ -109,9 +110,7 @@ class VllmEngine(Engine, KvEventSource):
             await self.stop(1.0)
             if isinstance(error, ImportError):
                 raise
-            raise EngineFailed(
-                f"cannot load {self._config.model}: {type(error).__name__}: {error}"
-            ) from error
+            raise load_failure(self._config.model, error) from error
         # After the first token, which may take longer than the watchdog waits.
         self._turns.watch(self._config.watchdog_s, self._check)
         return self._info
