@@ -57,7 +57,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 def make_private(path: Path) -> None:
     """Takes the rights of others from a file that has a secret, if all users have some; a group's
     alone stay, because they were set on purpose. Raises OSError."""
-    if (mode := path.stat().st_mode) & 0o007:
+    mode = path.stat().st_mode
+    if mode & 0o007:
         path.chmod(mode & 0o700)
 
 
@@ -96,25 +97,22 @@ def reserve_ports(
             try:
                 listener.bind((host, number))
             except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    hint = (
-                        f"is in use; choose another with {flags[1]}, or {flags[1]} 0 for a free one"
-                    )
-                elif error.errno == errno.EACCES:
-                    hint = (
-                        f"cannot be used: {error.strerror}; choose another with {flags[1]}, such "
-                        f"as {number + 8000}"
-                    )
-                else:
-                    hint = (
-                        f"cannot be used: {error.strerror}; choose another with {flags[0]}, such "
-                        "as 127.0.0.1"
-                    )
+                hint = _port_hint(error, number, *flags)
                 raise OSError(f"port {number} on {host} {hint}") from error
             if not number:
                 _reserve(listener)
             ports.append(int(listener.getsockname()[1]))
     return ports
+
+
+def _port_hint(error: OSError, port: int, host_flag: str, port_flag: str) -> str:
+    """Returns why a server cannot listen on a port, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"is in use; choose another with {port_flag}, or {port_flag} 0 for a free one"
+    reason = f"cannot be used: {error.strerror}; choose another with"
+    if error.errno == errno.EACCES:
+        return f"{reason} {port_flag}, such as {port + 8000}"
+    return f"{reason} {host_flag}, such as 127.0.0.1"
 
 
 def _reserve(listener: socket.socket) -> None:

@@ -44,15 +44,17 @@ def check(
             )
             return 2
         host, port = config.metrics_host, config.metrics_port
-    url = f"{scheme}://{reachable_host(host)}:{port}/{'ready' if ready else 'live'}"
+    path = "ready" if ready else "live"
+    url = f"{scheme}://{reachable_host(host)}:{port}/{path}"
     try:
         status, body = get(url, timeout_s)
     except OSError as error:
         print(f"{url}: {error}", file=sys.stderr)
         return 1
-    if status != 200:
-        print(f"{url}: {status} {body[:500].decode(errors='replace')}", file=sys.stderr)
-    return int(status != 200)
+    if status == 200:
+        return 0
+    print(f"{url}: {status} {body[:500].decode(errors='replace')}", file=sys.stderr)
+    return 1
 
 
 COMMAND = Command(check, tuple(STAGES.values()))

@@ -49,11 +49,15 @@ async def make_buckets(config: BucketsConfig) -> list[str]:
     async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
         for choices in _buckets(config):
             made.append(await _make_largest(bus, choices, config.bus.connect_timeout_s))
-    return [
-        f"{b.name}: {b.max_bytes:,} bytes, entries expire after {b.ttl_s:g} s, "
-        f"{b.replicas} {'copy' if b.replicas == 1 else 'copies'}"
-        for b in made
-    ]
+    return [_describe(bucket) for bucket in made]
+
+
+def _describe(bucket: BucketConfig) -> str:
+    copies = "copy" if bucket.replicas == 1 else "copies"
+    return (
+        f"{bucket.name}: {bucket.max_bytes:,} bytes, entries expire after {bucket.ttl_s:g} s, "
+        f"{bucket.replicas} {copies}"
+    )
 
 
 async def keep_buckets(config: BucketsConfig, every_s: float) -> None:

@@ -42,10 +42,9 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
         raise UsageError(error) from None
     if file:
         _append(file, line)
-    print(
-        f"its hash was appended to {file}" if file else f"for the key file:  {line}",
-        file=sys.stderr,
-    )
+        print(f"its hash was appended to {file}", file=sys.stderr)
+    else:
+        print(f"for the key file:  {line}", file=sys.stderr)
     print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)
     return 0
@@ -58,4 +57,6 @@ def _append(path: Path, line: str) -> None:
     """Appends the line, after a line break if the file does not end with one."""
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8") as file:
         text = file.read()
-        file.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")
+        if text and not text.endswith("\n"):
+            file.write("\n")
+        file.write(line + "\n")

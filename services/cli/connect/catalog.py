@@ -124,7 +124,8 @@ def with_profiles(
     names = [entry["slug"] for entry in entries]
     chosen = {"*": DEFAULT_PROFILE} if DEFAULT_PROFILE in profiles else {}
     chosen |= {name or "*": slug for name, _, slug in (flag.rpartition("=") for flag in flags)}
-    if unknown := chosen.keys() - {*names, "*"}:
+    unknown = chosen.keys() - {*names, "*"}
+    if unknown:
         raise UsageError(
             f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}"
         )

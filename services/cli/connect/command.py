@@ -85,10 +85,8 @@ def connect(
         print(note)
     reads = [f". {shlex.quote(settings.path)}" for settings in plan.files if settings.kind == "env"]
     print(f"Start {module.title} with:  {' && '.join([*reads, plan.start])}")
-    print(
-        "Undo with:  turnwire connect "
-        f"{client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo"
-    )
+    folder = f" --dir {shlex.quote(flags.dir)}" if flags.dir else ""
+    print(f"Undo with:  turnwire connect {client}{folder} --undo")
     return 0
 
 
@@ -111,13 +109,12 @@ def undo_all(client: AgentClient, flags: ConnectFlags, env: Mapping[str, str]) -
             env=env,
         )
         files |= {settings.path: settings for settings in client.plan(target).files}
-    if lines := undo(*files.values()):
+    lines = undo(*files.values())
+    if lines:
         return lines
-    paths = (
-        f"{', '.join(files)}; if a file was a link, put the link back first"
-        if files
-        else "a library"
-    )
+    paths = "a library"
+    if files:
+        paths = f"{', '.join(files)}; if a file was a link, put the link back first"
     raise CommandError(f"nothing to undo: no file has settings that --write wrote ({paths})")
 
 

@@ -90,10 +90,14 @@ async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
 
 def describe(peer: Heartbeat) -> str:
     """Describes a process in a few words."""
-    lengths = (
-        (card.name, f" ({card.max_model_len})" if card.max_model_len else "")
-        for card in peer.models
-    )
-    models = "".join(f" {name}{length}" for name, length in lengths)
-    load = f"{peer.load.running} running" + (f" of {peer.load.slots}" if peer.load.slots else "")
-    return f"{peer.id}{models}, {load}{', draining' if peer.draining else ''}"
+    text = peer.id
+    for card in peer.models:
+        text += f" {card.name}"
+        if card.max_model_len:
+            text += f" ({card.max_model_len})"
+    text += f", {peer.load.running} running"
+    if peer.load.slots:
+        text += f" of {peer.load.slots}"
+    if peer.draining:
+        text += ", draining"
+    return text

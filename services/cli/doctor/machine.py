@@ -73,7 +73,9 @@ def check_nats_server() -> Finding:
     except FileNotFoundError as error:
         return Finding("note", "nats-server", str(error))
     answer = _output(str(binary), "--version")
-    return Finding("ok" if answer else "warn", "nats-server", answer or f"{binary} does not run")
+    if not answer:
+        return Finding("warn", "nats-server", f"{binary} does not run")
+    return Finding("ok", "nats-server", answer)
 
 
 def check_gpu() -> Finding:
@@ -85,11 +87,9 @@ def check_gpu() -> Finding:
     rows = _output(
         "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
     )
-    return (
-        Finding("ok", "gpu", "; ".join(rows.splitlines()))
-        if rows
-        else Finding("warn", "gpu", "nvidia-smi fails")
-    )
+    if not rows:
+        return Finding("warn", "gpu", "nvidia-smi fails")
+    return Finding("ok", "gpu", "; ".join(rows.splitlines()))
 
 
 def check_port(config: FrontendConfig) -> Finding:
@@ -98,9 +98,9 @@ def check_port(config: FrontendConfig) -> Finding:
         reserve_ports(config.host, config.port, 1)
     except OSError as error:
         return Finding("note", "port", str(error))
-    return Finding(
-        "ok", "port", f"{config.port} on {config.host} is free" if config.port else "any free one"
-    )
+    if not config.port:
+        return Finding("ok", "port", "any free one")
+    return Finding("ok", "port", f"{config.port} on {config.host} is free")
 
 
 def check_engine(config: WorkerConfig) -> Iterable[Finding]:

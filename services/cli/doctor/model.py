@@ -75,14 +75,15 @@ def describe_history(traits: TemplateTraits) -> str:
         "split": "as several messages",
         "drop": "with later reasoning left out",
     }
+    results = "with" if traits.tool_role else "as user messages, without"
+    call_ids = "as they came" if traits.call_ids == "client" else "by position"
     facts = (
         f"reasoning {reasoning}",
         f"calls: {calls[traits.arguments]}",
-        f"results {'with' if traits.tool_role else 'as user messages, without'} a role of their "
-        "own",
+        f"results {results} a role of their own",
         f"later instructions {system[traits.system]}",
         f"reasoning between calls {several[traits.interleaved]}",
-        f"call ids {'as they came' if traits.call_ids == 'client' else 'by position'}",
+        f"call ids {call_ids}",
     )
     return "; ".join(facts)
 

@@ -33,6 +33,8 @@ DEMO_NOTE = (
 AGENT_TOKENS = 24_000
 """Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's
 prompt has 16,000."""
+LONGEST_VALUE = 120
+"""Characters of a value in a log line."""
 REMIND_S = 10.0
 """Without a terminal, the reason for waiting is repeated at this interval."""
 _COLOURS: Mapping[str, str] = {
@@ -245,14 +247,14 @@ def log_line(name: str, line: str) -> str:
     return line if _log_fields(line) is not None else f"{name} | {line}"
 
 
-def shorten(value: object, limit: int = 120) -> str:
+def shorten(value: object) -> str:
     """Returns a value on one line. Cuts the middle out of a long one."""
     if not isinstance(value, str):
         value = msgspec.json.encode(value, enc_hook=str).decode()
     text = printable(value)
-    if len(text) <= limit:
+    if len(text) <= LONGEST_VALUE:
         return text
-    half = limit // 2 - 1
+    half = LONGEST_VALUE // 2 - 1
     return f"{text[:half]} … {text[-half:]}"
 
 
