@@ -30,7 +30,7 @@ from services.ledger.recall import Ledger
 from services.parser import event_outbox as parser_outbox
 from services.parser import service as parser_service
 from services.preprocessor import service as preprocessor_service
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import (
     BucketsConfig,

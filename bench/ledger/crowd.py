@@ -19,7 +19,7 @@ from bench.ledger.clients import CLIENTS, Dialogue
 from bench.ledger.sessions import WORD, Model, go_on, start
 from bench.ledger.walk import ROOM, SEALER, Before
 from schemas.conversation import Client as Caller
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 

@@ -82,7 +82,7 @@ class TurnComparison:
     def __init__(self, model: LedgerModel, reader: TurnReader) -> None:
         self._encoder = model.encoder
         self._style = model.family.style
-        self._write_calls = model.write_calls
+        self._model = model
         self._reader = reader
         self._ends = TurnEnds(model)
 
@@ -208,15 +208,13 @@ class TurnComparison:
         them in another: some print strings unescaped (LFM2.5), so that no parser reads the value
         back. Empty where the stretch lacks the template's spelling.
         """
-        if self._write_calls is None:
-            return ""
         written = ""
         end = 0
         for is_call, run in groupby(original.parts, _is_call):
             if not is_call:
                 continue
             calls = [part for part in run if isinstance(part, Call)]
-            rendered = self._write_calls(calls)
+            rendered = self._model.written_calls(calls)
             start = stretch.find(rendered, end)
             if not rendered or start < 0:
                 return ""

@@ -1,18 +1,16 @@
 """The properties of a model that its ledger needs."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from schemas.conversation import Call
+from schemas.errors import Invalid
 from services.families import Family
 from services.ledger.keys import add, chain
+from services.templates.assistant import AssistantWriter
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import Encoder
-
-WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
-"""Writes calls that follow each other as the template does; "" where it refuses them."""
 
 
 class LedgerModel(Struct, frozen=True):
@@ -26,14 +24,21 @@ class LedgerModel(Struct, frozen=True):
     vocabulary: Vocabulary
     ends: tuple[str, ...]
     """Texts of the tokens that end a turn."""
-    write_calls: WriteCalls | None = None
-    """Writes calls as the template does."""
-    header: str = ""
+    writer: AssistantWriter
+    """Writes as the template does."""
+    header: str
     """The template's text before a turn of the model, without reasoning markers and white space
     around it."""
-    placeholder: int | None = None
+    placeholder: int | None
     """The token that stands for an image. Turns in which the model wrote it are not reused: they
     would look like one in the prompt."""
+
+    def written_calls(self, calls: Sequence[Call]) -> str:
+        """Calls that follow each other as the template writes them; "" where it refuses them."""
+        try:
+            return self.writer.markup(calls)
+        except Invalid:
+            return ""
 
     def scope_of(self, tenant: str | None) -> bytes:
         """The hash to which the keys of a tenant's sessions are bound."""

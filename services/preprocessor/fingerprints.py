@@ -6,8 +6,6 @@ counts, and digests of the request's parts. It holds no text, belongs to one ten
 and never leaves the process. Pure.
 """
 
-from collections.abc import Callable
-
 from cachetools import TTLCache
 
 from schemas.conversation import Conversation
@@ -16,6 +14,7 @@ from services.ledger.difference import ComparedPrompt, difference, digests_of
 from services.ledger.encode import head_hash
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.strip import strip_preamble
+from services.preprocessor.threads import Clock
 
 KEPT_S = 3600.0
 MIN_BYTES = 2048
@@ -32,7 +31,7 @@ class Fingerprint(ComparedPrompt, frozen=True, kw_only=True):
 class Fingerprints:
     """The fingerprints of one preprocessor, bounded in bytes and time."""
 
-    def __init__(self, max_bytes: int, clock: Callable[[], float], *, strip: bool) -> None:
+    def __init__(self, max_bytes: int, clock: Clock, *, strip: bool) -> None:
         """`strip`: prompts are made without billing headers."""
         self._kept: TTLCache[tuple[str | None, ...], Fingerprint] = TTLCache(
             max_bytes, KEPT_S, clock, _size

@@ -1,44 +1,32 @@
 """Fills the ledger of one preprocessor: receives the entries of turns that end, fetches others from
 the bucket.
 
-`open_ledger` makes the ledger for a loaded model. The step that restores turns is
-`services/ledger/recall.py`.
+The step that restores turns is `services/ledger/recall.py`.
 
 An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries
 cost only speed.
 """
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from prometheus_client import Counter
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.conversation import Call, Conversation, Message, Text, ToolSpec, Unseal
-from schemas.errors import Invalid, TurnwireError
+from schemas.conversation import Conversation, ToolSpec, Unseal
+from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.encode import LedgerPrompt
-from services.ledger.model import LedgerModel, WriteCalls
 from services.ledger.recall import Ledger, Recall
 from services.ledger.signer import EntrySigner
-from services.ledger.turn_reader import TurnReader
-from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import LookUp
 from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
-from services.templates.assistant import AssistantWriter
-from services.templates.messages import render_messages
-from services.tokenization.detokenizer import Vocabulary
 
-_ANSWER, _QUESTION = "zqsaid", "zqasked"
-FORM = b"3"
-"""The form of prompts and entries. It changes when conversations are adapted to other messages, so
-that earlier prompts have another text, and when entries change."""
 FETCH_TIMEOUT_S = 0.5
 """Limit of the time that a prompt waits for turns from the bucket."""
 FETCH_AT_ONCE = 64
@@ -49,33 +37,6 @@ FETCHED_S = 60.0
 MAX_FETCHED_KEYS = 65_536
 SILENT_S = 5.0
 """Time without requests to a bucket that did not answer."""
-
-
-def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger:
-    """The model's ledger, empty."""
-    backend = setup.tokenizer.backend
-    vocabulary = Vocabulary(backend)
-    hasher = hashlib.blake2b(FORM, digest_size=16)
-    for text in (setup.template.source, backend.to_str(), setup.family.name):
-        hasher.update(hashlib.blake2b(text.encode()).digest())
-
-    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
-    ends.update(_end_in_history(setup, ends))
-    placeholder: int | None = None
-    if setup.images is not None:
-        placeholder = backend.token_to_id(setup.images.placeholder)
-    model = LedgerModel(
-        name=setup.card.name,
-        digest=hasher.digest(),
-        family=setup.family,
-        encoder=setup.encoder,
-        vocabulary=vocabulary,
-        ends=tuple(sorted(ends)),
-        write_calls=_call_writer(setup),
-        header=_header(setup, TurnReader(setup.family, vocabulary)),
-        placeholder=placeholder,
-    )
-    return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
 
 
 class Fetched(NamedTuple):
@@ -269,55 +230,3 @@ class LedgerReader(NoLedger):
             return None
         self._messages.labels(origin).inc()
         return entry
-
-
-def _call_writer(setup: ModelSetup) -> WriteCalls:
-    writer = AssistantWriter(
-        setup.traits,
-        setup.template,
-        call_ids={},
-        write_call=setup.family.style.write_call,
-    )
-
-    def write(calls: Sequence[Call]) -> str:
-        try:
-            return writer.markup(calls)
-        except Invalid:
-            return ""
-
-    return write
-
-
-def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:
-    """The control token with which the template ends an answer that is not the last one. Some have
-    a separate token for that (gpt-oss: the model ends with `<|return|>`, its history has
-    `<|end|>`). Empty where one of `ends` is before the next message's text: the first token may
-    only close the text (Kimi K3)."""
-    messages = [
-        Message("user", [Text("Hi.")]),
-        Message("assistant", [Text(_ANSWER)]),
-        Message("user", [Text(_QUESTION)]),
-    ]
-    text = render_messages(messages, setup.traits, setup.template)
-    after_answer = text.partition(_ANSWER)[2]
-    between = after_answer.partition(_QUESTION)[0]
-    if any(end in between for end in ends):
-        return []
-
-    cuts = setup.encoder.cuts.find(after_answer)
-    if not cuts or after_answer[: cuts[0]].strip():
-        return []
-    rest = after_answer[cuts[0] :]
-    tokens = [token for token in setup.encoder.cuts.tokens if rest.startswith(token)]
-    return [max(tokens, key=len)]
-
-
-def _header(setup: ModelSetup, reader: TurnReader) -> str:
-    """The template's text before the model's output, without markers that open its reasoning."""
-    messages = [Message("user", [Text("Hi.")])]
-    with_header = render_messages(messages, setup.traits, setup.template)
-    without_header = render_messages(messages, setup.traits, setup.template, generation=False)
-    header = ""
-    if without_header and with_header.startswith(without_header):
-        header = with_header.removeprefix(without_header)
-    return header[: reader.head_end(header, "")].strip()

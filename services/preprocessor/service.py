@@ -21,7 +21,8 @@ from schemas.errors import Invalid
 from schemas.frames import Accepted, TurnRequest
 from services.ledger.signer import EntrySigner
 from services.preprocessor.checks import PromptChecks
-from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger, open_ledger
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.observer import PreprocessorObserver
 from services.preprocessor.open_work import OpenWork

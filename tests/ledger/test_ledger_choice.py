@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Message, Part, Reasoning, Text
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from services.runtime.config import PreprocessorConfig

@@ -12,7 +12,7 @@ from bench.ledger.walk import ROOM, Before, common
 from fuzz.generated_turns import Choices
 from schemas.events import FinishReason
 from services.ledger.recall import Ledger
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.ledger.test_ledger_pairs import FORMS, prompt_of

@@ -18,7 +18,7 @@ from schemas.events import FinishReason
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
 from services.ledger.recall import Ledger
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from tests.ledger.test_ledger_sessions import (

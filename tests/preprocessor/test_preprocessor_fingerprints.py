@@ -28,7 +28,7 @@ from schemas.conversation import (
 )
 from schemas.events import PromptComparison
 from services.preprocessor.fingerprints import KEPT_S, MIN_BYTES, Fingerprints
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from tests.conftest import examples

@@ -9,7 +9,8 @@ import pytest
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from services.ledger.signer import EntrySigner
-from services.preprocessor.ledger_reader import LedgerReader, open_ledger
+from services.preprocessor.ledger_model import open_ledger
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.runtime.config import PreprocessorConfig

@@ -30,7 +30,7 @@ from schemas.frames import pack_ids
 from services.families import open_parser
 from services.frontend.apis.messages.request import parse
 from services.ledger.recall import Recall
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.preprocessor.render import allowed_tools

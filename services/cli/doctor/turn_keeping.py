@@ -24,7 +24,7 @@ from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.match import Outcome
 from services.ledger.turn_reader import ParseMode
-from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 
