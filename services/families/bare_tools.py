@@ -26,12 +26,12 @@ _REFERENCE: Final = re.compile(
 """Matches a reference that may lead to a dropped part."""
 
 _Leaf: TypeAlias = str | int | float | bool | UnsetType | None
-_Inner: TypeAlias = Union["_Schema", list[Any], _Leaf]
-_Named: TypeAlias = dict[str, _Inner] | list[Any] | _Leaf
-_Choices: TypeAlias = list[_Inner] | dict[str, Any] | _Leaf
+_Inner: TypeAlias = Union["_ReducedSchema", list[Any], _Leaf]
+_NamedSchemas: TypeAlias = dict[str, _Inner] | list[Any] | _Leaf
+_UnionBranches: TypeAlias = list[_Inner] | dict[str, Any] | _Leaf
 
 
-class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
+class _ReducedSchema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
     """The members of a schema that `bare` keeps."""
 
     type: Any = UNSET
@@ -41,12 +41,12 @@ class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
     ref: Any = UNSET
     items: _Inner = UNSET
     additionalProperties: _Inner = UNSET
-    properties: _Named = UNSET
-    defs: _Named = UNSET
-    definitions: _Named = UNSET
-    anyOf: _Choices = UNSET
-    oneOf: _Choices = UNSET
-    allOf: _Choices = UNSET
+    properties: _NamedSchemas = UNSET
+    defs: _NamedSchemas = UNSET
+    definitions: _NamedSchemas = UNSET
+    anyOf: _UnionBranches = UNSET
+    oneOf: _UnionBranches = UNSET
+    allOf: _UnionBranches = UNSET
 
     def __post_init__(self) -> None:
         # A schema without types is not the same as no schema.
@@ -56,23 +56,23 @@ class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
             self.type = sorted(CONTAINERS)
 
 
-class _Tool(Struct):
+class _ReducedTool(Struct):
     name: str
-    tool_schema: _Schema | dict[str, Any] | UnsetType = field(default=UNSET, name="schema")
+    tool_schema: _ReducedSchema | dict[str, Any] | UnsetType = field(default=UNSET, name="schema")
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Schema).decode
+_decode = msgspec.json.Decoder(_ReducedSchema).decode
 
 
 def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
     """The tools as JSON with names and types only. Every parser gives the same events with them as
     with the tools themselves. Raises RecursionError for a schema that is nested too deeply to be
     written."""
-    return _encode([_Tool(tool.name, _reduced(tool.schema)) for tool in tools])
+    return _encode([_ReducedTool(tool.name, _reduced(tool.schema)) for tool in tools])
 
 
-def _reduced(schema: dict[str, Any]) -> _Schema | dict[str, Any] | UnsetType:
+def _reduced(schema: dict[str, Any]) -> _ReducedSchema | dict[str, Any] | UnsetType:
     data = _encode(schema)
     if _EMPTY.search(data) is None and _REFERENCE.search(data) is None:
         with suppress(msgspec.ValidationError, RecursionError):

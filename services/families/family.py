@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from services.families.grammar.markup import Markup
-from services.families.grammar.turn import Grammar, read_verbatim
+from services.families.grammar.turn import TurnGrammar, read_verbatim
 from services.families.writing import Style
 
 
@@ -18,7 +18,7 @@ class Family:
     name: str
     models: str
     """The models that use this format, as text for people."""
-    grammar: Grammar
+    grammar: TurnGrammar
     style: Style
     tool_parsers: tuple[str, ...] = ()
     """Aliases: names of tool parsers in other servers."""

@@ -37,7 +37,7 @@ def entries_of(parse: TurnParse, detokenizer: Detokenizer) -> list[LedgerEntry]:
         return []
 
     broken_off = not isinstance(end, Finish)
-    content = _Content()
+    content = _TurnContent()
     beginnings = content.add_blocks(parse, context, any_block=broken_off)
     if content.is_empty and not context.started:
         return []
@@ -59,7 +59,7 @@ def _is_closed(parse: TurnParse) -> bool:
     return isinstance(end, Finish) and end.reason is FinishReason.STOP and parse.blocks.cut is None
 
 
-class _Content(Struct):
+class _TurnContent(Struct):
     """The blocks of a turn so far."""
 
     text: str = ""

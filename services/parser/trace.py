@@ -19,7 +19,7 @@ from schemas.events import BlockEvent, Delta, TokenLogprob, TopLogprob
 from services.families.grammar.scanner import BlockWriter, Scanner, escaped
 from services.tokenization.detokenizer import Vocabulary
 
-Logprobs = Sequence[tuple[int, float]]
+ReportedLogprobs = Sequence[tuple[int, float]]
 """(token id, log probability), the chosen token first."""
 
 
@@ -63,7 +63,7 @@ class _Token(NamedTuple):
 
     start: int
     end: int
-    logprobs: Logprobs
+    logprobs: ReportedLogprobs
 
 
 class _Run(NamedTuple):
@@ -112,7 +112,7 @@ class Trace:
     def _end(self) -> int:
         return self._base + sum(map(len, self._raw))
 
-    def add_token(self, token: int, text: str, pending: bytes, logprobs: Logprobs) -> None:
+    def add_token(self, token: int, text: str, pending: bytes, logprobs: ReportedLogprobs) -> None:
         """Adds the next token.
 
         `text`: the text that it completed, which is fed to the parser next; `pending`: the bytes of
@@ -200,7 +200,7 @@ class Trace:
 
 
 def token_logprob(
-    vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int = 0
+    vocabulary: Vocabulary, logprobs: ReportedLogprobs, top: int, at: int = 0
 ) -> TokenLogprob:
     """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`:
     its place."""
@@ -213,7 +213,9 @@ def token_logprob(
     return TokenLogprob(_decoded(data), logprob, at, data, alternatives)
 
 
-def one_for_each(ids: Sequence[int], logprobs: Sequence[Logprobs]) -> list[Logprobs]:
+def logprobs_of_each(
+    ids: Sequence[int], logprobs: Sequence[ReportedLogprobs]
+) -> list[ReportedLogprobs]:
     """Returns the log probabilities of each id; empty where an engine has reported none."""
     reported = logprobs[: len(ids)]
     missing = len(ids) - len(reported)

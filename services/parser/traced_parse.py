@@ -10,7 +10,7 @@ from schemas.frames import ParseContext
 from services.families import Family
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
-from services.parser.trace import Logprobs, Trace, one_for_each
+from services.parser.trace import ReportedLogprobs, Trace, logprobs_of_each
 from services.parser.turn_parse import TurnParse, parser_of
 from services.runtime.storage.seal import TenantSealer
 from services.runtime.streams.turn_log import TurnLog
@@ -33,9 +33,9 @@ class TracedParse(TurnParse):
         return BlockReader(stream, parser, builder)
 
     @override
-    def feed(self, ids: Sequence[int], logprobs: Sequence[Logprobs] = ()) -> None:
+    def feed(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs] = ()) -> None:
         detokenizer = self._detokenizer
-        for token, pairs in zip(ids, one_for_each(ids, logprobs), strict=True):
+        for token, pairs in zip(ids, logprobs_of_each(ids, logprobs), strict=True):
             self.stream.ids.append(token)
             text = detokenizer.step(token)
             self._trace.add_token(token, text, detokenizer.pending, pairs)

@@ -16,7 +16,7 @@ from services.families.grammar.scanner import BlockWriter, Scanner
 from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
 from services.parser.fast_path import NO_FAST_PATH, FastPath, NoFastPath
-from services.parser.trace import Logprobs, one_for_each, token_logprob
+from services.parser.trace import ReportedLogprobs, logprobs_of_each, token_logprob
 from services.parser.turn_stream import TurnStream
 from services.runtime.storage.seal import Sealer, TenantSealer
 from services.runtime.streams.turn_log import LoggedEvent
@@ -136,7 +136,7 @@ class TurnParse:
             self.finish(entry.finish)
         return stream.log.size != events_before
 
-    def feed(self, ids: Sequence[int], logprobs: Sequence[Logprobs] = ()) -> None:
+    def feed(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs] = ()) -> None:
         """Takes further tokens. Those after a cut are not counted. `logprobs`: of each token, if
         the request asked for them."""
         self.leave_fast_path()
@@ -152,7 +152,7 @@ class TurnParse:
             if self._end_if_cut():
                 return
 
-    def _report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
+    def _report(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs]) -> None:
         """Logs tokens for a request that asked for ids, with their log probabilities."""
         top = self.stream.context.logprobs
         if top is None:
@@ -160,7 +160,7 @@ class TurnParse:
             return
         reported = [
             token_logprob(self._vocabulary, pairs, top) if pairs else None
-            for pairs in one_for_each(ids, logprobs)
+            for pairs in logprobs_of_each(ids, logprobs)
         ]
         self.stream.log.add_tokens(ids, reported)
 

@@ -19,7 +19,7 @@ from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.tools import arguments_of, tool_name
 from services.templates.traits import TemplateTraits
 from services.templates.wording import JOIN, call_text
-from services.tokenization.data_marks import Marker
+from services.tokenization.data_marks import DataMarker
 
 AssistantPart: TypeAlias = Text | Reasoning | Call
 WriteCall: TypeAlias = Callable[[str, dict[str, Any]], str]
@@ -65,7 +65,7 @@ class AssistantWriter:
         *,
         call_ids: Mapping[str, str],
         write_call: WriteCall = call_text,
-        marker: Marker | None = None,
+        marker: DataMarker | None = None,
     ) -> None:
         """`call_ids`: the ids that the template gets, by call id, where they are not the client's.
         `marker`: marks the names, ids and arguments of calls; reasoning and text are marked

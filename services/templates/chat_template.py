@@ -22,7 +22,7 @@ from services.tokenization.tokenizer_files import LoadedTokenizer, special_token
 TemplateMessage: TypeAlias = dict[str, Any]
 """A message as chat templates read it: role, content, tool_calls and other fields of the
 template."""
-Tool: TypeAlias = dict[str, Any]
+TemplateTool: TypeAlias = dict[str, Any]
 """A tool as chat templates read it: OpenAI's `{"type": "function", "function": {…}}`."""
 
 _RESERVED = frozenset(
@@ -103,7 +103,7 @@ class ChatTemplate:
         self,
         messages: Sequence[TemplateMessage],
         *,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[TemplateTool] = (),
         variables: Mapping[str, Any] | None = None,
         generation: bool = True,
     ) -> str:

@@ -23,7 +23,7 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
-from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
 from services.templates.tools import tool_name
 from services.templates.traits import TemplateTraits
 from services.templates.wording import (
@@ -63,7 +63,7 @@ def adapt(
     failed result gets a short prefix, a loaded tool is defined where it was loaded. Raises nothing:
     a template may still refuse the messages.
     """
-    writer = _Writer(
+    writer = _ConversationWriter(
         conversation, traits, template, unseal=unseal, write_call=write_call, marks=marks
     )
     at = leading_instructions(conversation)[1]
@@ -85,7 +85,7 @@ def render_messages(
     traits: TemplateTraits,
     template: ChatTemplate,
     *,
-    tools: list[Tool] | None = None,
+    tools: list[TemplateTool] | None = None,
     write_call: WriteCall = call_text,
     generation: bool = True,
 ) -> str:
@@ -116,7 +116,7 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     return texts, at
 
 
-class _Writer:
+class _ConversationWriter:
     def __init__(
         self,
         conversation: Conversation,

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, ToolSpec
 from services.families.bare_tools import reduced_json
-from services.templates.chat_template import Tool
+from services.templates.chat_template import TemplateTool
 from services.templates.jinja import JsonDict
-from services.tokenization.data_marks import Marker
+from services.tokenization.data_marks import DataMarker
 
 _GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}
 _CUSTOM_SCHEMA: dict[str, Any] = {
@@ -28,7 +28,7 @@ def tool_name(name: str, namespace: str | None) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def tool_definition(tool: ToolSpec) -> Tool:
+def tool_definition(tool: ToolSpec) -> TemplateTool:
     """A tool as chat templates read it. A freeform tool becomes a function with one string,
     `input`; its grammar, if it has one, is appended to the description."""
     schema = tool.schema
@@ -47,7 +47,7 @@ def tool_definition(tool: ToolSpec) -> Tool:
     }
 
 
-def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:
+def list_tools(tools: Iterable[ToolSpec]) -> list[TemplateTool]:
     """The tools at the start of the prompt. A deferred tool is not among them: the result that
     loads it defines it."""
     return [tool_definition(tool) for tool in tools if not tool.deferred]
@@ -89,13 +89,13 @@ class PromptTools(Struct, frozen=True):
     rendered: list[ToolSpec] = []
     """The tools under the names and with the schemas that the model sees, deferred ones
     included."""
-    definitions: list[Tool] = []
+    definitions: list[TemplateTool] = []
     """The tools at the start of the prompt, marked. They cache their JSON."""
     parser_json: bytes = b"[]"
     """`rendered` as JSON, with what parsers need."""
 
     @classmethod
-    def of(cls, tools: Sequence[ToolSpec], data: bytes, marker: Marker | None) -> "PromptTools":
+    def of(cls, tools: Sequence[ToolSpec], data: bytes, marker: DataMarker | None) -> "PromptTools":
         """All forms. `data`: the tools as JSON; `marker`: marks the control tokens that they spell.
         Raises RecursionError for schemas that are nested too deeply to be written."""
         rendered = [rendered_tool(tool) for tool in tools]
@@ -109,14 +109,14 @@ class PromptTools(Struct, frozen=True):
         )
 
 
-def _marked(definition: Tool, marker: Marker) -> Tool:
+def _marked(definition: TemplateTool, marker: DataMarker) -> TemplateTool:
     return {
         **definition,
         "function": {key: marker.mark_json(value) for key, value in definition["function"].items()},
     }
 
 
-def with_cached_json(definition: Tool) -> Tool:
+def with_cached_json(definition: TemplateTool) -> TemplateTool:
     """The definition with the objects that templates write as JSON: itself, its function and the
     parameters."""
     function = definition["function"]

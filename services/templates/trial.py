@@ -19,7 +19,7 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
-from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
 from services.templates.messages import adapt
 from services.templates.thinking import KEEP_HISTORY, SWITCHES
 from services.templates.tools import tool_definition
@@ -101,7 +101,7 @@ class TemplateTrial:
         self,
         messages: list[TemplateMessage],
         *,
-        tools: list[Tool] | None = None,
+        tools: list[TemplateTool] | None = None,
         variables: dict[str, Any] | None = None,
         generation: bool = True,
     ) -> str:

@@ -57,7 +57,7 @@ class Piece(Struct, frozen=True):
     """The text is a control token that data spells."""
 
 
-class Marker:
+class DataMarker:
     """Marks strings. Thread-safe."""
 
     def __init__(
@@ -229,13 +229,13 @@ class DataMarks:
         handled = {text for text in handled if text.strip()}
         infixes = _completed(self.tokens, literals)
         names = set(names)
-        self.data = Marker(self.tokens, marks, infixes=infixes, names=names, handled=handled)
+        self.data = DataMarker(self.tokens, marks, infixes=infixes, names=names, handled=handled)
         """Marks the text of users, tools and instructions."""
         self.assistant = self.data
         """Marks the text of the assistant's own history."""
         if kept:
             rest = self.tokens - set(kept)
-            self.assistant = Marker(rest, marks, infixes=infixes, names=names, handled=handled)
+            self.assistant = DataMarker(rest, marks, infixes=infixes, names=names, handled=handled)
 
     def plain(self, text: str) -> str:
         """The text without marks: what the template renders for unmarked data."""

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from services.runtime.long_work import LongWork
 from services.tokenization.data_marks import DataMarks, has_surrogates, replace_surrogates
 from services.tokenization.equality import difference
-from services.tokenization.segments import Cuts, Encode, SegmentCache, TokenIds
+from services.tokenization.segments import Cuts, EncodeText, SegmentCache, TokenIds
 
-Choice: TypeAlias = Literal["auto", "fastokens", "tokenizers"]
+EncoderChoice: TypeAlias = Literal["auto", "fastokens", "tokenizers"]
 
 _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
@@ -65,7 +65,7 @@ class Encoder:
         cls,
         tokenizer: Tokenizer,
         *,
-        choice: Choice = "auto",
+        choice: EncoderChoice = "auto",
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
     ) -> "Encoder":
@@ -127,7 +127,7 @@ class Encoder:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [array("I", encoding.ids) for encoding in encodings]
 
-    def _encode_pieces(self, text: str, encode: Encode) -> TokenIds:
+    def _encode_pieces(self, text: str, encode: EncodeText) -> TokenIds:
         """The ids of a text that may have marks. The control tokens that data spells are cut out
         and encoded separately, as transformers does with `sanitize_control_tokens`."""
         if self._data_encoding is not None and self._data_encoding.respelled:
@@ -149,7 +149,7 @@ class Encoder:
                 joined.extend(self._encode_mid_text(piece.text, encode, encode))
         return joined
 
-    def _own_spellings_only(self, text: str, encode: Encode) -> TokenIds:
+    def _own_spellings_only(self, text: str, encode: EncodeText) -> TokenIds:
         """The ids of text in which no control token in another spelling becomes that token."""
         assert self._data_encoding is not None
         ids = encode(text)
@@ -166,7 +166,7 @@ class Encoder:
             joined.extend(self._encode_mid_text(text[end:], encode_rest, encode))
         return joined
 
-    def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
+    def _encode_mid_text(self, text: str, encode: EncodeText, encode_line: EncodeText) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a
         text, but none after a line break."""
         line = encode_line("\n")
@@ -277,7 +277,7 @@ def _encode_fast(fast: fastokens.Tokenizer, text: str) -> TokenIds:
 
 
 def _prove(
-    tokenizer: Tokenizer, reference: Encode, cache_bytes: int
+    tokenizer: Tokenizer, reference: EncodeText, cache_bytes: int
 ) -> tuple[fastokens.Tokenizer | None, str]:
     """fastokens for this tokenizer, if it returns equal ids, and the reason."""
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tokenizers import Tokenizer
 
-from services.tokenization.segments import Encode
+from services.tokenization.segments import EncodeText
 
 _WORDS = (
     "\t \n \r\n \r \n\n \t\t \x0b \x0c \x00 \x1c \x7f \x85 "
@@ -41,7 +41,7 @@ _SHORT = 1400
 _LONG = (20_000, 60_000)
 
 
-def difference(tokenizer: Tokenizer, reference: Encode, other: Encode) -> str | None:
+def difference(tokenizer: Tokenizer, reference: EncodeText, other: EncodeText) -> str | None:
     """Describes the first text for which `other` raises or returns other ids than `reference`;
     None: there is none.
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
-from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
 from services.templates.jinja import JsonDict, environment
 from services.templates.messages import adapt
 from services.templates.probe import probe
@@ -121,7 +121,7 @@ def test_published_templates_render_as_in_transformers(
         for conversation in session(random.Random(number), number):
             variables = template_variables(conversation, traits, defaults={}, client={})
             adapted = adapt(conversation, traits, real_template)
-            tools: list[Tool] = list_tools(conversation.tools)
+            tools: list[TemplateTool] = list_tools(conversation.tools)
             try:
                 ours = real_template.render(adapted.messages, tools=tools, variables=variables)
             except Invalid:

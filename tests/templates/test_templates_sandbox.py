@@ -8,7 +8,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
-from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, TemplateTool
 from services.templates.jinja import JsonDict, environment
 from services.templates.tools import with_cached_json
 
@@ -20,7 +20,7 @@ MESSAGES: list[TemplateMessage] = [
         "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"x": 1}}}],
     },
 ]
-TOOL: Tool = {
+TOOL: TemplateTool = {
     "type": "function",
     "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}},
 }

@@ -10,7 +10,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.templates.jinja import JsonDict
 from services.templates.tools import PromptTools, list_tools, rendered_tool
-from services.tokenization.data_marks import Marker
+from services.tokenization.data_marks import DataMarker
 
 SPECS = [
     ToolSpec(
@@ -23,7 +23,7 @@ SPECS = [
 ]
 
 
-def forms_of(tools: list[ToolSpec], marker: Marker | None = None) -> PromptTools:
+def forms_of(tools: list[ToolSpec], marker: DataMarker | None = None) -> PromptTools:
     return PromptTools.of(tools, msgspec.json.encode(tools), marker)
 
 

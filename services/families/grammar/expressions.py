@@ -46,7 +46,7 @@ def forms(source: str, holes: Mapping[str, str], *, closes: bool = False) -> lis
     named groups that are captured; a group of words becomes `plain_name` or `plain_key`. `closes`:
     what it only looks ahead to at its end is left out, because what opens next ends a region, too.
     Raises UnsupportedExpression."""
-    return _Reader(source, holes, closes).read()
+    return _ExpressionReader(source, holes, closes).read()
 
 
 def group_end(source: str) -> int:
@@ -64,7 +64,7 @@ def group_end(source: str) -> int:
     return end
 
 
-class _Reader:
+class _ExpressionReader:
     def __init__(self, source: str, holes: Mapping[str, str], closes: bool) -> None:
         self._source = source
         self._holes = holes

@@ -34,7 +34,7 @@ class More(enum.Enum):
 
 
 MORE: Final = More.MORE
-Result: TypeAlias = re.Match[str] | Literal[More.MORE] | None
+ShapeResult: TypeAlias = re.Match[str] | Literal[More.MORE] | None
 
 
 class _Hole(NamedTuple):
@@ -99,7 +99,7 @@ class Shape:
     def __repr__(self) -> str:
         return f"Shape({self.text!r})"
 
-    def at(self, text: str, position: int, final: bool) -> Result:
+    def at(self, text: str, position: int, final: bool) -> ShapeResult:
         """The result at `position`; `final`: no more input will come."""
         if not text.startswith(self.head, position):  # most shapes are never compiled
             if not final and self._ends_in_head(text, position):

@@ -362,7 +362,7 @@ def read_verbatim(turn: TurnState) -> Reader[None]:
         yield
 
 
-Grammar: TypeAlias = Callable[[TurnState], Reader[None]]
+TurnGrammar: TypeAlias = Callable[[TurnState], Reader[None]]
 
 
 class TurnParser:
@@ -374,7 +374,7 @@ class TurnParser:
 
     __slots__ = ("_blocks", "_program", "_turn", "scanner")
 
-    def __init__(self, program: Grammar, turn: TurnState, prefix: str = "") -> None:
+    def __init__(self, program: TurnGrammar, turn: TurnState, prefix: str = "") -> None:
         self._turn = turn
         self.scanner = turn.scanner
         """Its `trigger` finds text that must be fed; see `count_passed`."""

@@ -89,7 +89,7 @@ class HeldSink:
         self._write(self._convert("".join(self._parts)))
 
 
-Sink: TypeAlias = StringSink | HeldSink
+ValueSink: TypeAlias = StringSink | HeldSink
 
 
 class Tag(Enum):
@@ -149,7 +149,7 @@ class _FramedValue:
 
     __slots__ = ("_held", "_sink", "_started", "live", "may_end")
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ValueSink) -> None:
         self._sink = sink
         self._started = False
         self._held = ""
@@ -180,7 +180,7 @@ def copy_text(
     scanner: Scanner,
     markers: Markers[T],
     ends: Callable[[MarkerMatch[T], bool], bool],
-    sink: Sink,
+    sink: ValueSink,
     trigger: Trigger | None,
     *,
     frame: bool = False,

@@ -57,7 +57,7 @@ class JsonCalls:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call or calls."""
-        return (yield from _Calls(self, turn, opener).read())
+        return (yield from _JsonCallReader(self, turn, opener).read())
 
     @cached_property
     def closers(self) -> tuple[Shape, ...]:
@@ -142,7 +142,7 @@ class _CallObject:
     """A dropped key may have held arguments."""
 
 
-class _Calls:
+class _JsonCallReader:
     def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
         self.grammar = grammar
         self.turn = turn

@@ -23,9 +23,9 @@ from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     HeldSink,
     QuotedCalls,
-    Sink,
     StringSink,
     Tag,
+    ValueSink,
     coerced,
     copy_text,
     is_next_call,
@@ -307,7 +307,7 @@ class _Arguments:
             self._written.write(value)
         return tag
 
-    def _sink(self, key: str, groups: Mapping[str, str]) -> Sink:
+    def _sink(self, key: str, groups: Mapping[str, str]) -> ValueSink:
         types = self.turn.tools.types(self.name, key)
         stated = groups.get("bool") or groups.get("word")
         if stated is None:
@@ -318,7 +318,7 @@ class _Arguments:
         convert = json_string_or_string if is_string else json_or_string
         return HeldSink(self._written.write, convert, typed=True)
 
-    def _typed_sink(self, key: str, types: frozenset[str]) -> Sink:
+    def _typed_sink(self, key: str, types: frozenset[str]) -> ValueSink:
         """The sink of a value without a stated type."""
         write = self._written.write
         if self.grammar.stated and key not in self.parameters:
@@ -329,7 +329,7 @@ class _Arguments:
             return StringSink(write, nullable=True)
         return HeldSink(write, partial(coerced, types=types), typed="string" not in types)
 
-    def _value(self, opening: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
+    def _value(self, opening: Match[str], sink: ValueSink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value after its `opening` tag, and passes the tag that ends it; None at the
         end of the input."""
         grammar = self.grammar
@@ -370,7 +370,7 @@ class _Arguments:
             yield from scanner.match(*grammar.closers)
         return tag
 
-    def _names(self, tag_key: str, sink: Sink, framed: bool) -> bool:
+    def _names(self, tag_key: str, sink: ValueSink, framed: bool) -> bool:
         """Whether a tag that opens a parameter ends a value: the parameter is missing, and the
         value is one without that tag. Otherwise the tag is text."""
         self._opened += 1

@@ -26,7 +26,7 @@ class Pythonic:
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the calls."""
-        return (yield from _Calls(self, turn, opener).read())
+        return (yield from _PythonCallReader(self, turn, opener).read())
 
     @cached_property
     def ends(self) -> Markers[None]:
@@ -34,7 +34,7 @@ class Pythonic:
         return Markers(with_meaning(None, self.closes))
 
 
-class _Calls:
+class _PythonCallReader:
     def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:
         self._grammar = grammar
         self._turn = turn

@@ -42,7 +42,7 @@ def drop(_: str) -> None:
     """Drops text."""
 
 
-class _Container:
+class _OpenContainer:
     """An object or a list that is being copied: what closes it, what is written for that, and the
     keys so far."""
 
@@ -68,13 +68,13 @@ class _Copy:
         """The comma before the next item, which is written with that."""
         self.twice = False
         """An object has a key twice: from there on, nothing is written."""
-        self.containers = [_Container("", "")]
+        self.containers = [_OpenContainer("", "")]
         """The open containers, after one that stands for the place of the value."""
 
     def enter(self, opener: str) -> None:
         """Opens a container."""
         closer, written_opener, written_closer = _CONTAINERS[opener]
-        self.containers.append(_Container(closer, written_closer))
+        self.containers.append(_OpenContainer(closer, written_closer))
         self.write(written_opener)
         self.comma = ""
 
