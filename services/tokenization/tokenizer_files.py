@@ -3,7 +3,7 @@
 transformers defines what tokenizer files mean: it adds tokens, repairs old files, converts other
 formats. Importing it costs 1.5 s and 200 MB where torch is installed, and a preprocessor with a
 loaded tokenizer does not need it. For a model directory the child's report is cached
-(`description_cache`)."""
+(`report_cache`)."""
 
 import os
 import subprocess
@@ -18,8 +18,8 @@ from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
 
 from schemas.errors import Invalid
-from services.tokenization.description_cache import CacheEntry
 from services.tokenization.model_files import local_folder
+from services.tokenization.report_cache import CacheEntry
 
 TIMEOUT_S = 600.0
 """The files of a hub id may have to be downloaded first."""
@@ -51,7 +51,7 @@ class LoadedTokenizer(Protocol):
         """Number of all tokens."""
 
 
-class Description(Struct, frozen=True, omit_defaults=True):
+class TokenizerReport(Struct, frozen=True, omit_defaults=True):
     """The child's report."""
 
     backend: str = ""
@@ -70,15 +70,15 @@ class Description(Struct, frozen=True, omit_defaults=True):
 
 
 class FileTokenizer:
-    """A `LoadedTokenizer` from a description."""
+    """A `LoadedTokenizer` from a report."""
 
-    def __init__(self, description: Description) -> None:
-        self.backend_tokenizer: Tokenizer = Tokenizer.from_str(description.backend)
-        self.backend_tokenizer.encode_special_tokens = description.encode_special_tokens
-        self.special_tokens_map: Mapping[str, Any] = description.special_tokens_map
-        self.chat_template = description.chat_template
-        self.chat_control_tokens = description.chat_control_tokens
-        self.eos_token_id = description.eos_token_id
+    def __init__(self, report: TokenizerReport) -> None:
+        self.backend_tokenizer: Tokenizer = Tokenizer.from_str(report.backend)
+        self.backend_tokenizer.encode_special_tokens = report.encode_special_tokens
+        self.special_tokens_map: Mapping[str, Any] = report.special_tokens_map
+        self.chat_template = report.chat_template
+        self.chat_control_tokens = report.chat_control_tokens
+        self.eos_token_id = report.eos_token_id
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
@@ -109,13 +109,13 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     if entry is None:
         return FileTokenizer(load_in_child(model, trust_remote_code=trust_remote_code))
 
-    report = entry.read()
-    if report is not None:
+    data = entry.read()
+    if data is not None:
         with suppress(msgspec.MsgspecError):  # the file is damaged
-            return FileTokenizer(msgspec.json.decode(report, type=Description))
-    description = load_in_child(model)
-    entry.write(msgspec.json.encode(description))
-    return FileTokenizer(description)
+            return FileTokenizer(msgspec.json.decode(data, type=TokenizerReport))
+    report = load_in_child(model)
+    entry.write(msgspec.json.encode(report))
+    return FileTokenizer(report)
 
 
 def _load_in_this_process(model: str, *, trust_remote_code: bool) -> LoadedTokenizer:
@@ -159,7 +159,7 @@ def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
     return backend
 
 
-def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description:
+def load_in_child(model: str, *, trust_remote_code: bool = False) -> TokenizerReport:
     """The report of a child process. Raises as `load_tokenizer`."""
     command = [sys.executable, "-m", __name__, model]
     if trust_remote_code:
@@ -170,12 +170,12 @@ def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description
     )
     if ran.returncode != 0:
         raise ValueError(f"the tokenizer of {model} cannot be loaded: {_last_line(ran.stderr)}")
-    description = msgspec.json.decode(ran.stdout.rpartition(b"\n")[2], type=Description)
-    if description.unreadable:
-        raise OSError(description.unreadable)
-    if description.wrong:
-        raise ValueError(f"the tokenizer of {model} cannot be loaded: {description.wrong}")
-    return description
+    report = msgspec.json.decode(ran.stdout.rpartition(b"\n")[2], type=TokenizerReport)
+    if report.unreadable:
+        raise OSError(report.unreadable)
+    if report.wrong:
+        raise ValueError(f"the tokenizer of {model} cannot be loaded: {report.wrong}")
+    return report
 
 
 def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
@@ -183,13 +183,13 @@ def special_tokens(tokenizer: LoadedTokenizer) -> dict[str, Any]:
     return {name: _text(token) for name, token in tokenizer.special_tokens_map.items()}
 
 
-def describe(tokenizer: Any) -> Description:
-    """The description of one of transformers' tokenizers. Raises ValueError for one in Python
+def describe(tokenizer: Any) -> TokenizerReport:
+    """The report on one of transformers' tokenizers. Raises ValueError for one in Python
     code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise ValueError("the model's tokenizer is Python code, which no parser can decode with")
-    return Description(
+    return TokenizerReport(
         backend=backend.to_str(),
         special_tokens_map=special_tokens(tokenizer),
         chat_template=tokenizer.chat_template,
@@ -224,12 +224,12 @@ def main(model: str, *flags: str) -> int:
     from transformers import AutoTokenizer
 
     try:
-        description = describe(AutoTokenizer.from_pretrained(model, trust_remote_code=trusts))
+        report = describe(AutoTokenizer.from_pretrained(model, trust_remote_code=trusts))
     except OSError as error:
-        description = Description(unreadable=str(error) or type(error).__name__)
+        report = TokenizerReport(unreadable=str(error) or type(error).__name__)
     except ValueError as error:
-        description = Description(wrong=str(error) or type(error).__name__)
-    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(description))
+        report = TokenizerReport(wrong=str(error) or type(error).__name__)
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(report))
     return 0
 
 

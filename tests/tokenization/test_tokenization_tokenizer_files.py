@@ -12,8 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.segments import Cuts
 from services.tokenization.tokenizer_files import (
-    Description,
     FileTokenizer,
+    TokenizerReport,
     describe,
     load_in_child,
     load_tokenizer,
@@ -87,7 +87,7 @@ def same(found: FileTokenizer, expected: PreTrainedTokenizerBase) -> None:
     )
 
 
-def json_round_trip(description: Description) -> Description:
+def json_round_trip(description: TokenizerReport) -> TokenizerReport:
     import msgspec
 
-    return msgspec.json.decode(msgspec.json.encode(description), type=Description)
+    return msgspec.json.decode(msgspec.json.encode(description), type=TokenizerReport)

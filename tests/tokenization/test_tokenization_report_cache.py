@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.tokenization import tokenizer_files
-from services.tokenization.description_cache import KEPT, CacheEntry
+from services.tokenization.report_cache import KEPT, CacheEntry
 from services.tokenization.tokenizer_files import load_tokenizer
 
 
