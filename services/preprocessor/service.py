@@ -72,16 +72,18 @@ class Preprocessor(Service):
         self._preparation = Preparation(process, setup, sealer, config, ledger)
         router = Router(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, setup.card.name, router)
+        self._checks = PromptChecks(
+            process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
+        )
+        self._questions = TokenizeService(process, self._preparation, self._open)
+
         prefills: NoPrefills = NO_PREFILLS
         if isinstance(ledger, LedgerReader):
             prefills = Prefills(process, self._placement, self._preparation, ledger)
         holding = Holding(process, self._placement, config.hold_tokens)
         self._workers = WorkerSender(process, self._placement, holding, prefills, setup.card.name)
         self._refusals = RefusalSender(process)
-        self._checks = PromptChecks(
-            process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
-        )
-        self._questions = TokenizeService(process, self._preparation, self._open)
+
         self._ledger = ledger
         self._subscriptions: list[Subscription] = []
         """The subscriptions to new work."""
