@@ -64,11 +64,11 @@ def run_command(
     if essential and help_at is not None:
         topic = "".join(argv[help_at : help_at + 1]).lower()
         argv = argv[:help_at]
-        groups = [_group_name(config).lower() for config in configs]
-        _check_topic(prog, topic, groups)
+        topics = [*(_group_name(config).lower() for config in configs), "all"]
+        _check_topic(prog, topic, topics)
         if topic != "all":
             flags = {name: _hidden(flag, topic, essential) for name, flag in flags.items()}
-            epilogue = f"All flags of a group: {prog} --help {' | '.join(groups)} | all"
+            epilogue = f"All flags of a group: {prog} --help {' | '.join(topics)}"
 
     typed: dict[str, Sequence[Token]] = {}
 
@@ -113,9 +113,8 @@ def _help_place(argv: Sequence[str]) -> int | None:
     return None
 
 
-def _check_topic(prog: str, topic: str, groups: Sequence[str]) -> None:
+def _check_topic(prog: str, topic: str, topics: Sequence[str]) -> None:
     """Ends the process if the help has no group `topic`."""
-    topics = ["all", *groups]
     if topic and topic not in topics:
         _refuse(prog, [f"--help knows no group {topic}{nearest(topic, topics)}"])
 

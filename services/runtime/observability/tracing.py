@@ -115,6 +115,10 @@ class Scope:
         return span
 
 
+FindParent: TypeAlias = Callable[[], Scope | None]
+"""Returns the parent of a span that is opened; None: it is not sampled."""
+
+
 class OpenSpan(Scope):
     """A span that is not over yet, in this process.
 
@@ -189,7 +193,7 @@ class Tracer:
         self.library = InstrumentationScope("turnwire", __version__)
         self._sampler = sampler
         self._propagator = TraceContextTextMapPropagator()
-        self._parent: ContextVar[Callable[[], Scope | None]] = ContextVar("parent")
+        self._find_parent: ContextVar[FindParent] = ContextVar("find_parent")
 
     def scope(self, carrier: Carrier) -> Scope:
         """Returns the sender's span, from its `carrier`, as the parent of this process's spans."""
@@ -214,18 +218,19 @@ class Tracer:
         return Scope(self, client)
 
     @contextmanager
-    def within(self, parent: Callable[[], Scope | None]) -> Iterator[None]:
-        """Sets the result of `parent` in this task and in tasks that it starts."""
-        token = self._parent.set(parent)
+    def within(self, find_parent: FindParent) -> Iterator[None]:
+        """Sets what `parent` returns in this task and in tasks that it starts."""
+        token = self._find_parent.set(find_parent)
         try:
             yield
         finally:
-            self._parent.reset(token)
+            self._find_parent.reset(token)
 
     def parent(self) -> Scope | None:
         """Returns the parent for the span of a turn that the running task opens (`within`); None:
         it is not sampled."""
-        return self._parent.get(partial(self.sample, {}))()
+        find_parent = self._find_parent.get(partial(self.sample, {}))
+        return find_parent()
 
     async def close(self) -> None:
         """Exports the recorded spans, for at most `CLOSE_S`."""
