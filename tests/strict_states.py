@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.frontend.turns.turn_observer import BusTurnObserver
+from services.frontend.gateway.turn_observer import BusTurnObserver
 
 
 @pytest.fixture(autouse=True, scope="session")

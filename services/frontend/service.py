@@ -16,10 +16,10 @@ from schemas.control import (
 from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
 from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import GATEWAY, Buckets, Telemetry, make_app, make_runner
+from services.frontend.gateway.gateway import BusGateway
+from services.frontend.gateway.pipeline import BusPipeline
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
-from services.frontend.turns.gateway import BusGateway
-from services.frontend.turns.pipeline import BusPipeline
 from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig

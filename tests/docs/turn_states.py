@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from services.frontend.turns.turn_state import TRANSITIONS
+from services.frontend.gateway.turn_state import TRANSITIONS
 
 
 def drawing() -> str:

@@ -31,11 +31,11 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
+from services.frontend.gateway.gateway import BusGateway
+from services.frontend.gateway.pipeline import BusPipeline
+from services.frontend.gateway.turn_state import BusTurn
 from services.frontend.http.auth import anyone
 from services.frontend.turns.admission import Admission
-from services.frontend.turns.gateway import BusGateway
-from services.frontend.turns.pipeline import BusPipeline
-from services.frontend.turns.turn_state import BusTurn
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor

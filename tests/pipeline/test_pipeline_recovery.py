@@ -11,9 +11,9 @@ from schemas.control import Stage
 from schemas.errors import TurnwireError, Unavailable
 from schemas.events import Failed
 from schemas.frames import decode_generate
+from services.frontend.gateway.attempts import BOTH_LOST
+from services.frontend.gateway.process_watch import RESCUE_S
 from services.frontend.http.auth import anyone
-from services.frontend.turns.attempts import BOTH_LOST
-from services.frontend.turns.process_watch import RESCUE_S
 from tests.conftest import eventually
 from tests.pipeline.counting import Plan, held
 from tests.pipeline.local import INNER_STAGES, Local, Running, Service

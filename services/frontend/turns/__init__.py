@@ -1,1 +1,1 @@
-"""The frontend's side of the bus: open turns, their requests and their events."""
+"""Answers: a request is admitted, its turns are opened, and their events go to a sink."""

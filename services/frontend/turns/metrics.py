@@ -9,12 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import HistogramMetricFamily
 
 from schemas.events import Usage
-from services.frontend.turns.catalog import ModelCatalog
 from services.runtime.observability.metrics import STEP_S
 
 FIRST_TOKEN_S = (
@@ -147,22 +144,6 @@ class FrontendMetrics:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, ["model"], registry=self._registry, buckets=buckets)
-
-
-class ModelProcesses(Collector):
-    """Counts the processes that take turns, for each model and stage; zero after a model's last one
-    has left."""
-
-    def __init__(self, catalog: ModelCatalog) -> None:
-        self._catalog = catalog
-
-    def collect(self) -> Iterator[Metric]:
-        """Yields the metric."""
-        text = "Processes that take turns for a model, by stage, as this frontend sees them."
-        family = GaugeMetricFamily("turnwire_model_processes", text, labels=["model", "of"])
-        for model, stage, count in self._catalog.processes():
-            family.add_metric([model, stage], count)
-        yield family
 
 
 class TokenGaps:

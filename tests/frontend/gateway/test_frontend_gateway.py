@@ -38,12 +38,12 @@ from schemas.events import (
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
 from services.frontend.content.image import ImageSource, InlineImage
+from services.frontend.gateway import preprocessor_client, turn_table
+from services.frontend.gateway.gateway import BusGateway
+from services.frontend.gateway.pipeline import BusPipeline
+from services.frontend.gateway.turn_state import BusTurn
 from services.frontend.http.auth import anyone
 from services.frontend.media.image_reader import PutImage
-from services.frontend.turns import preprocessor_client, turn_table
-from services.frontend.turns.gateway import BusGateway
-from services.frontend.turns.pipeline import BusPipeline
-from services.frontend.turns.turn_state import BusTurn
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import ProcessRegistry

@@ -15,7 +15,7 @@ from schemas import subjects
 from schemas.control import PromptSeen
 from schemas.conversation import Conversation
 from schemas.events import Prepared, PromptComparison
-from services.frontend.turns.turn_state import BusTurn
+from services.frontend.gateway.turn_state import BusTurn
 from services.runtime.process import Process
 
 KEPT_S = 3600.0

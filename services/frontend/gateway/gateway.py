@@ -12,17 +12,17 @@ from schemas.control import PromptSeen
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
+from services.frontend.gateway.attempts import TurnAttempts
+from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.event_receiver import EventReceiver
+from services.frontend.gateway.preprocessor_client import PreprocessorClient
+from services.frontend.gateway.process_watch import ProcessWatch
+from services.frontend.gateway.prompt_origins import PromptOrigins
+from services.frontend.gateway.turn_span import observe_turn
+from services.frontend.gateway.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
+from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
-from services.frontend.turns.attempts import TurnAttempts
-from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.event_receiver import EventReceiver
 from services.frontend.turns.interfaces import Admitted, TurnGateway, TurnSink
-from services.frontend.turns.preprocessor_client import PreprocessorClient
-from services.frontend.turns.process_watch import ProcessWatch
-from services.frontend.turns.prompt_origins import PromptOrigins
-from services.frontend.turns.turn_span import observe_turn
-from services.frontend.turns.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
-from services.frontend.turns.turn_table import TurnTable
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 

@@ -11,8 +11,8 @@ from schemas.control import Heartbeat, ModelCard, SessionPlaced, Stage
 from schemas.conversation import Client, Conversation, Message, Text
 from schemas.session import placement_key
 from services.frontend.apis.models.documents import listing, names
-from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.shared_names import SharedNames
+from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.shared_names import SharedNames
 from services.runtime.registry import ProcessRegistry
 
 

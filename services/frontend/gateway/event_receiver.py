@@ -21,11 +21,11 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import EventEntry, EventFrame
-from services.frontend.turns.attempts import TurnAttempts
-from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.prompt_origins import PromptOrigins
-from services.frontend.turns.turn_state import BusTurn, Preparing, StateEvent, Streaming
-from services.frontend.turns.turn_table import TurnTable
+from services.frontend.gateway.attempts import TurnAttempts
+from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.prompt_origins import PromptOrigins
+from services.frontend.gateway.turn_state import BusTurn, Preparing, StateEvent, Streaming
+from services.frontend.gateway.turn_table import TurnTable
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameReceiver

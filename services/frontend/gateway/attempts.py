@@ -20,10 +20,9 @@ from schemas.errors import (
 from schemas.events import Interrupted, Prepared
 from schemas.session import tenant_key
 from services.frontend.content.image import without_images
-from services.frontend.media.image_reader import RequestImages
-from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable_error
-from services.frontend.turns.turn_state import (
+from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.preprocessor_client import PreprocessorClient, unreachable_error
+from services.frontend.gateway.turn_state import (
     BusTurn,
     ImageMissing,
     Lost,
@@ -34,7 +33,8 @@ from services.frontend.turns.turn_state import (
     StateEvent,
     Waiting,
 )
-from services.frontend.turns.turn_table import TurnTable
+from services.frontend.gateway.turn_table import TurnTable
+from services.frontend.media.image_reader import RequestImages
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 

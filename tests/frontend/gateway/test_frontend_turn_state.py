@@ -10,8 +10,8 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, Unavailable, raised
 from schemas.events import Prepared, TurnEvent
-from services.frontend.turns.turn_observer import BusTurnObserver
-from services.frontend.turns.turn_state import (
+from services.frontend.gateway.turn_observer import BusTurnObserver
+from services.frontend.gateway.turn_state import (
     TRANSITIONS,
     Attempt,
     BusTurn,

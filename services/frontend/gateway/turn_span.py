@@ -13,8 +13,8 @@ from typing_extensions import override
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, BlockStop, Failed, Finish, Prepared, TurnEvent
+from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import CancelReason
-from services.frontend.turns.turn_observer import BusTurnObserver
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.process import Process
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from schemas.control import THINKING_BUDGET, VISION, Heartbeat, ModelCard, SessionPlaced, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
-from services.frontend.turns.shared_names import Publish, SharedNames
-from services.frontend.turns.stage_wait import INNER_STAGES
+from services.frontend.gateway.shared_names import Publish, SharedNames
+from services.frontend.gateway.stage_wait import INNER_STAGES
 from services.runtime.registry import ProcessRegistry
 
 

@@ -10,9 +10,9 @@ import asyncio
 from schemas import subjects
 from schemas.control import Credit, Heartbeat
 from schemas.errors import EngineFailed, Unavailable
-from services.frontend.turns.attempts import BOTH_LOST, TurnAttempts
-from services.frontend.turns.turn_state import Attempt, BusTurn, StateEvent, Streaming
-from services.frontend.turns.turn_table import TurnTable
+from services.frontend.gateway.attempts import BOTH_LOST, TurnAttempts
+from services.frontend.gateway.turn_state import Attempt, BusTurn, StateEvent, Streaming
+from services.frontend.gateway.turn_table import TurnTable
 from services.runtime.process import Process
 
 RESCUE_S = 2.0

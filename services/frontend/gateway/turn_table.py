@@ -7,8 +7,8 @@ from schemas import subjects
 from schemas.control import Cancel
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, TurnEvent
+from services.frontend.gateway.turn_state import Attempt, BusTurn, Ended, StateEvent, Streaming
 from services.frontend.turns.interfaces import CancelReason
-from services.frontend.turns.turn_state import Attempt, BusTurn, Ended, StateEvent, Streaming
 from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.frontend.turns.preprocessor_client import PREFERENCE, PreprocessorClient
+from services.frontend.gateway.preprocessor_client import PREFERENCE, PreprocessorClient
 from services.runtime.config import FrontendConfig
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.control import Heartbeat, ModelCard
 from schemas.errors import NotFound, Unavailable
-from services.frontend.turns.catalog import ModelCatalog
+from services.frontend.gateway.catalog import ModelCatalog
 from services.runtime.registry import ProcessRegistry
 
 DEAD_AFTER_S = 3.5

@@ -1,13 +1,17 @@
 """The other stages of the pipeline, as a frontend reaches them over the bus."""
 
+from collections.abc import Iterator
 from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from schemas import subjects
 from schemas.control import FrontendNotice
-from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.gateway import BusGateway
-from services.frontend.turns.metrics import ModelProcesses
-from services.frontend.turns.preprocessor_client import PreprocessorClient
+from services.frontend.gateway.catalog import ModelCatalog
+from services.frontend.gateway.gateway import BusGateway
+from services.frontend.gateway.preprocessor_client import PreprocessorClient
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.metrics import register
 from services.runtime.process import Process
@@ -49,3 +53,19 @@ class BusPipeline:
     def live(self) -> bool:
         """Returns False once the process has failed."""
         return self._process.failure is None
+
+
+class ModelProcesses(Collector):
+    """Counts the processes that take turns, for each model and stage; zero after a model's last one
+    has left."""
+
+    def __init__(self, catalog: ModelCatalog) -> None:
+        self._catalog = catalog
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metric."""
+        text = "Processes that take turns for a model, by stage, as this frontend sees them."
+        family = GaugeMetricFamily("turnwire_model_processes", text, labels=["model", "of"])
+        for model, stage, count in self._catalog.processes():
+            family.add_metric([model, stage], count)
+        yield family

@@ -14,9 +14,9 @@ from schemas import subjects
 from schemas.control import Stage
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
+from services.frontend.gateway.stage_wait import INNER_STAGES, StageWait
+from services.frontend.gateway.turn_state import BusTurn, Outcome, StateEvent, outcome_of
 from services.frontend.turns.interfaces import Admitted, TextService
-from services.frontend.turns.stage_wait import INNER_STAGES, StageWait
-from services.frontend.turns.turn_state import BusTurn, Outcome, StateEvent, outcome_of
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS

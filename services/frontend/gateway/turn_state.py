@@ -18,8 +18,8 @@ from schemas.conversation import Conversation
 from schemas.errors import MEDIA_MISSING, ErrorInfo, TimedOut, TurnwireError, Unavailable
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
+from services.frontend.gateway.turn_observer import BusTurnObserver
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
-from services.frontend.turns.turn_observer import BusTurnObserver
 from services.runtime.streams.turn_log import Cursor
 
 
