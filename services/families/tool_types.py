@@ -116,12 +116,12 @@ def _member(
         other = schema.get(others)
         if other and isinstance(other, Mapping):
             return other
-    place = (id(schema), depth)
-    if place not in done:
+    visit = (id(schema), depth)
+    if visit not in done:
         branches = chain.from_iterable(_branches(schema, union, depth) for union in _UNIONS)
         inner = (_member(branch, key, root, depth + 1, done) for branch in branches)
-        done[place] = next((found for found in inner if found is not None), None)
-    return done[place]
+        done[visit] = next((found for found in inner if found is not None), None)
+    return done[visit]
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
@@ -135,8 +135,8 @@ def _types_at(
 ) -> frozenset[str]:
     """`done`: as in `_member`."""
     schema = resolved(schema, root)
-    place = (id(schema), depth)
-    if place not in done:
+    visit = (id(schema), depth)
+    if visit not in done:
         types = (
             _stated_types(schema)
             or _union_types(schema, root, depth, done)
@@ -144,8 +144,8 @@ def _types_at(
         )
         if schema.get("nullable") is True:
             types |= {"null"}
-        done[place] = types
-    return done[place]
+        done[visit] = types
+    return done[visit]
 
 
 def _stated_types(schema: Mapping[str, Any]) -> frozenset[str] | None:

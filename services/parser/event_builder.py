@@ -51,7 +51,7 @@ class EventBuilder:
         """Returns whether the open block is text that may contain a stop string."""
         if not self._context.stop:
             return False
-        if self._text.holds_block:
+        if self._text.is_buffering:
             return True
         return self._log.open_kind == "text" and not self._suffix
 
@@ -65,7 +65,7 @@ class EventBuilder:
 
     def _start(self, event: BlockStart) -> None:
         if event.kind == "text" and self._context.stop:
-            self._text.hold(event)
+            self._text.open(event)
         elif event.kind != "tool_use":
             self._log.append(event)
         elif self._allowed and event.name not in self._allowed:

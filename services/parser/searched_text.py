@@ -9,35 +9,35 @@ from services.runtime.streams.turn_log import TurnLog
 
 
 class SearchedText:
-    """The text blocks of one turn. A block is held back until its first visible character."""
+    """The text blocks of one turn. A block is buffered until its first visible character."""
 
     def __init__(self, context: ParseContext, log: TurnLog) -> None:
         self._context = context
         self._log = log
         self._strings = StopStrings(context.stop)
-        self._held: BlockStart | None = None
+        self._buffered: BlockStart | None = None
         """A text block without visible text so far."""
-        self._held_text = ""
+        self._buffered_text = ""
         """The block's leading white space, which is sent with its first visible character."""
-        self._held_logprobs: list[TokenLogprob] = []
+        self._buffered_logprobs: list[TokenLogprob] = []
         self._shown = 0
         """Characters of the open block that were logged."""
 
     @property
-    def holds_block(self) -> bool:
-        """Whether the open block is held back."""
-        return self._held is not None
+    def is_buffering(self) -> bool:
+        """Whether the open block is buffered: it has no visible character so far."""
+        return self._buffered is not None
 
-    def hold(self, start: BlockStart) -> None:
+    def open(self, start: BlockStart) -> None:
         """Opens a block."""
-        self._held = start
-        self._held_text = ""
-        self._held_logprobs = []
+        self._buffered = start
+        self._buffered_text = ""
+        self._buffered_logprobs = []
         self._shown = 0
 
-    def hold_logprobs(self, logprobs: list[TokenLogprob]) -> None:
-        """Adds tokens of the block that is held back."""
-        self._held_logprobs += logprobs
+    def buffer_logprobs(self, logprobs: list[TokenLogprob]) -> None:
+        """Adds tokens of the buffered block."""
+        self._buffered_logprobs += logprobs
 
     def add(self, block: int, text: str) -> str | None:
         """Adds text to the open block. Returns the stop string that has ended it."""
@@ -47,9 +47,9 @@ class SearchedText:
             return None
 
         self._show(shown + stop if self._context.include_stop else shown)
-        if self._held is None:
+        if self._buffered is None:
             self._log.append(BlockStop(block, True, self._shown))
-        self._held = None
+        self._buffered = None
         return stop
 
     def end(self, stop: BlockStop) -> BlockStop:
@@ -58,15 +58,15 @@ class SearchedText:
         return BlockStop(stop.block, stop.complete, self._shown)
 
     def _show(self, text: str, *, blank: bool = False) -> None:
-        """Logs text. A block of white space only is held back, unless `blank`."""
-        if self._held is not None:
-            self._held_text += text
-            if not self._is_visible(self._held_text, blank=blank):
+        """Logs text. A block of white space only is buffered, unless `blank`."""
+        if self._buffered is not None:
+            self._buffered_text += text
+            if not self._is_visible(self._buffered_text, blank=blank):
                 return
-            text = self._held_text
-            self._log.append(self._held)
-            self._log.add_logprobs(self._held_logprobs)
-            self._held = None
+            text = self._buffered_text
+            self._log.append(self._buffered)
+            self._log.add_logprobs(self._buffered_logprobs)
+            self._buffered = None
         if text:
             self._log.add(text)
             self._shown += len(text)

@@ -5,11 +5,11 @@ it begins."""
 class StopStrings:
     """Looks for any of several strings in a text that arrives in pieces.
 
-    Each character is searched once, and the text that is held back is shorter than the longest stop
+    Each character is searched once, and the buffered text is shorter than the longest stop
     string.
     """
 
-    __slots__ = ("_by_first", "_held", "_longest", "_strings")
+    __slots__ = ("_buffered", "_by_first", "_longest", "_strings")
 
     def __init__(self, strings: list[str]) -> None:
         """`strings`: none is empty; without any, nothing is found."""
@@ -18,19 +18,19 @@ class StopStrings:
         for string in self._strings:
             self._by_first.setdefault(string[0], []).append(string)
         self._longest = max(map(len, strings), default=0)
-        self._held = ""
+        self._buffered = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """Returns the text that may be shown now, and the stop string if one was found; no text may
         follow then."""
-        text = self._held + text
+        text = self._buffered + text
         stop = self._first(text)
         if stop is not None:
-            self._held = ""
+            self._buffered = ""
             return text[: text.index(stop)], stop
 
         sure = len(text) - self._unsure(text)
-        self._held = text[sure:]
+        self._buffered = text[sure:]
         return text[:sure], None
 
     def _first(self, text: str) -> str | None:
@@ -46,10 +46,10 @@ class StopStrings:
         return first
 
     def flush(self) -> str:
-        """Returns the text that was held back. No more text may follow."""
-        held = self._held
-        self._held = ""
-        return held
+        """Returns the buffered text. No more text may follow."""
+        text = self._buffered
+        self._buffered = ""
+        return text
 
     def _unsure(self, text: str) -> int:
         """Returns how many characters at the end may begin a stop string."""

@@ -64,8 +64,8 @@ class TracedEventBuilder(EventBuilder):
     @override
     def add(self, events: Sequence[BlockEvent]) -> None:
         for event, logprobs in zip(events, self._trace.match(events), strict=True):
-            if self._text.holds_block:
-                self._text.hold_logprobs(logprobs)
+            if self._text.is_buffering:
+                self._text.buffer_logprobs(logprobs)
             elif logprobs and not self._suffix:
                 self._log.add_logprobs(logprobs)
             super().add([event])

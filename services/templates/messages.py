@@ -253,10 +253,10 @@ class _ConversationWriter:
             if any(call["id"] == result["tool_call_id"] for call in message.get("tool_calls", ())):
                 self.messages.pop()
                 places = (at for at, other in enumerate(self.messages, 1) if other is message)
-                place = next(places)
-                while place < len(self.messages) and self.messages[place]["role"] == "tool":
-                    place += 1
-                self.messages.insert(place, result)
+                index = next(places)
+                while index < len(self.messages) and self.messages[index]["role"] == "tool":
+                    index += 1
+                self.messages.insert(index, result)
                 return
 
     def _mark_assistant(self, parts: list[AssistantPart]) -> list[AssistantPart]:

@@ -277,7 +277,7 @@ class DataMarks:
         bounds.discard(high)
         for joined in self._token.finditer(plain, low, high):
             inside = bounds.intersection(range(joined.start() + 1, joined.end()))
-            spans.update((place, place, False) for place in inside)
+            spans.update((offset, offset, False) for offset in inside)
         return sorted(spans)
 
     def _spelled(self, plain: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
@@ -294,11 +294,11 @@ class DataMarks:
 
 
 def _mark_at(text: str) -> int:
-    """The place of the character that is marked: not a blank, and one that templates and JSON do
+    """The offset of the character that is marked: not a blank, and one that templates and JSON do
     not change."""
 
-    def rank(place: int) -> tuple[bool, bool, bool]:
-        char = text[place]
+    def rank(offset: int) -> tuple[bool, bool, bool]:
+        char = text[offset]
         return char.isspace(), not char.isascii(), char.isalnum() or char in "\"\\'"
 
     return min(range(len(text)), key=rank)

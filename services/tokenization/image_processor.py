@@ -85,8 +85,8 @@ class ImageProcessor:
         processed = self._processor(
             text=[self.placeholder], images=[[blank]], return_text_replacement_offsets=True
         )
-        ((place,),) = processed["text_replacement_offsets"]
-        text = str(place["replacement"])
+        ((replacement,),) = processed["text_replacement_offsets"]
+        text = str(replacement["replacement"])
         return Expansion(
             text, pack_ids(self._processor.tokenizer(text, add_special_tokens=False)["input_ids"])
         )

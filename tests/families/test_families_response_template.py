@@ -137,13 +137,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("source", "place"), REFUSED.values(), ids=REFUSED)
-def test_invalid_description_is_refused_in_one_line(source: Any, place: str) -> None:
+@pytest.mark.parametrize(("source", "key_path"), REFUSED.values(), ids=REFUSED)
+def test_invalid_description_is_refused_in_one_line(source: Any, key_path: str) -> None:
     with pytest.raises(InvalidResponseTemplate) as refused:
         template_name(json.dumps(source))
     message = str(refused.value)
     assert message.startswith("response_template")
-    assert place in message
+    assert key_path in message
     assert "\n" not in message
 
 

@@ -137,10 +137,10 @@ def _json_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
 
 def _inline_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     """The opener has the name, and the body a tag, or a keyword, for each argument."""
-    place = f"{region.place}.content_args.tag_pattern"
+    key_path = f"{region.key_path}.content_args.tag_pattern"
     source = region.field.content_args.get("tag_pattern")
     if not isinstance(source, str) or _VALUE not in source or _KEY not in source:
-        raise refusal(place, "must be an expression with the groups 'key' and 'value'")
+        raise refusal(key_path, "must be an expression with the groups 'key' and 'value'")
     before, _, rest = source.partition(_VALUE)
     after = rest[expressions.group_end(rest) :]
     if not after and _KEYWORD.fullmatch(before):
@@ -148,8 +148,8 @@ def _inline_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     names = [with_blanks_before_name(opener) for opener in opens if has_name(opener)]
     if not names or region.arguments_path != ["content"] or not region.closes:
         problem = "needs a name in open_pattern, the content as arguments, and a closer"
-        raise refusal(region.place, problem)
-    return _tagged_calls(names, _argument_tag(before, after, place), region.closes)
+        raise refusal(region.key_path, problem)
+    return _tagged_calls(names, _argument_tag(before, after, key_path), region.closes)
 
 
 class _ArgumentTag(NamedTuple):
@@ -161,15 +161,15 @@ class _ArgumentTag(NamedTuple):
     """The value has a line of its own."""
 
 
-def _argument_tag(before: str, after: str, place: str) -> _ArgumentTag:
+def _argument_tag(before: str, after: str, key_path: str) -> _ArgumentTag:
     """The tags of the expressions before and after a value."""
-    openers = forms(before, {"key": "key"}, place)
-    closers = forms(after, {"key": "key"}, place)
+    openers = forms(before, {"key": "key"}, key_path)
+    closers = forms(after, {"key": "key"}, key_path)
     opens = list(map(trimmed, openers))
     closes = list(map(trimmed, closers))
     have_keys = all(has_key(text) and not text.startswith("{") for text in opens)
     if not all(closes) or not have_keys:
-        raise refusal(place, "has no fixed text before the key, or none after the value")
+        raise refusal(key_path, "has no fixed text before the key, or none after the value")
     return _ArgumentTag(opens, closes, framed=opens != openers or closes != closers)
 
 

@@ -21,49 +21,51 @@ _TOKEN: Final = re.compile(r"<[^<>\s{}]+>|\[/?[A-Z_]{2,}\]|[^\x00-\u02ff]\S*[^\x
 def delimiter(
     fixed: str | list[str] | None,
     pattern: str | None,
-    place: str,
+    key_path: str,
     holes: Mapping[str, str] | None = None,
 ) -> list[str] | None:
     """A delimiter's forms, without white space at their ends, which regions leave out; None if
     there is none. `holes`: those of the groups in an opener; None for a closer. Raises
     InvalidResponseTemplate."""
     if pattern is not None and fixed is not None:
-        raise refusal(place, "is there twice, as text and as a pattern")
+        raise refusal(key_path, "is there twice, as text and as a pattern")
     if pattern is not None:
-        delimiters = forms(pattern, holes or {}, f"{place}_pattern", closes=holes is None)
+        delimiters = forms(pattern, holes or {}, f"{key_path}_pattern", closes=holes is None)
     elif fixed is not None:
         texts = [fixed] if isinstance(fixed, str) else fixed
         delimiters = sorted(texts, key=len, reverse=True)
-        _check_text(delimiters, place)
+        _check_text(delimiters, key_path)
     else:
         return None
     delimiters = list(dict.fromkeys(filter(None, map(trimmed, delimiters))))
-    _check_forms(delimiters, place, may_end_in_hole=bool(holes))
+    _check_forms(delimiters, key_path, may_end_in_hole=bool(holes))
     return delimiters
 
 
-def _check_forms(delimiters: list[str], place: str, *, may_end_in_hole: bool) -> None:
+def _check_forms(delimiters: list[str], key_path: str, *, may_end_in_hole: bool) -> None:
     if any(not Shape(form).head for form in delimiters):
-        raise refusal(place, "does not begin with fixed text")
+        raise refusal(key_path, "does not begin with fixed text")
     if not may_end_in_hole and any(map(_ENDLESS.search, delimiters)):
-        raise refusal(place, "does not end with fixed text")
+        raise refusal(key_path, "does not end with fixed text")
     if len(delimiters) > expressions.MAX_FORMS:
-        raise refusal(place, "has too many forms")
+        raise refusal(key_path, "has too many forms")
 
 
-def forms(pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = False) -> list[str]:
+def forms(
+    pattern: str, holes: Mapping[str, str], key_path: str, *, closes: bool = False
+) -> list[str]:
     """As `expressions.forms`. Raises InvalidResponseTemplate."""
-    _check_text([re.sub(r"\\(\W)", r"\1", pattern)], place)
+    _check_text([re.sub(r"\\(\W)", r"\1", pattern)], key_path)
     try:
         return expressions.forms(pattern, holes, closes=closes)
     except expressions.UnsupportedExpression as error:
-        raise refusal(place, str(error)) from None
+        raise refusal(key_path, str(error)) from None
 
 
-def _check_text(texts: Iterable[str], place: str) -> None:
+def _check_text(texts: Iterable[str], key_path: str) -> None:
     """Refuses fixed text that would be read as a hole."""
     for hole in filter(None, map(HOLE.search, texts)):
-        raise refusal(place, f"has the text {hole[0]!r}, which cannot be expressed")
+        raise refusal(key_path, f"has the text {hole[0]!r}, which cannot be expressed")
 
 
 def trimmed(form: str) -> str:

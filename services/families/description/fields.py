@@ -38,14 +38,14 @@ class ResponseTemplate(Struct, forbid_unknown_fields=True):
     start_anchor_pattern: str | None = None
 
 
-def converted(value: Any, kind: Any, place: str) -> Any:
+def converted(value: Any, kind: Any, key_path: str) -> Any:
     """Checks a part of a description. Raises InvalidResponseTemplate."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise refusal(place, f"is invalid: {error}") from None
+        raise refusal(key_path, f"is invalid: {error}") from None
 
 
-def refusal(place: str, problem: str) -> InvalidResponseTemplate:
-    """The error for the key at `place`."""
-    return InvalidResponseTemplate(f"response_template: {place} {problem}")
+def refusal(key_path: str, problem: str) -> InvalidResponseTemplate:
+    """The error for the key at `key_path`."""
+    return InvalidResponseTemplate(f"response_template: {key_path} {problem}")

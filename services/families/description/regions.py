@@ -28,7 +28,7 @@ class Region:
     """A field with its delimiters as shapes. Raises InvalidResponseTemplate."""
 
     def __init__(self, name: str, field: TemplateField) -> None:
-        self.place = f"fields.{name}"
+        self.key_path = f"fields.{name}"
         self.field = field
         self.kind = _kind(name)
         self._check_field()
@@ -40,14 +40,14 @@ class Region:
         self.looks_ahead = _LOOKS_AHEAD.fullmatch(field.open_pattern or "") is not None
         self.opens = self._openers()
         """None: the field is all text that no other field has."""
-        closer = delimiter(field.close, field.close_pattern, f"{self.place}.close")
+        closer = delimiter(field.close, field.close_pattern, f"{self.key_path}.close")
         self.closes = closer or []
         if self.opens == [] and not self.looks_ahead:
             raise self.refusal("open", "may be empty")
 
     def refusal(self, key: str, problem: str) -> InvalidResponseTemplate:
         """The error for a key of the field."""
-        return refusal(f"{self.place}.{key}", problem)
+        return refusal(f"{self.key_path}.{key}", problem)
 
     def _check_field(self) -> None:
         field = self.field
@@ -99,7 +99,7 @@ class Region:
         if self.looks_ahead:
             return []
         field = self.field
-        return delimiter(field.open, field.open_pattern, f"{self.place}.open", self._holes())
+        return delimiter(field.open, field.open_pattern, f"{self.key_path}.open", self._holes())
 
     def _holes(self) -> Mapping[str, str]:
         """The holes of the groups in an opener."""

@@ -71,16 +71,16 @@ class CallMarker:
 class MarkerKind(Enum):
     """The meaning of a marker that does not open a call."""
 
-    THINK = "opens reasoning"
-    ANSWER = "closes reasoning"
-    FRAME = "opens a text that has markers of its own"
-    UNFRAME = "closes it"
-    AGAIN = "opens reasoning that is open"
-    EMPTY = "a section without calls"
-    ORPHAN = "closes what is not open"
-    ALONE = "the same, on a line of its own"
-    LATE = "opens reasoning inside of a text, or inside of reasoning"
-    LEAVE = "closes reasoning that is not open"
+    REASONING_START = "opens reasoning"
+    REASONING_END = "closes reasoning"
+    FRAME_START = "opens a text that has markers of its own"
+    FRAME_END = "closes it"
+    REPEATED_REASONING_START = "opens reasoning that is open"
+    EMPTY_SECTION = "a section without calls"
+    STRAY_CLOSER = "closes what is not open"
+    STRAY_CLOSER_LINE = "the same, on a line of its own"
+    INLINE_REASONING_START = "opens reasoning inside of a text, or inside of reasoning"
+    STRAY_REASONING_END = "closes reasoning that is not open"
     TAIL = "closes what contains the call"
     STOP = "ends the turn"
     NOISE = "has no meaning here"
@@ -122,16 +122,16 @@ class Markup:
             turn.reasoning = False
             if self.consumed:
                 turn.add_prose(self.consumed)
-        place = _Place(turn.calls, turn.reasoning, framed=self.framed)
+        context = _MarkerContext(turn.calls, turn.reasoning, framed=self.framed)
         while True:
-            turn.reasoning = place.reasoning
+            turn.reasoning = context.reasoning
             marker = yield from read_prose(
-                turn, *self._markers.at(place), stop=MarkerKind.STOP, tail=MarkerKind.TAIL
+                turn, *self._markers.at(context), stop=MarkerKind.STOP, tail=MarkerKind.TAIL
             )
             if marker is None:
                 return
             if isinstance(marker.meaning, MarkerKind):
-                place = yield from self._pass_marker(turn, place, marker.meaning, marker.match)
+                context = yield from self._pass_marker(turn, context, marker.meaning, marker.match)
                 continue
             passed = yield from self._call(turn, marker.meaning, marker.match)
             if passed is not None:
@@ -139,11 +139,11 @@ class Markup:
             elif turn.scanner.final:
                 return  # the input ended in the call; the rest belongs to it
             else:
-                place = place.after_calls()
+                context = context.after_calls()
 
     def _pass_marker(
-        self, turn: TurnState, place: "_Place", kind: MarkerKind, match: Match[str]
-    ) -> Reader["_Place"]:
+        self, turn: TurnState, context: "_MarkerContext", kind: MarkerKind, match: Match[str]
+    ) -> Reader["_MarkerContext"]:
         """Decides whether a marker that does not open a call is text, dropped, or the end of a
         block; returns the state after it."""
         text = match[0]
@@ -152,27 +152,29 @@ class Markup:
                 if self._is_cut(turn.scanner, match):
                     turn.scanner.position = len(turn.scanner.text)
                 self._quote(turn, text)
-                return place
-            case MarkerKind.LATE if not (yield from _is_tag(turn)):
+                return context
+            case MarkerKind.INLINE_REASONING_START if not (yield from _is_tag(turn)):
                 self._quote(turn, text)
-                return place
-            case MarkerKind.LATE if turn.reasoning:
-                return replace(place, unclosed=True)
-            case MarkerKind.ORPHAN | MarkerKind.ALONE | MarkerKind.LEAVE if (
-                turn.quotes or turn.code.fenced
-            ):
+                return context
+            case MarkerKind.INLINE_REASONING_START if turn.reasoning:
+                return replace(context, unclosed=True)
+            case (
+                MarkerKind.STRAY_CLOSER
+                | MarkerKind.STRAY_CLOSER_LINE
+                | MarkerKind.STRAY_REASONING_END
+            ) if turn.quotes or turn.code.fenced:
                 turn.quote(text)
-                return place
-            case MarkerKind.ORPHAN:
+                return context
+            case MarkerKind.STRAY_CLOSER:
                 _drop(turn, text)
-                return place
-            case MarkerKind.LEAVE if not (yield from _is_tag(turn)):
+                return context
+            case MarkerKind.STRAY_REASONING_END if not (yield from _is_tag(turn)):
                 _drop(turn, text)
-                return place
+                return context
         turn.end_prose()
         turn.blocks.note_passed(text)
-        turn.after_thought = len(turn.scanner.rest()) if kind is MarkerKind.ANSWER else None
-        return self._after(place, kind)
+        turn.after_thought = len(turn.scanner.rest()) if kind is MarkerKind.REASONING_END else None
+        return self._after(context, kind)
 
     def _is_cut(self, scanner: Scanner, match: Match[str]) -> bool:
         """Whether the input was cut off in a marker that a control token begins."""
@@ -226,19 +228,21 @@ class Markup:
     def _closers(self) -> tuple[Shape, ...]:
         return tuple(Shape("{ws}" + text) for text in (*self.tails, *self.stops))
 
-    def _after(self, place: "_Place", kind: MarkerKind) -> "_Place":
+    def _after(self, context: "_MarkerContext", kind: MarkerKind) -> "_MarkerContext":
         """The state after a marker that does not open a call."""
         match kind:
-            case MarkerKind.EMPTY:
-                return place.after_calls()
-            case MarkerKind.THINK | MarkerKind.LATE:
-                return replace(place, reasoning=True, called=False)
-            case MarkerKind.ANSWER | MarkerKind.LEAVE:
-                unclosed = place.unclosed and place.reasoning
-                return replace(place, reasoning=False, unclosed=unclosed, called=False)
-            case MarkerKind.FRAME | MarkerKind.UNFRAME:
-                return replace(place, framed=self.framed or kind is MarkerKind.FRAME, called=False)
-        return place
+            case MarkerKind.EMPTY_SECTION:
+                return context.after_calls()
+            case MarkerKind.REASONING_START | MarkerKind.INLINE_REASONING_START:
+                return replace(context, reasoning=True, called=False)
+            case MarkerKind.REASONING_END | MarkerKind.STRAY_REASONING_END:
+                unclosed = context.unclosed and context.reasoning
+                return replace(context, reasoning=False, unclosed=unclosed, called=False)
+            case MarkerKind.FRAME_START | MarkerKind.FRAME_END:
+                return replace(
+                    context, framed=self.framed or kind is MarkerKind.FRAME_START, called=False
+                )
+        return context
 
     @cached_property
     def _markers(self) -> "_MarkerSets":
@@ -261,7 +265,7 @@ class Markup:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _MarkerContext:
     """The state of a turn that decides which markers count."""
 
     calls: bool
@@ -272,7 +276,7 @@ class _Place:
     unclosed: bool = False
     """A call ended reasoning, or reasoning opened twice; a closer of reasoning may still follow."""
 
-    def after_calls(self) -> "_Place":
+    def after_calls(self) -> "_MarkerContext":
         """The state after a call, or after a section without calls."""
         unclosed = self.unclosed or self.reasoning
         return replace(self, reasoning=False, unclosed=unclosed, called=True)
@@ -285,67 +289,72 @@ class _MarkerSets:
         self._grammar = grammar
         self._openers = [opener for opener, _ in grammar.think]
         self._closers = [closer for _, closer in grammar.think]
-        self._answer = with_meaning(MarkerKind.ANSWER, self._closers)
-        self._frame = with_meaning(MarkerKind.FRAME, [opener for opener, _ in grammar.frames])
-        self._unframe = with_meaning(MarkerKind.UNFRAME, [closer for _, closer in grammar.frames])
-        self._sets: dict[_Place, tuple[Markers[Meaning], Markers[Meaning]]] = {}
+        self._answer = with_meaning(MarkerKind.REASONING_END, self._closers)
+        self._frame = with_meaning(MarkerKind.FRAME_START, [opener for opener, _ in grammar.frames])
+        self._unframe = with_meaning(MarkerKind.FRAME_END, [closer for _, closer in grammar.frames])
+        self._sets: dict[_MarkerContext, tuple[Markers[Meaning], Markers[Meaning]]] = {}
 
-    def at(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
+    def at(self, context: _MarkerContext) -> tuple[Markers[Meaning], Markers[Meaning]]:
         """The markers that count at the start of a block, and those that count inside it."""
-        if place not in self._sets:
-            self._sets[place] = self._compiled(place)
-        return self._sets[place]
+        if context not in self._sets:
+            self._sets[context] = self._compiled(context)
+        return self._sets[context]
 
-    def _compiled(self, place: _Place) -> tuple[Markers[Meaning], Markers[Meaning]]:
+    def _compiled(self, context: _MarkerContext) -> tuple[Markers[Meaning], Markers[Meaning]]:
         boundary: _Meanings
         running: _Meanings
-        if place.reasoning:
-            inside = self._inside_reasoning(place)
-            boundary = [*inside, *with_meaning(MarkerKind.AGAIN, self._openers)]
-            running = [*inside, *with_meaning(MarkerKind.LATE, self._openers)]
+        if context.reasoning:
+            inside = self._inside_reasoning(context)
+            boundary = [*inside, *with_meaning(MarkerKind.REPEATED_REASONING_START, self._openers)]
+            running = [*inside, *with_meaning(MarkerKind.INLINE_REASONING_START, self._openers)]
         else:
-            boundary = self._before_text(place)
-            running = self._inside_text(place)
+            boundary = self._before_text(context)
+            running = self._inside_text(context)
         noise = with_meaning(MarkerKind.NOISE, self._grammar.noise)
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
-    def _inside_reasoning(self, place: _Place) -> _Meanings:
+    def _inside_reasoning(self, context: _MarkerContext) -> _Meanings:
         leave: _Meanings = []
         if self._grammar.framed:
-            leave = [(shape, MarkerKind.ANSWER) for shape, _ in (*self._frame, *self._unframe)]
-        return [*self._answer, *leave, *self._always(place)]
+            leave = [
+                (shape, MarkerKind.REASONING_END) for shape, _ in (*self._frame, *self._unframe)
+            ]
+        return [*self._answer, *leave, *self._always(context)]
 
-    def _before_text(self, place: _Place) -> _Meanings:
+    def _before_text(self, context: _MarkerContext) -> _Meanings:
         return [
-            *with_meaning(MarkerKind.THINK, self._openers),
+            *with_meaning(MarkerKind.REASONING_START, self._openers),
             *self._answer,
             *self._frame,
             *self._unframe,
-            *self._always(place),
-            *(self._after_call() if place.called else ()),
-            *((_indivisible(tail), MarkerKind.ORPHAN) for tail in self._text_tails(place)),
+            *self._always(context),
+            *(self._after_call() if context.called else ()),
+            *((_indivisible(tail), MarkerKind.STRAY_CLOSER) for tail in self._text_tails(context)),
         ]
 
-    def _inside_text(self, place: _Place) -> _Meanings:
-        tails = self._text_tails(place)
+    def _inside_text(self, context: _MarkerContext) -> _Meanings:
+        tails = self._text_tails(context)
         return [
-            *(self._answer if place.unclosed else ()),
-            *(self._unframe if place.framed else ()),
-            *self._always(place),
-            *((Shape(tail, ("\n",), line_start=True), MarkerKind.ALONE) for tail in tails),
-            *((_indivisible(tail), MarkerKind.ORPHAN) for tail in tails),
-            *with_meaning(MarkerKind.LEAVE, self._not_noise(self._closers)),
-            *with_meaning(MarkerKind.LATE, self._openers),
+            *(self._answer if context.unclosed else ()),
+            *(self._unframe if context.framed else ()),
+            *self._always(context),
+            *(
+                (Shape(tail, ("\n",), line_start=True), MarkerKind.STRAY_CLOSER_LINE)
+                for tail in tails
+            ),
+            *((_indivisible(tail), MarkerKind.STRAY_CLOSER) for tail in tails),
+            *with_meaning(MarkerKind.STRAY_REASONING_END, self._not_noise(self._closers)),
+            *with_meaning(MarkerKind.INLINE_REASONING_START, self._openers),
             *(self._frame if self._grammar.inline else ()),
         ]
 
-    def _always(self, place: _Place) -> _Meanings:
-        """The markers that count at every place: those of calls, and the stop tokens."""
+    def _always(self, context: _MarkerContext) -> _Meanings:
+        """The markers that count everywhere: those of calls, and the stop tokens."""
         grammar = self._grammar
         stops = with_meaning(MarkerKind.STOP, grammar.stops)
-        if not place.calls:
+        if not context.calls:
             return stops
-        empty = [(shape, MarkerKind.EMPTY) for shape in grammar.empty_sections]
+        empty = [(shape, MarkerKind.EMPTY_SECTION) for shape in grammar.empty_sections]
         calls = [(call.shape, call) for call in grammar.calls]
         return [*empty, *calls, *stops]
 
@@ -360,9 +369,9 @@ class _MarkerSets:
         strays = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
         return [*closers, *with_meaning(MarkerKind.TAIL, strays, then=heads)]
 
-    def _text_tails(self, place: _Place) -> list[str]:
+    def _text_tails(self, context: _MarkerContext) -> list[str]:
         """The closers of calls that may stand in text, where no call is open."""
-        return self._not_noise(self._grammar.tails) if place.calls else []
+        return self._not_noise(self._grammar.tails) if context.calls else []
 
     def _not_noise(self, markers: Iterable[str]) -> list[str]:
         return [marker for marker in markers if marker not in self._grammar.noise]
@@ -385,7 +394,7 @@ def _is_tag(turn: TurnState) -> Reader[bool]:
 def _drop(turn: TurnState, text: str) -> None:
     """Drops a marker, unless text follows it in an open block."""
     if turn.started:
-        turn.hold(text)
+        turn.buffer(text)
     else:
         turn.blocks.note_passed(text)
 

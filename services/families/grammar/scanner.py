@@ -214,7 +214,7 @@ class BlockWriter:
             self.kind = None
 
     @property
-    def holds(self) -> bool:
+    def is_buffering(self) -> bool:
         """Whether events are held back."""
         return self._find_stray_end is not None
 
@@ -242,7 +242,7 @@ class BlockWriter:
         taken the end of one before it."""
         if self._find_stray_end is None:
             return
-        calls = self._held_calls()
+        calls = self._buffered_calls()
         complete = stopped and not any(map(self._find_stray_end, self._texts_between(calls)))
         events = [event for event in self._events if event.block != _NO_BLOCK]
         for at in reversed(range(len(events))):
@@ -254,7 +254,7 @@ class BlockWriter:
         self._ready = []
         self._find_stray_end = None
 
-    def _held_calls(self) -> set[int]:
+    def _buffered_calls(self) -> set[int]:
         """The blocks of the calls with an end that is held back; the first of them may have started
         before."""
         starts = [event for event in self._events if isinstance(event, BlockStart)]

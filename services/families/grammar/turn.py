@@ -31,7 +31,7 @@ class CallOpener(NamedTuple):
 class ProseState(NamedTuple):
     """The state of a turn's prose at a place to which the turn may go back."""
 
-    held: tuple[str, ...]
+    buffered: tuple[str, ...]
     broken: bool
     resumed: BlockKind | None
     code: Code
@@ -44,7 +44,7 @@ class TurnState:
 
     __slots__ = (
         "_broken",
-        "_held",
+        "_buffered",
         "_resumed",
         "after_thought",
         "blocks",
@@ -79,10 +79,10 @@ class TurnState:
         too."""
         self.code = Code()
         """The code in the open block."""
-        self._held: list[str] = []
+        self._buffered: list[str] = []
         """Text that the open block gets if more text follows."""
         self._broken = False
-        """The held text has a line break."""
+        """The buffered text has a line break."""
         self._resumed: BlockKind | None = None
         """The kind of the block that the prompt started, until text is generated for it."""
 
@@ -90,23 +90,23 @@ class TurnState:
         """Adds text that the scanner has just passed to the reasoning or text block. The first
         character that is not blank opens it.
 
-        A line break, and blanks after it, are held until more text arrives: they may precede a
+        A line break, and blanks after it, are buffered until more text arrives: they may precede a
         marker or the end. Other blanks are written at once, because many tokenizers have a separate
         token for the blank before a number. Blank lines at the start of a block are framing.
         """
         self.code.add(text)
         solid, wait = _parted(text)
         if not solid or not (self.flowing or solid.strip(BLANKS)):
-            self.hold(text)
+            self.buffer(text)
             return
         self._broken = False
-        if self._held:
-            solid = "".join([*self._held, solid])
-            self._held.clear()
+        if self._buffered:
+            solid = "".join([*self._buffered, solid])
+            self._buffered.clear()
         if self.blocks.kind != _KINDS[self.reasoning]:
             solid = self._open_prose(solid, waiting=len(wait))
         self.blocks.write(solid)
-        self.hold(wait)
+        self.buffer(wait)
 
     def _open_prose(self, text: str, *, waiting: int) -> str:
         """Opens the block that begins with `text`, which the scanner has just passed with `waiting`
@@ -126,17 +126,17 @@ class TurnState:
         self.add_prose(text)
         self.quotes = True
 
-    def hold(self, text: str) -> None:
-        """Holds `text` like trailing blanks, for example a stop token that came as text."""
+    def buffer(self, text: str) -> None:
+        """Buffers `text` like trailing blanks, for example a stop token that came as text."""
         if text:
-            self._held.append(text)
+            self._buffered.append(text)
             self._broken = self._broken or "\n" in text
 
     @property
     def flowing(self) -> bool:
-        """A block of the current kind is open, and nothing is held: prose goes into it as it
+        """A block of the current kind is open, and nothing is buffered: prose goes into it as it
         comes."""
-        return not self._held and self.blocks.kind == _KINDS[self.reasoning]
+        return not self._buffered and self.blocks.kind == _KINDS[self.reasoning]
 
     @property
     def started(self) -> bool:
@@ -149,9 +149,9 @@ class TurnState:
         return self._broken or not self.started
 
     def end_prose(self) -> None:
-        """Ends the open reasoning or text; held text is dropped."""
-        self.blocks.note_passed("".join(self._held))
-        self._held.clear()
+        """Ends the open reasoning or text; buffered text is dropped."""
+        self.blocks.note_passed("".join(self._buffered))
+        self._buffered.clear()
         self._broken = False
         self.quotes = False
         self._resumed = None
@@ -172,16 +172,18 @@ class TurnState:
         """Treats everything parsed so far as part of the prompt: only an open call keeps its
         block."""
         self._resumed = self.blocks.discard()
-        self._held.clear()
+        self._buffered.clear()
 
     def prose_state(self) -> ProseState:
         """The state of the prose here, for `go_back`."""
-        return ProseState(tuple(self._held), self._broken, self._resumed, self.code, self.reasoning)
+        return ProseState(
+            tuple(self._buffered), self._broken, self._resumed, self.code, self.reasoning
+        )
 
     def go_back(self, state: ProseState, passed: str) -> None:
         """Goes back to `state` and adds the text that was passed since, which is only a mention of
         calls. A fence in it belongs to the calls, and not to the open block."""
-        self._held[:] = state.held
+        self._buffered[:] = state.buffered
         self._broken = state.broken
         self._resumed = state.resumed
         self.reasoning = state.reasoning
@@ -211,8 +213,8 @@ def read_prose(
     the input's end.
 
     `boundary` are the markers that count before the block's first character, `running` those inside
-    it. A marker that means `stop` is held like trailing blanks, and dropped if nothing follows it.
-    One that means `tail` belongs to the call before it.
+    it. A marker that means `stop` is buffered like trailing blanks, and dropped if nothing follows
+    it. One that means `tail` belongs to the call before it.
 
     If the input ends inside a marker: in running prose a piece of a marker is text, and a whole
     marker is dropped if the input was cut off, or if more than the marker is there. At a boundary
@@ -223,13 +225,13 @@ def read_prose(
         if turn.started:
             answer = _pass_prose(turn, running)
         else:
-            turn.hold((yield from scanner.blanks()))
+            turn.buffer((yield from scanner.blanks()))
             answer = boundary.at(scanner.text, scanner.position, scanner.final)
         if isinstance(answer, MarkerMatch):
             scanner.position = answer.match.end()
             if answer.meaning is not stop:
                 return answer
-            turn.hold(answer.match[0])
+            turn.buffer(answer.match[0])
         elif isinstance(answer, MarkerCut) and _marker_lost(turn, answer, tail):
             scanner.position = len(scanner.text)
             return None
@@ -430,5 +432,5 @@ class TurnParser:
     def _read(self, text: str) -> None:
         self.scanner.extend(text)
         next(self._program, None)
-        if self._blocks.holds:
+        if self._blocks.is_buffering:
             self.scanner.trigger = None

@@ -30,7 +30,7 @@ class ArgumentWriter:
         if not self.broken:
             self._blocks.write(text)
 
-    def hold(self, key: str, value: str) -> None:
+    def set_all(self, key: str, value: str) -> None:
         """Sets a `value` that has all arguments; it is written at the end."""
         self.keys.add(key)
         self._end = value

@@ -21,47 +21,47 @@ _BOOLEANS: Final = {"true": "true", "false": "false", "1": "true", "0": "false"}
 
 
 class StringSink:
-    """Streams a value as a JSON string; a `nullable` one is held as long as it may be null."""
+    """Streams a value as a JSON string; a `nullable` one is buffered as long as it may be null."""
 
-    __slots__ = ("_held", "_write")
+    __slots__ = ("_buffered", "_write")
     may_end = True
 
     def __init__(self, write: Write, *, nullable: bool = False) -> None:
         self._write = write
-        self._held: str | None = None
+        self._buffered: str | None = None
         if nullable:
-            self._held = ""
+            self._buffered = ""
         else:
             write('"')
 
     @property
     def live(self) -> bool:
-        """Whether nothing is held, so that plain text may go into the open block without passing
-        the reader."""
-        return self._held is None
+        """Whether nothing is buffered, so that plain text may go into the open block without
+        passing the reader."""
+        return self._buffered is None
 
     def write(self, text: str) -> None:
         """Adds the next piece."""
-        if self._held is not None:
-            text = self._held + text
+        if self._buffered is not None:
+            text = self._buffered + text
             if "null".startswith(text):
-                self._held = text
+                self._buffered = text
                 return
-            self._held = None
+            self._buffered = None
             self._write('"')
         self._write(escaped(text))
 
     def end(self) -> None:
         """Ends the value."""
-        if self._held is None:
+        if self._buffered is None:
             self._write('"')
-        elif self._held == "null":
+        elif self._buffered == "null":
             self._write("null")
         else:
-            self._write(quoted(self._held))
+            self._write(quoted(self._buffered))
 
 
-class HeldSink:
+class BufferedSink:
     """Collects a value, and writes it at its end as `convert` returns it."""
 
     __slots__ = ("_convert", "_parts", "_typed", "_write")
@@ -89,7 +89,7 @@ class HeldSink:
         self._write(self._convert("".join(self._parts)))
 
 
-ValueSink: TypeAlias = StringSink | HeldSink
+ValueSink: TypeAlias = StringSink | BufferedSink
 
 
 class Tag(Enum):
@@ -147,12 +147,12 @@ def is_next_call(tag: MarkerMatch[Tag], opener: CallOpener) -> bool:
 class _FramedValue:
     """A value with a line break on each side, both of which are left out."""
 
-    __slots__ = ("_held", "_sink", "_started", "live", "may_end")
+    __slots__ = ("_buffered", "_sink", "_started", "live", "may_end")
 
     def __init__(self, sink: ValueSink) -> None:
         self._sink = sink
         self._started = False
-        self._held = ""
+        self._buffered = ""
         """The line break that may be the last one."""
         self.live = False
         """As a sink's."""
@@ -169,10 +169,10 @@ class _FramedValue:
             self._started = True
             text = text.removeprefix("\n")
         if text:
-            text = self._held + text
-            self._held = "\n" if text[-1] == "\n" else ""
-            self._sink.write(text.removesuffix(self._held))
-        self.may_end = bool(self._held)
+            text = self._buffered + text
+            self._buffered = "\n" if text[-1] == "\n" else ""
+            self._sink.write(text.removesuffix(self._buffered))
+        self.may_end = bool(self._buffered)
         self.live = not self.may_end and self._sink.live
 
 

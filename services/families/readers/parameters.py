@@ -21,7 +21,7 @@ from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, w
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
-    HeldSink,
+    BufferedSink,
     QuotedCalls,
     StringSink,
     Tag,
@@ -293,7 +293,7 @@ class _Arguments:
     def _wrapped(self, opening: Match[str], key: str) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter that may hold all arguments."""
         written: list[str] = []
-        sink = HeldSink(written.append, json_or_string)
+        sink = BufferedSink(written.append, json_or_string)
         ended = yield from self._value(opening, sink)
         if ended is not None:
             sink.end()
@@ -301,7 +301,7 @@ class _Arguments:
         value = "".join(written)
         goes_on = tag is not None and tag.meaning is Tag.OPEN
         if value[:1] == "{" and not goes_on:
-            self._written.hold(key, value)
+            self._written.set_all(key, value)
         else:
             self._written.begin(key)
             self._written.write(value)
@@ -316,18 +316,18 @@ class _Arguments:
             return StringSink(self._written.write)
         is_string = key in self.parameters and types == STRING
         convert = json_string_or_string if is_string else json_or_string
-        return HeldSink(self._written.write, convert, typed=True)
+        return BufferedSink(self._written.write, convert, typed=True)
 
     def _typed_sink(self, key: str, types: frozenset[str]) -> ValueSink:
         """The sink of a value without a stated type."""
         write = self._written.write
         if self.grammar.stated and key not in self.parameters:
-            return HeldSink(write, json_or_string)
+            return BufferedSink(write, json_or_string)
         if types == STRING:
             return StringSink(write)
         if types == NULLABLE_STRING:
             return StringSink(write, nullable=True)
-        return HeldSink(write, partial(coerced, types=types), typed="string" not in types)
+        return BufferedSink(write, partial(coerced, types=types), typed="string" not in types)
 
     def _value(self, opening: Match[str], sink: ValueSink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value after its `opening` tag, and passes the tag that ends it; None at the
@@ -379,7 +379,7 @@ class _Arguments:
             return False
         if self.parameters and key not in self.parameters:
             return False
-        if isinstance(sink, HeldSink) and sink.is_value:
+        if isinstance(sink, BufferedSink) and sink.is_value:
             return True
         if framed:
             self._doubts.add(key)
