@@ -78,11 +78,11 @@ def function_tags(
     opener = f"<{wrapper}>"
     closer = f"</{wrapper}>"
     body = Parameters(
-        opens=("<parameter={key}>",),
-        closes=("</parameter>",),
-        ends=("</function>",),
-        beyond=(closer, opener, "<function="),
-        openers=(opener + "{ws}<function={name}>", "<function={name}>"),
+        parameter_tags=("<parameter={key}>",),
+        parameter_closers=("</parameter>",),
+        call_closers=("</function>",),
+        next_markers=(closer, opener, "<function="),
+        call_tags=(opener + "{ws}<function={name}>", "<function={name}>"),
         frame=frame,
     )
     return Markup(
@@ -124,13 +124,13 @@ def key_value_tags(
     openers = (*(f"{start}{{ws}}{opener}" for start in sections[:1]), opener)
     names = ("{name}{ws}<tool_sep{suffix}>", "{name}")
     body = Parameters(
-        opens=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
-        closes=(f"</{value}{suffix}>",),
-        ends=(closer,),
-        beyond=(opener, *sections),
-        openers=tuple(map("{ws}".join, product(openers, names))),
+        parameter_tags=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
+        parameter_closers=(f"</{value}{suffix}>",),
+        call_closers=(closer,),
+        next_markers=(opener, *sections),
+        call_tags=tuple(map("{ws}".join, product(openers, names))),
     )
-    as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
+    as_json = JsonCalls(form=Form.OBJECT, call_closers=(closer,))
     return Markup(
         think=think,
         calls=(
@@ -148,7 +148,7 @@ def object_calls(
     """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
     opener += "{ws}call:{ws}{name}"
     body = JsonCalls(
-        form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer, opener)
+        form=Form.ARGUMENTS, call_closers=(closer,), values=GemmaValues(token, closer, opener)
     )
     call = CallMarker(Shape(opener, then=("{", closer)), body)
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
@@ -166,14 +166,14 @@ def attribute_tags(
     end = f"</｜{token}｜{space}"
     invoke = start + "invoke name={q}{name}{q}"
     body = Parameters(
-        opens=(
+        parameter_tags=(
             start + "parameter name={q}{key}{q} string={q}{bool}{q}>",
             start + "parameter name={q}{key}{q}>",
         ),
-        closes=(end + "parameter>",),
-        ends=(end + "invoke>",),
-        beyond=(end + "{word}>", start + "invoke"),
-        openers=(invoke + ">",),
+        parameter_closers=(end + "parameter>",),
+        call_closers=(end + "invoke>",),
+        next_markers=(end + "{word}>", start + "invoke"),
+        call_tags=(invoke + ">",),
         json=("{",),
         unwrap=("arguments", "input"),
     )
@@ -219,11 +219,11 @@ def invoke_tags(
     """
     invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}>"
     body = Parameters(
-        opens=(f"<{prefix}parameter name={{q}}{{key}}{{q}}>",),
-        closes=(f"</{prefix}parameter>",),
-        ends=(f"</{prefix}invoke>",),
-        beyond=(*tails, f"<{prefix}invoke name="),
-        openers=(invoke,),
+        parameter_tags=(f"<{prefix}parameter name={{q}}{{key}}{{q}}>",),
+        parameter_closers=(f"</{prefix}parameter>",),
+        call_closers=(f"</{prefix}invoke>",),
+        next_markers=(*tails, f"<{prefix}invoke name="),
+        call_tags=(invoke,),
         json=("{",) if json else (),
     )
     return Markup(
@@ -231,7 +231,11 @@ def invoke_tags(
         calls=(
             *(body.call(s + "{ws}" + invoke) for s in section),
             body.call(invoke, line_start=True),
-            *(CallMarker(Shape(s, then=("{",)), JsonCalls(closes=tails)) for s in section if json),
+            *(
+                CallMarker(Shape(s, then=("{",)), JsonCalls(call_closers=tails))
+                for s in section
+                if json
+            ),
         ),
         tails=(*tails, f"</{prefix}invoke>"),
         stops=stops,
@@ -247,7 +251,7 @@ def tagged_json(
 ) -> Markup:
     """`<tool_call> {"name": NAME, "arguments": {…}} </tool_call>`, or a list of such objects."""
     then = ("{",) if form in (Form.OBJECT, Form.LINES) else ("[", "{")
-    body = JsonCalls(form=form, closes=(closer,) if closer else ())
+    body = JsonCalls(form=form, call_closers=(closer,) if closer else ())
     return Markup(
         think=think,
         calls=tuple(CallMarker(Shape(opener, then=then), body) for opener in openers),

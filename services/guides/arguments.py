@@ -217,8 +217,8 @@ def _closers(reader: Parameters) -> tuple[str, ...]:
     """The heads of markers that end a value."""
     # A closer that ends in another closer is that one after text that a value may contain:
     # `]]></param>`.
-    closes = _without_supersets(reader.closes)
-    heads = [Shape(text).head for text in (*closes, *reader.opens, *reader.ends)]
+    closes = _without_supersets(reader.parameter_closers)
+    heads = [Shape(text).head for text in (*closes, *reader.parameter_tags, *reader.call_closers)]
     return tuple(_without_supersets(list(dict.fromkeys(heads))))
 
 

@@ -9,10 +9,10 @@ from services.families.readers.json_calls import Form, JsonCalls
 from tests.families.parser_cases import Block, read_body
 
 TOOLS = [ToolSpec("f"), ToolSpec("g")]
-OBJECT = JsonCalls(closes=("</call>",))
+OBJECT = JsonCalls(call_closers=("</call>",))
 BARE = JsonCalls(strict=True)
-LIST = JsonCalls(form=Form.LIST, closes=("</calls>",), ids=("id",))
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("```{ws}<end>", "<end>"))
+LIST = JsonCalls(form=Form.LIST, call_closers=("</calls>",), ids=("id",))
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, call_closers=("```{ws}<end>", "<end>"))
 KEYED = JsonCalls(form=Form.KEYED)
 CALL = CallOpener("<call>", "<call>")
 NAMED = CallOpener("<call f>", "<call", "f")
@@ -165,7 +165,7 @@ def test_call_id_comes_from_the_marker() -> None:
 
 
 def test_a_closer_that_is_a_stop_token_may_be_missing() -> None:
-    grammar = JsonCalls(form=Form.ARGUMENTS, closes=("<|call|>",), stop_closes=True)
+    grammar = JsonCalls(form=Form.ARGUMENTS, call_closers=("<|call|>",), stop_closes=True)
     assert read(grammar, "", NAMED)[0] == [("f", {})]
     assert read(grammar, "", NAMED, FinishReason.LENGTH)[0] == []
     assert read(grammar, "{}", NAMED)[0] == [("f", {})]

@@ -12,7 +12,7 @@ from tests.conftest import examples
 from tests.families.parser_cases import read_body
 
 N = "]~["
-GRAMMAR = Nested(N, beyond=("</calls>", "<invoke name="))
+GRAMMAR = Nested(N, next_markers=("</calls>", "<invoke name="))
 SCHEMA = {
     "$defs": {
         "Point": {

@@ -20,24 +20,26 @@ SCHEMA = {
 }
 TOOLS = [ToolSpec("f", schema=SCHEMA)]
 INLINE = Parameters(
-    opens=("<p={key}>",),
-    closes=("</p>",),
-    ends=("</f>",),
-    beyond=("</call>", "<call>"),
+    parameter_tags=("<p={key}>",),
+    parameter_closers=("</p>",),
+    call_closers=("</f>",),
+    next_markers=("</call>", "<call>"),
     json=("{",),
     unwrap=("arguments",),
 )
-FRAMED = Parameters(opens=("<p={key}>",), closes=("</p>",), ends=("</f>",), frame=True)
+FRAMED = Parameters(
+    parameter_tags=("<p={key}>",), parameter_closers=("</p>",), call_closers=("</f>",), frame=True
+)
 STATED = Parameters(
-    opens=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">', '<p k="{key}">'),
-    closes=("</p>",),
-    ends=("</f>",),
+    parameter_tags=('<p k="{key}" s="{bool}">', '<p k="{key}" t="{word}">', '<p k="{key}">'),
+    parameter_closers=("</p>",),
+    call_closers=("</f>",),
 )
 PAIRS = Parameters(
-    opens=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"),
-    closes=("</v>",),
-    ends=("</call>",),
-    beyond=("<call>",),
+    parameter_tags=("<k>{key}</k>{ws}<v>", "<k>{key}</k>"),
+    parameter_closers=("</v>",),
+    call_closers=("</call>",),
+    next_markers=("<call>",),
 )
 
 
@@ -178,9 +180,9 @@ def test_call_is_complete_at_the_end_only_if_the_model_stopped_by_itself() -> No
 
 def test_attributes_are_unescaped_and_names_mapped() -> None:
     grammar = Parameters(
-        opens=("<p={key}>",),
-        closes=("</p>",),
-        ends=("</f>",),
+        parameter_tags=("<p={key}>",),
+        parameter_closers=("</p>",),
+        call_closers=("</f>",),
         unescape=lambda t: t.replace("&amp;", "&"),
         rename=("ns.",),
     )
@@ -190,7 +192,10 @@ def test_attributes_are_unescaped_and_names_mapped() -> None:
 
 def test_a_closer_that_is_a_stop_token_may_be_missing() -> None:
     grammar = Parameters(
-        opens=("<p={key}>",), closes=("</p>",), ends=("<|call|>",), stop_closes=True
+        parameter_tags=("<p={key}>",),
+        parameter_closers=("</p>",),
+        call_closers=("<|call|>",),
+        stop_closes=True,
     )
     assert whole(grammar, "")[0] == {}
     assert cut(grammar, "") == ""

@@ -13,11 +13,11 @@ from services.families.catalog.gpt_oss import ENDS, HARMONY, route
 from services.families.catalog.gpt_oss import FAMILY as GPT_OSS
 
 ARGUMENTS = Parameters(
-    opens=("<rfl:parameter name={q}{key}{q}>",),
-    closes=("</rfl:parameter>",),
-    ends=ENDS,
-    beyond=("<|start|>",),
-    openers=("<|message|>",),
+    parameter_tags=("<rfl:parameter name={q}{key}{q}>",),
+    parameter_closers=("</rfl:parameter>",),
+    call_closers=ENDS,
+    next_markers=("<|start|>",),
+    call_tags=("<|message|>",),
     frame=True,
     json=("{",),
     stop_closes=True,

@@ -20,7 +20,9 @@ FAMILY = Family(
         calls=(
             CallMarker(
                 Shape("<|START_ACTION|>", then=("[", "{")),
-                JsonCalls(form=Form.LIST, names=("tool_name", "name"), closes=("<|END_ACTION|>",)),
+                JsonCalls(
+                    form=Form.LIST, names=("tool_name", "name"), call_closers=("<|END_ACTION|>",)
+                ),
             ),
         ),
         tails=("<|END_ACTION|>",),

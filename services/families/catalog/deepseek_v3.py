@@ -27,7 +27,7 @@ SECTION_END = "<｜tool▁calls▁end｜>"
 def grammar(opening: str, then: tuple[str, ...], closes: tuple[str, ...]) -> Markup:
     """The grammar of calls with markers that end in `opening` and JSON arguments that end in
     `closes`."""
-    arguments = JsonCalls(form=Form.ARGUMENTS, closes=closes)
+    arguments = JsonCalls(form=Form.ARGUMENTS, call_closers=closes)
     openers = (SECTION + "{ws}" + CALL, CALL)
     return Markup(
         think=(THINK,),

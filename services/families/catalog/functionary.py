@@ -15,7 +15,7 @@ FAMILY = Family(
         calls=(
             CallMarker(
                 Shape(OPENER, then=("{", '"', "null", CLOSER)),
-                JsonCalls(form=Form.ARGUMENTS, closes=(CLOSER,)),
+                JsonCalls(form=Form.ARGUMENTS, call_closers=(CLOSER,)),
             ),
         ),
         tails=(CLOSER,),

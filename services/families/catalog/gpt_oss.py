@@ -27,7 +27,9 @@ from services.families.authoring import (
 START = "<|start|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 CHANNELS = ("analysis", "commentary", "final")
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=ENDS, stop_closes=True, rename=("functions.",))
+ARGUMENTS = JsonCalls(
+    form=Form.ARGUMENTS, call_closers=ENDS, stop_closes=True, rename=("functions.",)
+)
 FOLLOWS = ("<|message|>", "<|channel|>", "<|constrain|>", "to=")
 NOBODY = ("user", "assistant", "all")
 _TO = compile(r"to\s*=\s*([^\s<>|{]+)")

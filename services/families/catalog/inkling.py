@@ -21,7 +21,7 @@ from services.families.authoring import (
 START = "<|message_model|>"
 ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
 INVOKE = "<|content_invoke_tool_json|>"
-CALL = JsonCalls(closes=ENDS, arguments=("args", "arguments"), stop_closes=True)
+CALL = JsonCalls(call_closers=ENDS, arguments=("args", "arguments"), stop_closes=True)
 
 
 def route(header: str) -> Kind:

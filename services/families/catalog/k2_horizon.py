@@ -24,11 +24,11 @@ CALL = "<ifm|tool_call>"
 TAILS = ("</ifm|tool_call>", "</ifm|tool_calls>")
 
 ARGUMENTS = Parameters(
-    opens=(KEY + "{ws}<ifm|arg_type>{word}</ifm|arg_type>" + VALUE, KEY + VALUE, KEY),
-    closes=("</ifm|arg_value>",),
-    ends=("</ifm|tool_call>",),
-    beyond=(CALL, "</ifm|tool_calls>"),
-    openers=(CALL + "{ws}{name}",),
+    parameter_tags=(KEY + "{ws}<ifm|arg_type>{word}</ifm|arg_type>" + VALUE, KEY + VALUE, KEY),
+    parameter_closers=("</ifm|arg_value>",),
+    call_closers=("</ifm|tool_call>",),
+    next_markers=(CALL, "</ifm|tool_calls>"),
+    call_tags=(CALL + "{ws}{name}",),
     json=("{",),
 )
 
@@ -39,7 +39,7 @@ FAMILY = Family(
         think=(("<ifm|think{suffix}>", "</ifm|think{suffix}>"),),
         calls=(
             *(
-                CallMarker(Shape(o, then=("{",)), JsonCalls(closes=TAILS[:1]))
+                CallMarker(Shape(o, then=("{",)), JsonCalls(call_closers=TAILS[:1]))
                 for o in (SECTION + CALL, CALL)
             ),
             *(ARGUMENTS.call(o + "{ws}{name}") for o in (SECTION + CALL, CALL)),

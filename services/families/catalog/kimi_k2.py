@@ -33,7 +33,7 @@ def identify(header: str) -> tuple[str, str]:
     return (found["name"] if found else header), header
 
 
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call_end|>",))
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, call_closers=("<|tool_call_end|>",))
 
 FAMILY = Family(
     name="kimi_k2",

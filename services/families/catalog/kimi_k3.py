@@ -28,14 +28,14 @@ def unescape(attribute: str) -> str:
 CALL = ("call tool={q}{name}{q} index={q}{tag}{q}", "call tool={q}{name}{q}")
 NEXT_CALL = "<|open|>{ws}call tool="
 ARGUMENTS = Parameters(
-    opens=(
+    parameter_tags=(
         opening("argument key={q}{key}{q} type={q}{word}{q}"),
         opening("argument key={q}{key}{q}"),
     ),
-    closes=(closing("argument"),),
-    ends=(closing("call"),),
-    beyond=(closing("tools"), NEXT_CALL, closing("message")),
-    openers=tuple(map(opening, CALL)),
+    parameter_closers=(closing("argument"),),
+    call_closers=(closing("call"),),
+    next_markers=(closing("tools"), NEXT_CALL, closing("message")),
+    call_tags=tuple(map(opening, CALL)),
     json=(opening("json type={q}object{q}"), opening("json")),
     unescape=unescape,
 )

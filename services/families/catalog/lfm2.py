@@ -31,7 +31,7 @@ FAMILY = Family(
         calls=(
             CallMarker(
                 Shape(START, then=("[{", "[ {", "[\n", "{")),
-                JsonCalls(form=Form.LIST, closes=(END,)),
+                JsonCalls(form=Form.LIST, call_closers=(END,)),
             ),
             CallMarker(Shape(START, then=("[",)), Pythonic(START, (END,))),
         ),

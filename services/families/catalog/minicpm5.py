@@ -9,11 +9,11 @@ from services.families.authoring import CHATML_STOPS, THINK, Family, Markup, Par
 
 PARAMETER = "<param name={q}{key}{q}>"
 ARGUMENTS = Parameters(
-    opens=(PARAMETER + "{ws}<![CDATA[", PARAMETER),
-    closes=("]]>{ws}</param>", "</param>"),
-    ends=("</function>",),
-    beyond=("<function name=",),
-    openers=("<function name={q}{name}{q}>",),
+    parameter_tags=(PARAMETER + "{ws}<![CDATA[", PARAMETER),
+    parameter_closers=("]]>{ws}</param>", "</param>"),
+    call_closers=("</function>",),
+    next_markers=("<function name=",),
+    call_tags=("<function name={q}{name}{q}>",),
 )
 
 FAMILY = Family(

@@ -21,7 +21,7 @@ NS = "]<]minimax[>["
 THINK = ("<mm:think>", "</mm:think>")
 FRONTS = ((NS + "<tool_call>{ws}", NS + "<tool_call>"), ("", NS + "<invoke name="))
 INVOKE = NS + "<invoke name={q}{name}{q}>"
-ARGUMENTS = Nested(NS, beyond=("</tool_call>", "<tool_call>", "<invoke name="))
+ARGUMENTS = Nested(NS, next_markers=("</tool_call>", "<tool_call>", "<invoke name="))
 
 FAMILY = Family(
     name="minimax_m3",

@@ -27,11 +27,11 @@ ENDS = ("<|eom|>", "<|eot|>")
 BODY = "<|message|>"
 START = Shape("<|start|>assistant", then=("to=", BODY))
 ARGUMENTS = Parameters(
-    opens=("<atem:parameter name={q}{key}{q}>",),
-    closes=("</atem:parameter>",),
-    ends=("</atem:invoke>",),
-    beyond=("</atem:function_calls>", "<atem:invoke name=", *ENDS, "<|start|>"),
-    openers=("<atem:invoke name={q}{name}{q}>",),
+    parameter_tags=("<atem:parameter name={q}{key}{q}>",),
+    parameter_closers=("</atem:parameter>",),
+    call_closers=("</atem:invoke>",),
+    next_markers=("</atem:function_calls>", "<atem:invoke name=", *ENDS, "<|start|>"),
+    call_tags=("<atem:invoke name={q}{name}{q}>",),
     rename=("functions.",),
     rename_unknown=False,
 )

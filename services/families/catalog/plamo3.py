@@ -18,7 +18,7 @@ REQUEST = tag("begin_tool_request") + "{ws}" + tag("begin_tool_name")
 ARGUMENTS = tag("end_tool_name") + "{ws}" + tag("begin_tool_arguments")
 JSON = "<|plamo:constrain|>json<|plamo:msg|>"
 ENDS = (tag("end_tool_arguments"), tag("end_tool_request"), tag("end_tool_requests"))
-BODY = JsonCalls(form=Form.ARGUMENTS, closes=ENDS[:1])
+BODY = JsonCalls(form=Form.ARGUMENTS, call_closers=ENDS[:1])
 
 FAMILY = Family(
     name="plamo3",

@@ -19,7 +19,9 @@ from services.families.authoring import (
 )
 
 FENCE = "```"
-MARKED = CallMarker(Shape("**Tool Call:**{ws}```json", then=("{",)), JsonCalls(closes=(FENCE,)))
+MARKED = CallMarker(
+    Shape("**Tool Call:**{ws}```json", then=("{",)), JsonCalls(call_closers=(FENCE,))
+)
 TAGS = tagged_json("<tool_call>", closer="</tool_call>", stops=())
 
 FAMILY = Family(

@@ -31,7 +31,7 @@ STARTS = (
 )
 CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
 CALL_END = "<|tool_call:end|>"
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(CALL_END,))
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, call_closers=(CALL_END,))
 CALLS = Section(
     (CallMarker(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),),
     (*map(Shape, ENDS), *STARTS),

@@ -12,11 +12,11 @@ THINK = ("<|think:start|>", "<|think:end|>")
 CALL, CALL_END = "<|tool_call:start|>", "<|tool_call:end|>"
 KEY, VALUE, VALUE_END = "<|tool_arg:start|>", "<|tool_arg:value|>", "<|tool_arg:end|>"
 BODY = Parameters(
-    opens=(KEY + "{key}" + VALUE,),
-    closes=(VALUE_END,),
-    ends=(CALL_END,),
-    beyond=(CALL,),
-    openers=(CALL + "{name}",),
+    parameter_tags=(KEY + "{key}" + VALUE,),
+    parameter_closers=(VALUE_END,),
+    call_closers=(CALL_END,),
+    next_markers=(CALL,),
+    call_tags=(CALL + "{name}",),
 )
 
 FAMILY = Family(

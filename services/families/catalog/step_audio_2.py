@@ -17,7 +17,7 @@ from services.families.authoring import (
 )
 
 CALL, END = "<tool_call>", "</tool_call>"
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(END,))
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, call_closers=(END,))
 
 FAMILY = Family(
     name="step_audio_2",

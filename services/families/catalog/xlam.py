@@ -18,8 +18,8 @@ from services.families.authoring import (
     Style,
 )
 
-MARKED = JsonCalls(form=Form.LIST, closes=("</tool_call>",))
-FENCED = JsonCalls(form=Form.LIST, closes=("```",), strict=True)
+MARKED = JsonCalls(form=Form.LIST, call_closers=("</tool_call>",))
+FENCED = JsonCalls(form=Form.LIST, call_closers=("```",), strict=True)
 
 FAMILY = Family(
     name="xlam",

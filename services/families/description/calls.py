@@ -80,7 +80,7 @@ def _json_arguments(region: Region, opens: Sequence[str]) -> DescribedCalls:
         values = GemmaValues(token, closes[0], opens[0])
         style = replace(style, arguments=gemma_style(token))
         inner = [token]
-    body = JsonCalls(form=Form.ARGUMENTS, closes=closes, stop_closes=True, values=values)
+    body = JsonCalls(form=Form.ARGUMENTS, call_closers=closes, stop_closes=True, values=values)
     then = ["{", *closes]
     if not opens[0].endswith("name}"):
         then.insert(1, "null")
@@ -124,7 +124,7 @@ def _json_calls(region: Region, opens: Sequence[str]) -> DescribedCalls:
     if arguments == "arguments":
         keys.append("parameters")
     closes = tuple(without_brackets(region.closes))
-    body = JsonCalls(form=form, closes=closes, names=(name,), arguments=tuple(keys))
+    body = JsonCalls(form=form, call_closers=closes, names=(name,), arguments=tuple(keys))
     calls = [CallMarker(Shape(opener, then=then), body) for opener in opens]
 
     written = f'{{"{name}": "{NAME}", "{arguments}": {ARGUMENTS}}}'
@@ -182,11 +182,11 @@ def _tagged_calls(names: list[str], tag: _ArgumentTag, ends: list[str]) -> Descr
     only_keys = list(filter(has_key, map(first_parts, tag.opens)))
     opens = (*tag.opens, *only_keys)
     body = Parameters(
-        opens=opens,
-        closes=tuple(tag.closes),
-        ends=tuple(inner or ends),
-        beyond=(*(ends if inner else ()), *heads),
-        openers=openers,
+        parameter_tags=opens,
+        parameter_closers=tuple(tag.closes),
+        call_closers=tuple(inner or ends),
+        next_markers=(*(ends if inner else ()), *heads),
+        call_tags=openers,
         frame=tag.framed,
     )
     cut = [opener for opener in names if opener.endswith("name}>")]

@@ -39,13 +39,13 @@ class Form(Enum):
 class JsonCalls:
     """The grammar of a call body in JSON.
 
-    `closes` end a call that is not in a list; without them the end of the JSON does. `names`,
+    `call_closers` end a call that is not in a list; without them the end of the JSON does. `names`,
     `arguments` and `ids` are the keys that are read. `strict`: the JSON itself is the marker, so an
     object with another key, or with an unknown name and no arguments, is not a call.
     """
 
     form: Form = Form.OBJECT
-    closes: tuple[str, ...] = ()
+    call_closers: tuple[str, ...] = ()
     names: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     ids: tuple[str, ...] = ()
@@ -60,19 +60,19 @@ class JsonCalls:
         return (yield from _JsonCallReader(self, turn, opener).read())
 
     @cached_property
-    def closers(self) -> tuple[Shape, ...]:
-        """`closes` as shapes."""
-        return tuple(map(Shape, self.closes))
+    def closer_shapes(self) -> tuple[Shape, ...]:
+        """`call_closers` as shapes."""
+        return tuple(map(Shape, self.call_closers))
 
     def closed(self, scanner: Scanner) -> Reader[bool]:
         """Passes the closing marker, and stray brackets before it; False if there is none."""
-        if not self.closers:
+        if not self.closer_shapes:
             return True
         yield from scanner.blanks()
         while (yield from scanner.peek()) in ("}", "]"):
             scanner.position += 1
             yield from scanner.blanks()
-        return (yield from scanner.match(*self.closers)) is not None
+        return (yield from scanner.match(*self.closer_shapes)) is not None
 
 
 def _short_string(scanner: Scanner) -> Reader[str | None]:
@@ -298,7 +298,7 @@ class _JsonCallReader:
         scanner = self.turn.scanner
         if (yield from scanner.peek()) in ("{", '"', "n"):
             return (yield from self._value())
-        closed = yield from scanner.follows(*self.grammar.closers)
+        closed = yield from scanner.follows(*self.grammar.closer_shapes)
         if closed or (self.grammar.stop_closes and scanner.stopped and not scanner.rest()):
             self._open("{}")
             return True
@@ -369,9 +369,9 @@ class _JsonCallReader:
             if self.call.name is not None:
                 self._open("")
         blocks.end_call(False, self.grammar.values.find_stray_end, all_closed=False)
-        if self.grammar.closers:
+        if self.grammar.closer_shapes:
             again = (Shape(self.opener.head),) if self.opener.head else ()
-            shapes = [(shape, None) for shape in (*self.grammar.closers, *again)]
+            shapes = [(shape, None) for shape in (*self.grammar.closer_shapes, *again)]
             yield from scanner.seek(Markers(shapes))
         return None
 

@@ -40,7 +40,7 @@ class Nested:
     """The grammar: the namespace token, and the heads of markers that may follow a call."""
 
     token: str
-    beyond: tuple[str, ...]
+    next_markers: tuple[str, ...]
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the call. An opener that ends in `key>` includes the start of its first element."""
@@ -58,7 +58,7 @@ class Nested:
         return Markers(
             [
                 (Shape(self.token + "</invoke>"), Tag.END),
-                *with_meaning(Tag.BEYOND, (self.token + head for head in self.beyond)),
+                *with_meaning(Tag.BEYOND, (self.token + head for head in self.next_markers)),
                 (Shape(self.token + "</{key}>"), Tag.CLOSE),
                 (Shape(self.token + "<{key}>"), Tag.OPEN),
             ]

@@ -43,17 +43,17 @@ _CDATA: Final = ("<![CDATA[", "]]>")
 class Parameters:
     """The grammar of a call with one tag per argument, after its opening tag.
 
-    `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type),
-    `closes` their closing tags; `ends` close the call, `beyond` are heads of markers after it;
-    `openers` open a call, which a value may show. `frame`: the template puts a line break on each
-    side of a value.
+    `parameter_tags` open a parameter (holes: `key`, and `bool` or `word` for a stated type),
+    `parameter_closers` close it; `call_closers` close the call, `next_markers` are heads of markers
+    after it; `call_tags` open a call, which a value may show. `frame`: the template puts a line
+    break on each side of a value.
     """
 
-    opens: tuple[str, ...]
-    closes: tuple[str, ...]
-    ends: tuple[str, ...]
-    beyond: tuple[str, ...] = ()
-    openers: tuple[str, ...] = ()
+    parameter_tags: tuple[str, ...]
+    parameter_closers: tuple[str, ...]
+    call_closers: tuple[str, ...]
+    next_markers: tuple[str, ...] = ()
+    call_tags: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
     """Markers before arguments that are one JSON object instead; `{` for an object without a
@@ -73,7 +73,7 @@ class Parameters:
     @property
     def follows(self) -> tuple[str, ...]:
         """The texts that may follow the opening tag; it counts only with one of them."""
-        texts = (*self.opens, *self.ends, *self.beyond, *self.json)
+        texts = (*self.parameter_tags, *self.call_closers, *self.next_markers, *self.json)
         return tuple(dict.fromkeys(Shape(text).head for text in texts))
 
     def call(
@@ -97,7 +97,7 @@ class Parameters:
     def stated(self) -> bool:
         """Whether the model states types. A value without type and schema is JSON if it parses as
         such."""
-        return any("{bool}" in opener for opener in self.opens)
+        return any("{bool}" in opener for opener in self.parameter_tags)
 
     @cached_property
     def before(self) -> Markers[Tag]:
@@ -112,51 +112,55 @@ class Parameters:
     def _tags(self, json: tuple[str, ...] = ()) -> Markers[Tag]:
         return Markers(
             [
-                *with_meaning(Tag.OPEN, self.opens),
-                *with_meaning(Tag.END, self.ends),
+                *with_meaning(Tag.OPEN, self.parameter_tags),
+                *with_meaning(Tag.END, self.call_closers),
                 *with_meaning(Tag.JSON, json),
-                *with_meaning(Tag.BEYOND, self.beyond),
+                *with_meaning(Tag.BEYOND, self.next_markers),
                 *with_meaning(Tag.BROKEN, self._heads),
             ]
         )
 
     @property
     def _heads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(Shape(opener).head for opener in self.opens))
+        return tuple(dict.fromkeys(Shape(opener).head for opener in self.parameter_tags))
 
     @cached_property
     def inside(self) -> Markers[Tag]:
         """Tags that a value may contain, or that end it."""
-        after = [head for head in self.beyond if not _opens_any(self.openers, head)]
+        after = [head for head in self.next_markers if not _opens_any(self.call_tags, head)]
         opens = dict.fromkeys(
-            opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens
+            opener.partition("{key}")[0].removesuffix("{q}") for opener in self.parameter_tags
         )
-        next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
-        heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
+        next_calls = [opener for opener in self.call_tags if opener.startswith(self.next_markers)]
+        heads = (*(Shape(text).head for text in (*self.parameter_tags, *self.call_closers)), "{")
+        goes_on = _each_before(self.parameter_closers, (*opens, *self.call_closers, *after))
         after_end = ("", *("{ws}" + head for head in after))
+        last_closers = map("".join, product(self.call_closers, after_end))
         return Markers(
             [
-                *with_meaning(Tag.CLOSE, _each_before(self.closes, (*opens, *self.ends, *after))),
-                *with_meaning(Tag.CLOSE, _each_before(self.closes, next_calls), then=heads),
-                *with_meaning(Tag.CLOSE, self.closes, then=(END,)),
-                *with_meaning(Tag.CLOSED, self.closes),
-                *with_meaning(Tag.CALL, self.openers, then=heads),
-                *with_meaning(Tag.OPEN, self.opens),
-                *with_meaning(Tag.LAST, map("".join, product(self.ends, after_end)), then=(END,)),
-                *with_meaning(Tag.END, self.ends),
+                *with_meaning(Tag.CLOSE, goes_on),
+                *with_meaning(
+                    Tag.CLOSE, _each_before(self.parameter_closers, next_calls), then=heads
+                ),
+                *with_meaning(Tag.CLOSE, self.parameter_closers, then=(END,)),
+                *with_meaning(Tag.CLOSED, self.parameter_closers),
+                *with_meaning(Tag.CALL, self.call_tags, then=heads),
+                *with_meaning(Tag.OPEN, self.parameter_tags),
+                *with_meaning(Tag.LAST, last_closers, then=(END,)),
+                *with_meaning(Tag.END, self.call_closers),
             ]
         )
 
     @cached_property
-    def closers(self) -> tuple[Shape, ...]:
-        """`closes` as shapes."""
-        return tuple(map(Shape, self.closes))
+    def closer_shapes(self) -> tuple[Shape, ...]:
+        """`parameter_closers` as shapes."""
+        return tuple(map(Shape, self.parameter_closers))
 
     @cached_property
     def find_stray_end(self) -> Trigger:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
-        closes = "|".join(Shape(text).pattern for text in self.closes)
-        ends = "|".join(Shape(text).pattern for text in self.ends)
+        closes = "|".join(Shape(text).pattern for text in self.parameter_closers)
+        ends = "|".join(Shape(text).pattern for text in self.call_closers)
         opens = "|".join(map(escape, self._heads))
         opened = compile(rf"(?:{closes})\s*(?:{opens})").search
         # What may follow is passed as a whole, for all ends in it: a search from each of them takes
@@ -172,7 +176,8 @@ class Parameters:
     @cached_property
     def trigger(self) -> Trigger:
         """Finds text in a value that must pass the reader."""
-        markers = (*self.opens, *self.closes, *self.ends, *self.openers)
+        parameter_markers = (*self.parameter_tags, *self.parameter_closers)
+        markers = (*parameter_markers, *self.call_closers, *self.call_tags)
         first = "".join(sorted({escape(marker[0]) for marker in markers}))
         ending = r"|\n\Z" if self.frame else ""
         return compile(f"[{first}]{ending}").search
@@ -362,12 +367,12 @@ class _Arguments:
             return None
         self.all_closed = self.all_closed and tag.meaning is Tag.CLOSE
         if tag.meaning is Tag.LAST:
-            yield from scanner.match(*map(Shape, grammar.ends))
+            yield from scanner.match(*map(Shape, grammar.call_closers))
             return tag if scanner.stopped else None  # cut text might have continued with anything
         if tag.meaning is Tag.OPEN:
             scanner.position = tag.match.end()
         else:
-            yield from scanner.match(*grammar.closers)
+            yield from scanner.match(*grammar.closer_shapes)
         return tag
 
     def _names(self, tag_key: str, sink: ValueSink, framed: bool) -> bool:

@@ -18,11 +18,11 @@ _KEY: Final = Shape("{bare}{ws}=")
 
 @dataclass(frozen=True)
 class Pythonic:
-    """The grammar after `marker`, up to one of `closes`. A list without a marker is its own marker,
-    and counts in running text only if it calls a tool of the request."""
+    """The grammar after `marker`, up to one of `call_closers`. A list without a marker is its own
+    marker, and counts in running text only if it calls a tool of the request."""
 
     marker: str = ""
-    closes: tuple[str, ...] = ()
+    call_closers: tuple[str, ...] = ()
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the calls."""
@@ -31,7 +31,7 @@ class Pythonic:
     @cached_property
     def ends(self) -> Markers[None]:
         """The markers at which reading continues after a malformed call."""
-        return Markers(with_meaning(None, self.closes))
+        return Markers(with_meaning(None, self.call_closers))
 
 
 class _PythonCallReader:
@@ -132,7 +132,7 @@ class _PythonCallReader:
                 return None
             return None if self._any else text
         turn.blocks.close(False)
-        if self._grammar.closes:
+        if self._grammar.call_closers:
             yield from scanner.seek(self._grammar.ends)
         return None
 

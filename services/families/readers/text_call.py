@@ -28,7 +28,7 @@ class TextCall:
         name = turn.tools.registered_name(opener.name or "")
         key = _only_string(turn.tools, name)
         if not key or (yield from scanner.follows(*self._json)):
-            arguments = JsonCalls(form=Form.ARGUMENTS, closes=(self.close,))
+            arguments = JsonCalls(form=Form.ARGUMENTS, call_closers=(self.close,))
             return (yield from arguments.read(turn, opener))
         turn.open_call(name)
         turn.blocks.write("{" + quoted(key) + ": ")
