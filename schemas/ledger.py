@@ -1,7 +1,7 @@
 """Ledger entries: the tokens of turns that have ended, for the prompts that follow
 (docs/ledger.md)."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class LedgerContext(Struct, frozen=True, omit_defaults=True):
@@ -69,7 +69,7 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     marks: list[bytes] = []
     """Digests of the ids and seals that only this turn's client received
     (`services/ledger/evidence.py`)."""
-    thoughts: list[bytes] = []
+    reasoning_digests: list[bytes] = field(default_factory=list, name="thoughts")
     """Digests of the turn's reasoning: of the whole, then of each block; empty: it has none."""
     mac: bytes = b""
     """Authenticates all other fields with the deployment's seal key; also the entry's identity."""

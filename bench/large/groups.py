@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from schemas.control import Heartbeat, Load
 from services.preprocessor.routing.kv_index import KvIndex
-from services.preprocessor.routing.leads import GoOn, HoldAction, LeadLimit, Leads, PlacedPrompt
+from services.preprocessor.routing.leads import GoOn, HoldAction, LeadLimit, Leads, PendingPrompt
 from services.preprocessor.routing.router import Router, TurnProfile
 
 Kind: TypeAlias = Literal["queue", "together", "late"]
@@ -63,7 +63,7 @@ class Turn:
     priority: float
     fails: bool
     loses_notice: bool
-    prompt: PlacedPrompt | None = None
+    prompt: PendingPrompt | None = None
     first_at: float = -1.0
     """When it had its first token, or failed."""
     worker: str = ""
@@ -131,7 +131,7 @@ class Deployment:
         self._engines = {
             name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))
         }
-        self._turns: dict[PlacedPrompt, Turn] = {}
+        self._turns: dict[PendingPrompt, Turn] = {}
         self._heartbeats: list[Heartbeat] = []
         self._result = Result(turns)
         self._beat_at = 0.0
@@ -172,7 +172,7 @@ class Deployment:
 
     def _arrive(self, turn: Turn) -> None:
         if 0 < self._shape.hold_tokens <= turn.tokens:
-            turn.prompt = PlacedPrompt(
+            turn.prompt = PendingPrompt(
                 turn=turn.name,
                 tokens=turn.tokens,
                 keys=turn.keys,
@@ -205,7 +205,7 @@ class Deployment:
 
         self._at(prompt.hold_until(self.now), stop_waiting)
 
-    def _go_on(self, prompt: PlacedPrompt) -> None:
+    def _go_on(self, prompt: PendingPrompt) -> None:
         turn = self._turns[prompt]
         turn.held_s += self.now - turn.held_since
         self._at(self.now, lambda: self._place(turn))
@@ -222,14 +222,14 @@ class Deployment:
     def _send(self, turn: Turn, worker: str) -> None:
         if turn.prompt is not None:
             self._leads.begin(turn.prompt, worker, self.now)
-        self._router.assigned(worker)
+        self._router.assign(worker)
         turn.worker = worker
         self._at(self.now + HOP_S, lambda: self._accept(turn))
 
     def _taken(self, turn: Turn, held: int) -> None:
-        self._index.stored(turn.worker, turn.keys)
+        self._index.add(turn.worker, turn.keys)
         if turn.prompt is not None and turn.prompt.worker:
-            self._act(self._leads.taken(turn.prompt, held, self.now))
+            self._act(self._leads.record_accepted(turn.prompt, held, self.now))
 
     def _noticed(self, turn: Turn, *, computed: bool) -> None:
         if turn.prompt is not None and turn.prompt.worker:

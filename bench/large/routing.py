@@ -118,7 +118,7 @@ class Bus:
         for one, cache in zip(self.names["worker"], self._caches, strict=True):
             for keys in self._shared:  # no worker is new
                 cache.use(keys)
-                self._index.stored(one, keys)
+                self._index.add(one, keys)
         self._sessions = [
             _Session(n % KINDS, self._keys(self._chance.randint(*OWN))) for n in range(streams)
         ]
@@ -163,11 +163,11 @@ class Bus:
                 times.append((time.process_time() - began) * 1000)
                 best = next(one for one in order if self._accepts(one))
                 parser = router.parser(self._parsers, late=())
-                router.assigned(best, parser)
+                router.assign(best, parser)
                 worker = self._number[best]
                 came, went = self._caches[worker].use(keys)
-                self._index.removed(best, went)
-                self._index.stored(best, came)
+                self._index.remove(best, went)
+                self._index.add(best, came)
                 if tick >= (rounds - 1) * length:
                     later += 1
                     back += worker == session.worker
@@ -217,7 +217,7 @@ class Bus:
         index, snapshots = KvIndex(), [pack(self._caches[one].keys()) for one in some]
         began = time.process_time()
         for one, snapshot in zip(some, snapshots, strict=True):
-            index.stored(self.names["worker"][one], unpack(snapshot))
+            index.add(self.names["worker"][one], unpack(snapshot))
         return (time.process_time() - began) * len(self._caches) / len(some)
 
 

@@ -137,7 +137,7 @@ def simulate(
                 held[session.worker] = session.context - GROWTH
             profile = TurnProfile(session.context, held)
             best = router.workers(heartbeats, avoid=(), late=(), profile=profile)[0]
-            router.assigned(best)
+            router.assign(best)
             engine = engines[best]
             missing = session.context - held.get(best, 0)
             engine.waiting.append(Turn(number, now, session.context, missing))

@@ -143,7 +143,7 @@ class Crowd:
         verdict = self._verdict(member, [*prompt.ids], prompt.text)
         self.counts[verdict] += 1
         if verdict in ("wrong", "foreign"):
-            turn, outcome = len(member.before), prompt.recalled.outcome
+            turn, outcome = len(member.before), prompt.encoded.outcome
             self.faults.append(
                 f"{verdict}: seed {self._seed}, {member.client}, turn {turn}, {outcome}: "
                 f"{prompt.text}"

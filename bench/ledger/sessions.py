@@ -146,7 +146,7 @@ class Model:
     def _text(self, prompt: Prompt) -> str:
         style, pieces = self.setup.family.style, []
         closed = not prompt.in_reasoning and bool(
-            prompt.recalled.context and prompt.recalled.context.opening
+            prompt.encoded.context and prompt.encoded.context.opening
         )
         thinks = bool(style.reasoning) and not closed
         opened = prompt.in_reasoning
@@ -240,7 +240,7 @@ class Model:
 
     def _parsed(self, prompt: Prompt, ids: list[int], reason: FinishReason) -> TurnParse:
         self._turns += 1
-        assert prompt.recalled.outcome
+        assert prompt.encoded.outcome
         context = ParseContext(
             model=self.setup.card.name,
             family=self.setup.family.name,
@@ -249,7 +249,7 @@ class Model:
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
-            ledger=prompt.recalled.context,
+            ledger=prompt.encoded.context,
         )
         stream = TurnStream(f"{self._number:08x}{self._turns:016x}", 1, context, "w")
         vocabulary = self.ledger.model.vocabulary

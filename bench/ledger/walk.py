@@ -33,7 +33,7 @@ class Before:
     @property
     def head(self) -> str:
         """The prompt's text up to where the turn's reasoning is opened or left out."""
-        context = self.prompt.recalled.context
+        context = self.prompt.encoded.context
         return self.prompt.text[: context.head_chars] if context else self.prompt.text
 
     def kept_in(self, text: str, count: int | None = None) -> bool:

@@ -145,7 +145,7 @@ class _Chooser:
         siblings = self._store.find(key, MAX_COMPARED + 1)
         if not siblings:
             return _UNKNOWN
-        if evidence.thoughts:
+        if evidence.reasoning_digests:
             siblings = [turn for turn in siblings if evidence.fits_reasoning(turn.entry)]
         if not siblings:
             return _CLIENT
@@ -191,7 +191,7 @@ class _Chooser:
         """The turns that descend from the newest earlier turn that the client's reasoning decides;
         all, if none is."""
         for earlier in range(number - 1, -1, -1):
-            if not self._evidence_of(earlier).thoughts:
+            if not self._evidence_of(earlier).reasoning_digests:
                 continue
             match = self._decide(earlier)
             if match.turns:
@@ -202,7 +202,9 @@ class _Chooser:
 
     def _is_certain(self, number: int, turn: Turn) -> bool:
         """Whether a turn is used that nothing but its visible history speaks for."""
-        adds_reasoning = bool(turn.entry.thoughts) and not self._evidence_of(number).thoughts
+        adds_reasoning = (
+            bool(turn.entry.reasoning_digests) and not self._evidence_of(number).reasoning_digests
+        )
         if adds_reasoning and not self._is_of_session(turn):
             return False
         if self._store.is_complete(self._sent_turns[number].key):

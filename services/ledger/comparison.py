@@ -248,20 +248,20 @@ class TurnComparison:
         if end is None:
             return
         for words in texts:
-            place = text.find(words, end)
-            if place < 0:
+            offset = text.find(words, end)
+            if offset < 0:
                 return
-            end = place + len(words)
+            end = offset + len(words)
         yield end
 
         if not texts:
             return
         last_words = texts[-1]
         for _ in range(_MAX_ENDS - 1):
-            place = text.find(last_words, end - len(last_words) + 1)
-            if place < 0:
+            offset = text.find(last_words, end - len(last_words) + 1)
+            if offset < 0:
                 return
-            end = place + len(last_words)
+            end = offset + len(last_words)
             yield end
 
     def _end_of_calls(

@@ -27,7 +27,7 @@ from services.tokenization.encoder import Encoder
 from services.tokenization.segments import TokenIds
 
 
-class LedgerPrompt(Struct, frozen=True):
+class EncodedPrompt(Struct, frozen=True):
     """A prompt's ids, and how many of them the ledger contributed."""
 
     ids: TokenIds
@@ -64,7 +64,7 @@ class PromptEncoder:
         prefix: str,
         *,
         continues: bool,
-    ) -> LedgerPrompt:
+    ) -> EncodedPrompt:
         """The ids of a prompt.
 
         `text`: the restored history, rendered. `prefix`: the opening of a forced call at its end.
@@ -78,7 +78,7 @@ class PromptEncoder:
             states = [*(turn.state for turn in answered), context.state]
 
         if kept is None:
-            return LedgerPrompt(self._encoder.encode(text), outcome, 0, context, states, text)
+            return EncodedPrompt(self._encoder.encode(text), outcome, 0, context, states, text)
 
         if context is not None:
             context = _extending(context, kept)
@@ -86,9 +86,9 @@ class PromptEncoder:
         turn = kept.ids()
         rest = self.fragment(kept.joint + text[kept.end :])
         reused = len(prompt) + len(turn)
-        return LedgerPrompt(prompt + (turn + rest), outcome, reused, context, states, text)
+        return EncodedPrompt(prompt + (turn + rest), outcome, reused, context, states, text)
 
-    def keep(self, prompt: LedgerPrompt) -> None:
+    def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the prompt's ids for the turn that follows, instead of those of its parent's
         prompt."""
         context = prompt.context

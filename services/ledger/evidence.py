@@ -43,7 +43,7 @@ class Evidence(Struct, frozen=True):
     """Marks of the ids that this server made."""
     seals: dict[bytes, str]
     """Blobs of sealed reasoning by their marks; possibly foreign."""
-    thoughts: list[bytes]
+    reasoning_digests: list[bytes]
     """Digests of the reasoning text: all of it, then each block."""
 
     def marks(self, entry_marks: Sequence[bytes], unseal: Unseal) -> set[bytes]:
@@ -58,10 +58,10 @@ class Evidence(Struct, frozen=True):
     def fits_reasoning(self, entry: LedgerEntry) -> bool:
         """Whether the client sent the entry's reasoning: all of it, however joined, or some of its
         blocks."""
-        if self.thoughts[:1] == entry.thoughts[:1]:
+        if self.reasoning_digests[:1] == entry.reasoning_digests[:1]:
             return True
-        blocks = self.thoughts[1:]
-        return set(blocks) <= set(entry.thoughts)
+        blocks = self.reasoning_digests[1:]
+        return set(blocks) <= set(entry.reasoning_digests)
 
     def proof(self, entry: LedgerEntry, unseal: Unseal) -> Proof:
         """What the evidence shows of an entry. Equal reasoning proves nothing: other turns may have
@@ -69,7 +69,7 @@ class Evidence(Struct, frozen=True):
         marks = self.marks(entry.marks, unseal)
         if marks:
             return Proof.SAME if marks <= set(entry.marks) else Proof.OTHER
-        if self.thoughts and not self.fits_reasoning(entry):
+        if self.reasoning_digests and not self.fits_reasoning(entry):
             return Proof.OTHER
         return Proof.NONE
 
@@ -80,14 +80,14 @@ def call_id(turn: str, block: int) -> str:
     Prefix and length are Anthropic's; clients of the other APIs do not look at them. The model's
     own ids are not sent: some models repeat them. The calls of a turn are numbered from a random
     number on, and the turn's tag is in the id of each: ids alone show which calls are of one turn,
-    and their order (`call_place`).
+    and their order (`call_order`).
     """
     first, tag = divmod(_turn_number(turn), _TAGS)
     number = first % _FIRST_NUMBERS + block
     return f"toolu_{_digits(number, _NUMBER_LENGTH)}{_digits(tag, _TAG_LENGTH)}"
 
 
-def call_place(call_id: str) -> tuple[str, str]:
+def call_order(call_id: str) -> tuple[str, str]:
     """The tag of the turn with this call, and a text by which the calls of a turn are sorted. Both
     are empty for an id that this server did not make."""
     match = _find_call_id(call_id)

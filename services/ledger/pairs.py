@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result
 from services.ledger.chain import parts_of
-from services.ledger.evidence import call_place, item_tags
+from services.ledger.evidence import call_order, item_tags
 
 
 def join_pairs(messages: list[Message]) -> list[Message]:
@@ -81,23 +81,23 @@ class _Group(Struct):
 
 def _turn_and_calls(messages: Iterable[Message]) -> tuple[str, set[str]]:
     """The tag of the one turn of this server that all calls, or else all items, are of, "" if there
-    is none; and the calls' places in it."""
+    is none; and the calls' order in it."""
     tags: set[str] = set()
-    places: set[str] = set()
+    orders: set[str] = set()
     items: list[str] = []
     for message in messages:
         items += message.ids
         for part in message.parts:
             if isinstance(part, Call):
-                tag, place = call_place(part.call_id)
+                tag, order = call_order(part.call_id)
                 tags.add(tag)
-                places.add(place)
+                orders.add(order)
             elif isinstance(part, Reasoning) and part.id:
                 items.append(part.id)
     tags = tags or item_tags(items)
     if len(tags) != 1:
-        return "", places
-    return tags.pop(), places
+        return "", orders
+    return tags.pop(), orders
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
@@ -135,8 +135,8 @@ def _in_order_of_calls(parts: Iterable[Part]) -> list[Part]:
     for part in parts:
         segment.append(part)
         if isinstance(part, Call):
-            _, place = call_place(part.call_id)
-            segments.append((place, segment))
+            _, order = call_order(part.call_id)
+            segments.append((order, segment))
             segment = []
     segments.sort(key=itemgetter(0))
 

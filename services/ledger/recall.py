@@ -15,7 +15,7 @@ from schemas.conversation import Conversation, ToolSpec, Unseal
 from schemas.ledger import LedgerEntry
 from services.ledger.chain import Chain, ChainCache
 from services.ledger.choice import choose
-from services.ledger.encode import LedgerPrompt, PromptEncoder
+from services.ledger.encode import EncodedPrompt, PromptEncoder
 from services.ledger.match import MatchedHistory, Outcome
 from services.ledger.model import LedgerModel
 from services.ledger.restore import Restorer
@@ -68,13 +68,13 @@ class NoRecall:
         request asks for dropping."""
         return self._conversation
 
-    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> LedgerPrompt:
+    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
         """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
         `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
         last turn."""
-        return LedgerPrompt(self._encoder.encode(text), Outcome.NOT_LOOKED_UP, 0, None)
+        return EncodedPrompt(self._encoder.encode(text), Outcome.NOT_LOOKED_UP, 0, None)
 
-    def keep(self, prompt: LedgerPrompt) -> None:
+    def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the prompt's ids, for the turn that follows."""
 
 
@@ -104,9 +104,9 @@ class Recall(NoRecall):
         return self._history.restored()
 
     @override
-    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> LedgerPrompt:
+    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
         return self._prompts.encode(self._history, self._tools, text, prefix, continues=continues)
 
     @override
-    def keep(self, prompt: LedgerPrompt) -> None:
+    def keep(self, prompt: EncodedPrompt) -> None:
         self._prompts.keep(prompt)

@@ -166,6 +166,6 @@ def _bytes_of(ids: TokenIds) -> int:
 
 def _weight(entry: LedgerEntry) -> int:
     ids = _PER_ID_BYTE * len(entry.ids)
-    digests = _PER_MARK * (len(entry.marks) + len(entry.thoughts))
+    digests = _PER_MARK * (len(entry.marks) + len(entry.reasoning_digests))
     text = 4 * len(entry.context.started) + len(entry.tail)
     return _ENTRY_OVERHEAD + ids + digests + text

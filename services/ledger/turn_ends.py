@@ -70,10 +70,10 @@ class TurnEnds:
 
         end = start
         for _ in range(MAX_ENDS):
-            place = text.find(last_words, end)
-            if place < 0:
+            offset = text.find(last_words, end)
+            if offset < 0:
                 return
-            end = place + len(last_words)
+            end = offset + len(last_words)
             same_blanks = common_prefix(blanks, text[end : end + len(blanks)])
             yield end + len(same_blanks)
 

@@ -124,7 +124,7 @@ class _TurnContent(Struct):
             prefix=stream.context.prefix,
             calls_as_text=stream.context.calls == "none",
             marks=turn_marks(stream.turn, self.call_ids, self.seals),
-            thoughts=reasoning_digests(self.thoughts),
+            reasoning_digests=reasoning_digests(self.thoughts),
         )
 
 

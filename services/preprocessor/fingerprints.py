@@ -45,18 +45,18 @@ class Fingerprints:
         names. None if the request names none, or the prompt has no fingerprint: it was sent as
         text, or there is no ledger."""
         named = conversation.client.compare
-        recalled = prompt.recalled
-        if named is None or recalled.context is None:
+        encoded = prompt.encoded
+        if named is None or encoded.context is None:
             return None
 
         if self._strip:
             conversation = strip_preamble(conversation)
         now = Fingerprint(
-            ids=recalled.ids,
+            ids=encoded.ids,
             digests=digests_of(conversation, prompt.tools),
-            states=recalled.states,
-            head_chars=recalled.context.head_chars,
-            head_hash=recalled.context.head_hash,
+            states=encoded.states,
+            head_chars=encoded.context.head_chars,
+            head_hash=encoded.context.head_hash,
         )
         owner = (conversation.client.tenant, conversation.hints.cache_salt)
         before = self._kept.get((*owner, named))
@@ -65,7 +65,7 @@ class Fingerprints:
 
         if before is None:
             return PromptComparison() if named else None
-        if _begins_with(recalled.text, before):
+        if _begins_with(encoded.text, before):
             return PromptComparison(len(before.ids))
         change = difference(before, now)
         changed = [part.where for part in change.changes]

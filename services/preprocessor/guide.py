@@ -17,22 +17,22 @@ class TurnGuide(Struct, frozen=True):
 
     grammar: str = ""
     """As in `GenerateRequest`."""
-    thoughts: ThoughtBudget | None = None
+    thought_budget: ThoughtBudget | None = None
     """As in `GenerateRequest`."""
 
 
 def turn_guide(
-    conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, promised: bool
+    conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, with_grammar: bool
 ) -> TurnGuide:
-    """The guide of a turn. `promised`: with a grammar, which takes some milliseconds of CPU; False:
+    """The guide of a turn. `with_grammar` takes some milliseconds of CPU, and is of no use where
     nothing is promised, or no engine can enforce it."""
-    thoughts = thought_budget(conversation, prompt, setup)
-    if not promised:
-        return TurnGuide(thoughts=thoughts)
-    if thoughts is not None:
+    budget = thought_budget(conversation, prompt, setup)
+    if not with_grammar:
+        return TurnGuide(thought_budget=budget)
+    if budget is not None:
         rest = promised_grammar(conversation, prompt, setup, after_thought=True)
-        thoughts = replace(thoughts, grammar=rest)
-    return TurnGuide(promised_grammar(conversation, prompt, setup), thoughts)
+        budget = replace(budget, grammar=rest)
+    return TurnGuide(promised_grammar(conversation, prompt, setup), budget)
 
 
 def promised_grammar(
@@ -72,10 +72,10 @@ def thought_budget(
     tokens = thinking.budget_tokens
     if tokens is None:
         tokens = setup.card.effort_budgets.get(thinking.effort or "")
-    if tokens is None or setup.thoughts is None:
+    if tokens is None or setup.reasoning_markers is None:
         return None
 
     has_no_thoughts = conversation.prompt or prompt.enforced_format or not prompt.max_tokens
     if has_no_thoughts or thinking.mode == "disabled":
         return None
-    return replace(setup.thoughts, tokens=tokens, in_reasoning=prompt.in_reasoning)
+    return replace(setup.reasoning_markers, tokens=tokens, in_reasoning=prompt.in_reasoning)

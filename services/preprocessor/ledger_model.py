@@ -13,7 +13,7 @@ from services.templates.messages import render_messages
 from services.tokenization.detokenizer import Vocabulary
 
 _ANSWER, _QUESTION = "zqsaid", "zqasked"
-FORM = b"3"
+LEDGER_VERSION = b"3"
 """The form of prompts and entries. It changes when conversations are adapted to other messages, so
 that earlier prompts have another text, and when entries change."""
 
@@ -22,7 +22,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
     """The model's ledger, empty."""
     backend = setup.tokenizer.backend
     vocabulary = Vocabulary(backend)
-    hasher = hashlib.blake2b(FORM, digest_size=16)
+    hasher = hashlib.blake2b(LEDGER_VERSION, digest_size=16)
     for text in (setup.template.source, backend.to_str(), setup.family.name):
         hasher.update(hashlib.blake2b(text.encode()).digest())
 

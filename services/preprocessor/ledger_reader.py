@@ -18,7 +18,7 @@ from schemas import subjects
 from schemas.conversation import Conversation, ToolSpec, Unseal
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
-from services.ledger.encode import LedgerPrompt
+from services.ledger.encode import EncodedPrompt
 from services.ledger.recall import Ledger, Recall
 from services.ledger.signer import EntrySigner
 from services.preprocessor.prompt import LookUp
@@ -76,7 +76,7 @@ class NoLedger:
         memory may have more entries now. Never raises."""
         return False
 
-    def count(self, prompt: LedgerPrompt) -> None:
+    def count(self, prompt: EncodedPrompt) -> None:
         """Counts the tokens of a turn's prompt by origin, if it was looked up."""
 
 
@@ -146,7 +146,7 @@ class LedgerReader(NoLedger):
         return True
 
     @override
-    def count(self, prompt: LedgerPrompt) -> None:
+    def count(self, prompt: EncodedPrompt) -> None:
         if not prompt.outcome:
             return
         self._outcomes.labels(prompt.outcome).inc()

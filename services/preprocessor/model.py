@@ -75,10 +75,11 @@ class ModelSetup:
     card: ModelCard
     images: ImageProcessor | None
     """None: the model gets a note for each image."""
-    blindness: str
+    no_vision_reason: str
     """Why that is so; "" for a model that sees images."""
-    thoughts: ThoughtBudget | None
-    """The budget of reasoning tokens, without a limit; None: the family reads no reasoning."""
+    reasoning_markers: ThoughtBudget | None
+    """The markers around its reasoning, as a budget without a limit; None: the family reads no
+    reasoning."""
     _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -117,10 +118,10 @@ class ModelSetup:
         traits = replace(traits, reasoning_tags=reasoning_tags(template, traits, family))
         if vision.frame is not None:
             traits = replace(traits, image=vision.frame)
-        thoughts = unlimited_thoughts(tokenizer, family, traits.separators.before_text)
+        reasoning_markers = unlimited_thoughts(tokenizer, family, traits.separators.before_text)
 
         features: list[str] = []
-        if thoughts:
+        if reasoning_markers:
             features.append(THINKING_BUDGET)
         if vision.processor:
             features.append(VISION)
@@ -140,8 +141,8 @@ class ModelSetup:
             cache_bytes=config.prompt_cache_mb * MIB // OBJECT_FACTOR,
             card=_card(config, traits, family, window, features),
             images=vision.processor,
-            blindness=vision.blindness,
-            thoughts=thoughts,
+            no_vision_reason=vision.no_vision_reason,
+            reasoning_markers=reasoning_markers,
         )
 
     def tools_of(self, tools: list[ToolSpec]) -> PromptTools:
@@ -151,14 +152,14 @@ class ModelSetup:
         marker = marks.data if marks is not None else None
         return self._tools.get(_encode(tools), lambda data: PromptTools.of(tools, data, marker))
 
-    def window(self, worker: int | None) -> int:
-        """The effective window. The workers' window (None: not known yet) takes precedence over the
-        one in the files."""
-        if worker is None:
+    def effective_window(self, worker_window: int | None) -> int:
+        """The context window of prompt and output, in tokens. The workers' window (None: not known
+        yet) takes precedence over the one in the files."""
+        if worker_window is None:
             return self.max_model_len
         if self.window_cap is None:
-            return worker
-        return min(worker, self.window_cap)
+            return worker_window
+        return min(worker_window, self.window_cap)
 
 
 class _Vision(NamedTuple):
@@ -167,7 +168,7 @@ class _Vision(NamedTuple):
     processor: ImageProcessor | None = None
     frame: tuple[str, str] | None = None
     """`TemplateTraits.image`."""
-    blindness: str = ""
+    no_vision_reason: str = ""
     """Why it sees none."""
 
 
@@ -175,12 +176,12 @@ def _vision(config: PreprocessorConfig, template: ChatTemplate) -> _Vision:
     try:
         processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
-        return _Vision(blindness=f"its image processor cannot be loaded: {error}")
+        return _Vision(no_vision_reason=f"its image processor cannot be loaded: {error}")
     if processor is None:
-        return _Vision(blindness="it is a text model")
+        return _Vision(no_vision_reason="it is a text model")
     frame = image_frame(template, processor.placeholder)
     if frame is None:
-        return _Vision(blindness="its chat template renders no images")
+        return _Vision(no_vision_reason="its chat template renders no images")
     return _Vision(processor, frame)
 
 

@@ -61,7 +61,7 @@ class AttemptObserver:
         now = perf_counter()
         self._preprocessor.prepare_s.observe(now - self._since)
         self._since = now
-        self._preprocessor.ledger.count(prompt.recalled)
+        self._preprocessor.ledger.count(prompt.encoded)
 
     def held(self, turn: str, seconds: float) -> None:
         """Notes that the turn waited until another one had computed the beginning of its prompt."""
@@ -118,10 +118,10 @@ class TracedAttempt(AttemptObserver):
     def prepared(self, prompt: Prompt) -> None:
         super().prepared(prompt)
         details: dict[str, str | int] = {"gen_ai.usage.input_tokens": len(prompt.ids)}
-        recalled = prompt.recalled
-        if recalled.outcome:
-            details["turnwire.ledger.outcome"] = recalled.outcome
-            details["turnwire.ledger.tokens"] = recalled.reused
+        encoded = prompt.encoded
+        if encoded.outcome:
+            details["turnwire.ledger.outcome"] = encoded.outcome
+            details["turnwire.ledger.tokens"] = encoded.reused
         self._record_preparation(details)
 
     @override

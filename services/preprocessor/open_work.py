@@ -64,7 +64,7 @@ class OpenWork:
             # rare: a turn is cancelled while its prompt is made
             present.task.cancel()
 
-    async def done(self) -> None:
+    async def wait_until_done(self) -> None:
         """Returns when every turn has a worker, and every other request an answer."""
         while self._tasks:
             await asyncio.wait(self._tasks)

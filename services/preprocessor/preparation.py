@@ -9,13 +9,13 @@ from schemas.conversation import Conversation
 from schemas.frames import TurnRequest
 from services.guides.promises import GRAMMAR, promises
 from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.generate import prepare_turn
 from services.preprocessor.guide import TurnGuide, turn_guide
 from services.preprocessor.ledger_reader import NO_LEDGER, NoLedger, UnfetchedTurns
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.prompt import LookUp, OnStep, Prompt, assemble, no_step
 from services.preprocessor.threads import PromptThreads, Work, expected_s
+from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
@@ -95,9 +95,9 @@ class Preparation:
         )
 
     async def _guide(self, conversation: Conversation, prompt: Prompt) -> TurnGuide:
-        promised = self._can_guide() and bool(promises(conversation))
-        guide = partial(turn_guide, conversation, prompt, self.setup, promised=promised)
-        return await self.threads.run(guide) if promised else guide()
+        with_grammar = self._can_guide() and bool(promises(conversation))
+        guide = partial(turn_guide, conversation, prompt, self.setup, with_grammar=with_grammar)
+        return await self.threads.run(guide) if with_grammar else guide()
 
     def _can_guide(self) -> bool:
         """Whether a worker's engine can enforce a grammar."""

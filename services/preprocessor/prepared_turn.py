@@ -17,7 +17,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     generate: GenerateRequest
     """What every worker gets. `WorkerSender` completes it for the one that it is sent to."""
-    keyed: bytes
+    block_key_ids: bytes
     """The prompt's ids (`pack_ids`) from which the keys of its KV blocks are made: as in
     `generate`, but images with different content have different ids."""
     ledger: LedgerContext | None

@@ -23,7 +23,7 @@ from schemas.conversation import Conversation, OutputFormat, Sampling, ToolSpec,
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
-from services.ledger.encode import LedgerPrompt
+from services.ledger.encode import EncodedPrompt
 from services.ledger.recall import NoRecall, Recall, opens_nothing
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
@@ -47,7 +47,7 @@ OnStep: TypeAlias = Callable[[str], None]
 class Prompt(Struct, frozen=True, kw_only=True):
     """A prompt, with what the worker and the parser shard need."""
 
-    recalled: LedgerPrompt
+    encoded: EncodedPrompt
     """The ids, and what the ledger has to do with them."""
     text: str
     """"": a prompt that was sent as ids."""
@@ -75,7 +75,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     @property
     def ids(self) -> TokenIds:
         """The token ids."""
-        return self.recalled.ids
+        return self.encoded.ids
 
 
 def no_step(name: str) -> None:
@@ -156,7 +156,7 @@ def prompt_ids(model: str, conversation: Conversation) -> list[int]:
 
 def _limit(
     conversation: Conversation,
-    encoded: LedgerPrompt,
+    encoded: EncodedPrompt,
     setup: ModelSetup,
     window: int | None,
     *,
@@ -167,13 +167,13 @@ def _limit(
     if not limit:
         return OutputLimit(requested or 0, window_limited=False)
     cap = setup.card.max_output_tokens or None
-    return limit_output(len(encoded.ids), requested, setup.window(window), cap)
+    return limit_output(len(encoded.ids), requested, setup.effective_window(window), cap)
 
 
 def _prompt(
     conversation: Conversation,
     rendered: RenderedPrompt,
-    encoded: LedgerPrompt,
+    encoded: EncodedPrompt,
     output: OutputLimit,
     setup: ModelSetup,
 ) -> Prompt:
@@ -191,7 +191,7 @@ def _prompt(
         window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(sampling, max_tokens=output.max_tokens),
-        recalled=encoded,
+        encoded=encoded,
         images=place_images(encoded.ids, rendered.images),
     )
 

@@ -5,7 +5,7 @@ from array import array
 from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import unpack_ids
-from services.ledger.encode import LedgerPrompt
+from services.ledger.encode import EncodedPrompt
 from services.ledger.match import Outcome
 from services.preprocessor.render import RenderedPrompt, allowed_tools, enforced_format
 from services.tokenization.prompt_tokenizer import PromptTokenizer
@@ -20,7 +20,7 @@ def render_raw(conversation: Conversation, prompt: RawPrompt) -> RenderedPrompt:
     )
 
 
-def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> LedgerPrompt:
+def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> EncodedPrompt:
     """The ids of a prompt.
 
     Raises Invalid for an empty prompt, for bytes that are not ids and for ids outside the
@@ -33,7 +33,7 @@ def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> LedgerPrompt:
         tokenizer.check_ids(ids, param="prompt")
     if not ids:
         raise Invalid("the prompt is empty", param="prompt")
-    return LedgerPrompt(array("I", ids), Outcome.NOT_LOOKED_UP, 0, None)
+    return EncodedPrompt(array("I", ids), Outcome.NOT_LOOKED_UP, 0, None)
 
 
 def _unpack(packed: bytes) -> list[int]:

@@ -144,7 +144,7 @@ class Preprocessor(Service):
         await asyncio.sleep(DRAIN_DELAY_S)
         for subscription in self._subscriptions:
             await subscription.stop()
-        await self._open.done()
+        await self._open.wait_until_done()
         self._preparation.threads.close()
 
 
@@ -191,7 +191,7 @@ async def run(config: PreprocessorConfig) -> None:
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,
         max_model_len=setup.card.max_model_len,
-        vision=setup.images is not None or setup.blindness,
+        vision=setup.images is not None or setup.no_vision_reason,
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)

@@ -68,20 +68,20 @@ def strip_preamble(conversation: Conversation) -> Conversation:
 def _strip_messages(messages: list[Message]) -> list[Message]:
     """The messages without headers; the same list if there are none."""
     stripped: dict[int, list[Part]] = {}
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role in _INSTRUCTIONS:
             parts = _strip_parts(message.parts)
             if parts is not message.parts:
-                stripped[place] = parts
+                stripped[index] = parts
     if not stripped:
         return messages
 
     kept: list[Message] = []
-    for place, message in enumerate(messages):
-        if place not in stripped:
+    for index, message in enumerate(messages):
+        if index not in stripped:
             kept.append(message)
-        elif stripped[place]:
-            kept.append(replace(message, parts=stripped[place]))
+        elif stripped[index]:
+            kept.append(replace(message, parts=stripped[index]))
     return kept
 
 

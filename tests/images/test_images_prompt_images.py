@@ -211,7 +211,7 @@ def test_model_with_a_damaged_processor_is_blind(tmp_path: Path) -> None:
     (path / "preprocessor_config.json").write_text("{")
     found = ModelSetup.load(PreprocessorConfig(model=str(path)))
     assert found.images is None
-    assert "image processor" in found.blindness
+    assert "image processor" in found.no_vision_reason
     assert "vision" not in found.card.features
 
 
@@ -220,4 +220,4 @@ def test_model_with_a_template_for_text_only_is_blind(tmp_path: Path) -> None:
     template = path / "chat_template.jinja"
     template.write_text(template.read_text().replace("<|image_pad|>", ""))
     found = ModelSetup.load(PreprocessorConfig(model=str(path)))
-    assert (found.images, found.blindness) == (None, "its chat template renders no images")
+    assert (found.images, found.no_vision_reason) == (None, "its chat template renders no images")

@@ -31,7 +31,7 @@ def test_ended_thoughts_are_in_the_next_prompt(
         setup = build(of_trl()[name].read_text(), tmp_path / "model")
     except ValueError:
         pytest.skip("no family reads its calls")
-    budget = setup.thoughts
+    budget = setup.reasoning_markers
     if budget is None:
         pytest.skip("its family reads no reasoning")
     write, ended = sessions.Model.write, 0

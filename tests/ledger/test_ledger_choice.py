@@ -81,13 +81,13 @@ class Alike:
         return [*prompt.ids[: len(ids)]] == ids
 
     def is_rendered(self, prompt: Prompt) -> bool:
-        assert prompt.recalled.outcome
-        return prompt.recalled.reused == 0 and "I am number" not in prompt.text
+        assert prompt.encoded.outcome
+        return prompt.encoded.reused == 0 and "I am number" not in prompt.text
 
 
 def outcome(prompt: Prompt) -> str:
-    assert prompt.recalled.outcome
-    return prompt.recalled.outcome
+    assert prompt.encoded.outcome
+    return prompt.encoded.outcome
 
 
 def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
@@ -288,8 +288,8 @@ def test_long_session_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None
     )
     for number in range(48):
         prompt = session.prompt(*messages)
-        assert prompt.recalled.outcome
-        assert prompt.recalled.outcome == ("reused" if messages else "first")
+        assert prompt.encoded.outcome
+        assert prompt.encoded.outcome == ("reused" if messages else "first")
         _, entry = session.decode(
             prompt, f"I think {number}.\n</think>\n\nAnswer {number}.", turn=f"{number:024x}"
         )

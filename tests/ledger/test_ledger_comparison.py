@@ -82,7 +82,7 @@ class Session:
 
     def parse(self, prompt: Prompt, text: str, *, turn: str = "t1", **more: Any) -> TurnParse:
         """The parse of a turn that has not ended."""
-        assert prompt.recalled.outcome
+        assert prompt.encoded.outcome
         context = ParseContext(
             model="m",
             family=self.setup.family.name,
@@ -91,7 +91,7 @@ class Session:
             tools=prompt.tools,
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
-            ledger=prompt.recalled.context,
+            ledger=prompt.encoded.context,
             **more,
         )
         stream = TurnStream(turn, 1, context, "w")
@@ -342,8 +342,8 @@ class TestClients:
         other = replace(BASH, description="fun")
         assert len(other.description) == len(BASH.description)
         prompt = session.prompt(assistant(Text("Looking."), called()), results(), tools=[other])
-        assert prompt.recalled.outcome
-        assert prompt.recalled.outcome == "moved"
+        assert prompt.encoded.outcome
+        assert prompt.encoded.outcome == "moved"
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
 
     def test_turns_of_another_tenant_are_not_found(self, session: Session) -> None:
@@ -410,8 +410,8 @@ class TestEntries:
         lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_end=5))
         session.ledger.add(SIGNER.sign(lost))
         prompt = self.prompt(session)
-        assert prompt.recalled.outcome
-        assert prompt.recalled.outcome == "reused"
+        assert prompt.encoded.outcome
+        assert prompt.encoded.outcome == "reused"
         assert session.setup.tokenizer.decode(prompt.ids).count(
             "<|im_start|>"
         ) == prompt.text.count("<|im_start|>")

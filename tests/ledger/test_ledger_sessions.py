@@ -193,12 +193,12 @@ def test_cut_turn_is_a_prefix_too(models: Models, name: str, chance: bytes) -> N
     for step in Walk(setup, choose, [client], cut=True):
         ids, text = [*step.prompt.ids], step.prompt.text
         assert decoded_words(setup, ids) == WORD.findall(text)
-        assert step.prompt.recalled.outcome
+        assert step.prompt.encoded.outcome
         newest = step.before[-1]
         sent = any(
             block.kind != "reasoning" and block.text.strip() for block in newest.output.blocks
         )
-        if step.prompt.recalled.outcome == "reused" and sent:
+        if step.prompt.encoded.outcome == "reused" and sent:
             same = common(ids, newest.ids)
             assert same >= len(newest.prompt.ids) + tokens_received(newest.output, setup)
             assert text.endswith(setup.tokenizer.decode(ids[same:]))

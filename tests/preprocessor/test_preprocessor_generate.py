@@ -22,7 +22,6 @@ from schemas.conversation import (
 )
 from schemas.frames import GenerateRequest, TurnRequest, unpack_ids
 from services.guides.promises import promises
-from services.preprocessor.generate import prepare_turn
 from services.preprocessor.guide import (
     promised_grammar,
     thought_budget,
@@ -30,6 +29,7 @@ from services.preprocessor.guide import (
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
+from services.preprocessor.turn_builder import prepare_turn
 
 llguidance: Any = pytest.importorskip("llguidance")
 OBJECT: dict[str, Any] = {
@@ -97,7 +97,7 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         )
         prompt = assemble(conversation, setup)
         request = TurnRequest("t", "f", conversation)
-        guide = turn_guide(conversation, prompt, setup, promised=False)
+        guide = turn_guide(conversation, prompt, setup, with_grammar=False)
         return prepare_turn(request, prompt, setup, guide).generate
 
     turns = [
@@ -117,17 +117,17 @@ def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
     ):
         assert not promises(conversation)
         prompt = assemble(conversation, setup)
-        assert turn_guide(conversation, prompt, setup, promised=False).grammar == ""
+        assert turn_guide(conversation, prompt, setup, with_grammar=False).grammar == ""
 
 
 def test_budget_of_a_guided_turn_has_the_grammar_of_the_rest(setup: ModelSetup) -> None:
     conversation = asked(TOOLS, thinking=Thinking("enabled", 64))
     prompt = assemble(conversation, setup)
-    guide = turn_guide(conversation, prompt, setup, promised=True)
+    guide = turn_guide(conversation, prompt, setup, with_grammar=True)
     assert guide.grammar == promised_grammar(conversation, prompt, setup)
-    assert guide.thoughts is not None
+    assert guide.thought_budget is not None
     rest = promised_grammar(conversation, prompt, setup, after_thought=True)
-    assert guide.thoughts.grammar == rest != guide.grammar
+    assert guide.thought_budget.grammar == rest != guide.grammar
 
 
 def test_grammar_constrains_only_calls(setup: ModelSetup) -> None:
@@ -162,8 +162,8 @@ def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> N
 
 def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> None:
     """An engine that continues inside a grammar takes it; others get the grammar of the rest."""
-    assert setup.thoughts is not None
-    end = setup.tokenizer.decode(unpack_ids(setup.thoughts.end))
+    assert setup.reasoning_markers is not None
+    end = setup.tokenizer.decode(unpack_ids(setup.reasoning_markers.end))
     answer = OutputFormat("json_schema", OBJECT)
     for conversation, good, bad in (
         (asked(TOOLS), ["Done.", call("count", "n", "7")], [call("count", "n", "seven")]),
@@ -211,6 +211,6 @@ def test_budget_is_the_clients_or_that_of_its_effort(
     budget = thought_budget(conversation, assemble(conversation, own), own)
     assert (budget and budget.tokens) == tokens
     assert budget is None or budget.in_reasoning
-    assert setup.thoughts is not None
-    silent = dataclasses.replace(own, thoughts=None)
+    assert setup.reasoning_markers is not None
+    silent = dataclasses.replace(own, reasoning_markers=None)
     assert thought_budget(conversation, assemble(conversation, silent), silent) is None

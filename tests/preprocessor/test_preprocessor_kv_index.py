@@ -12,9 +12,9 @@ some_keys = st.lists(st.integers(0, 12), max_size=8)
 
 def test_only_leading_blocks_overlap() -> None:
     index = KvIndex()
-    index.stored("a", [1, 2, 3])
-    index.stored("b", [1, 2, 9])
-    index.stored("c", [2, 3])
+    index.add("a", [1, 2, 3])
+    index.add("b", [1, 2, 9])
+    index.add("c", [2, 3])
     assert index.overlaps([1, 2, 3, 4]) == {"a": 3, "b": 2}
     assert index.overlaps([2, 3]) == {"a": 2, "b": 1, "c": 2}
     assert index.overlaps([7, 1]) == {}
@@ -23,8 +23,8 @@ def test_only_leading_blocks_overlap() -> None:
 
 def test_oldest_blocks_of_a_worker_are_dropped_over_the_limit() -> None:
     index = KvIndex(max_keys=2)
-    index.stored("a", [1, 2, 3])
-    index.stored("b", [1])
+    index.add("a", [1, 2, 3])
+    index.add("b", [1])
     assert index.overlaps([1]) == {"b": 1}
     assert index.overlaps([2, 3]) == {"a": 2}
     assert len(index) == 3
@@ -40,12 +40,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=workers, keys=some_keys)
     def stored(self, worker: str, keys: list[int]) -> None:
-        self.index.stored(worker, keys)
+        self.index.add(worker, keys)
         self.held[worker] |= set(keys)
 
     @rule(worker=workers, keys=some_keys)
     def removed(self, worker: str, keys: list[int]) -> None:
-        self.index.removed(worker, keys)
+        self.index.remove(worker, keys)
         self.held[worker] -= set(keys)
 
     @rule(worker=workers)
@@ -74,6 +74,6 @@ TestMachine = Machine.TestCase
 @given(st.lists(st.integers(0, 3), max_size=40))
 def test_depths_are_positive(prompt: list[int]) -> None:
     index = KvIndex()
-    index.stored("a", [0, 1])
-    index.stored("b", [1, 2])
+    index.add("a", [0, 1])
+    index.add("b", [1, 2])
     assert all(depth > 0 for depth in index.overlaps(prompt).values())

@@ -17,19 +17,19 @@ from services.preprocessor.routing.leads import (
     HoldAction,
     LeadEnded,
     Leads,
-    PlacedPrompt,
+    PendingPrompt,
 )
 
 BLOCK = 16
 HOLD = 64
 
 
-def prompt(turn: str, *parts: tuple[str, int], priority: float = 0.0) -> PlacedPrompt:
+def prompt(turn: str, *parts: tuple[str, int], priority: float = 0.0) -> PendingPrompt:
     """`parts`: a name, and the number of its blocks."""
     keys: list[int] = []
     for name, blocks in parts:
         keys += [hash((*keys[-1:], name, block)) for block in range(blocks)]
-    return PlacedPrompt(
+    return PendingPrompt(
         turn=turn, tokens=len(keys) * BLOCK + 3, keys=keys, block_tokens=BLOCK, priority=priority
     )
 
@@ -44,24 +44,24 @@ class Trial:
         self.gone_on: list[str] = []
 
     def lead(
-        self, one: PlacedPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
-    ) -> PlacedPrompt:
+        self, one: PendingPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
+    ) -> PendingPrompt:
         self.leads.begin(one, worker, self.now)
         self.now += late_s
-        self.act(self.leads.taken(one, held, self.now))
+        self.act(self.leads.record_accepted(one, held, self.now))
         return one
 
     def act(self, actions: list[HoldAction]) -> None:
         self.gone_on += [action.prompt.turn for action in actions if isinstance(action, GoOn)]
 
-    def waits_for(self, one: PlacedPrompt, worker: str = "w") -> str | None:
+    def waits_for(self, one: PendingPrompt, worker: str = "w") -> str | None:
         found = self.leads.find(one, worker, self.now)
         if found is None:
             return None
         self.act(self.leads.follow(one, found, self.now))
         return found.turn
 
-    def end(self, one: PlacedPrompt, *, computed: bool) -> list[str]:
+    def end(self, one: PendingPrompt, *, computed: bool) -> list[str]:
         self.gone_on.clear()
         self.act(self.leads.end(one, computed=computed, now=self.now))
         return self.gone_on
@@ -79,7 +79,7 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
     for one in others:
         assert trial.waits_for(one) is None
         trial.leads.begin(one, "w", trial.now)
-        ended = trial.leads.taken(one, 0, trial.now)
+        ended = trial.leads.record_accepted(one, 0, trial.now)
         assert ended == [LeadEnded(one)], "its own tail is not worth waiting for"
 
 
@@ -155,7 +155,7 @@ def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(
         trial.leads.begin(turn, worker, trial.now)
         assert trial.waiting == Counter({worker: size - number - 1}) or not +trial.waiting
         if end != "refused":
-            assert LeadEnded(turn) not in trial.leads.taken(turn, 0, trial.now)
+            assert LeadEnded(turn) not in trial.leads.record_accepted(turn, 0, trial.now)
         trial.act(trial.leads.end(turn, computed=False, now=trial.now))
     assert not +trial.waiting
 
@@ -173,7 +173,7 @@ def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_mor
     trial.leads.begin(first, "w", trial.now)
     assert trial.waits_for(prompt("b", GROUP, ("b", 8))) == "a"
     assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
-    trial.act(trial.leads.taken(first, 20 * BLOCK, trial.now))
+    trial.act(trial.leads.record_accepted(first, 20 * BLOCK, trial.now))
     assert trial.gone_on == ["b"]
 
 
@@ -334,7 +334,7 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
             CountedKeys.reads += 1
             return super().__getitem__(at)
 
-    def counted(number: int) -> PlacedPrompt:
+    def counted(number: int) -> PendingPrompt:
         made = prompt(
             f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2)
         )

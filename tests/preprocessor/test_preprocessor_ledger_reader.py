@@ -143,7 +143,7 @@ async def test_prompt_has_the_fetched_turns(
     )
     preparation.threads.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
-    assert prompt.recalled.outcome
-    assert prompt.recalled.outcome == ("moved" if there else "unknown"), (
+    assert prompt.encoded.outcome
+    assert prompt.encoded.outcome == ("moved" if there else "unknown"), (
         "the entry follows another prompt"
     )

@@ -69,7 +69,7 @@ def test_operators_settings_take_precedence(model_dir: Path) -> None:
     )
     assert (setup.card.name, setup.card.aliases) == ("acme/coder", ["gpt-5.5", "coder"])
     assert setup.card.max_output_tokens == 1024
-    assert setup.card.max_model_len == setup.max_model_len == setup.window(8192) == 4096
+    assert setup.card.max_model_len == setup.max_model_len == setup.effective_window(8192) == 4096
     assert setup.family.name == "hermes"
     assert setup.template_kwargs == {"enable_thinking": False}
     assert not setup.strip_preamble

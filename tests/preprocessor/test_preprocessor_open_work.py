@@ -22,7 +22,7 @@ async def test_newer_attempt_supersedes_the_present_one(make_process: MakeProces
     open_work.start_turn(attempt(3), _until(goes_on))
     assert open_work.turns == 1
     goes_on.set()
-    await asyncio.wait_for(open_work.done(), LIMIT_S)
+    await asyncio.wait_for(open_work.wait_until_done(), LIMIT_S)
     assert open_work.turns == 0
     assert open_work.supersedes(attempt(1)), "no attempt is open"
 
@@ -37,7 +37,7 @@ async def test_cancelled_attempts_end_and_are_not_begun_later(make_process: Make
     assert open_work.turns == 2, "a newer attempt goes on"
     open_work.cancel(Cancel("t", 2, "hangup"))
     open_work.cancel(Cancel("other", 1, "hangup"))
-    await asyncio.wait_for(open_work.done(), LIMIT_S)
+    await asyncio.wait_for(open_work.wait_until_done(), LIMIT_S)
     assert open_work.turns == 0
     assert [open_work.supersedes(attempt(number)) for number in (2, 3)] == [False, True]
 
@@ -55,7 +55,7 @@ async def test_drain_waits_for_work_that_begins_meanwhile(make_process: MakeProc
         ended.append("second")
 
     open_work.start(first(), "first")
-    await asyncio.wait_for(open_work.done(), LIMIT_S)
+    await asyncio.wait_for(open_work.wait_until_done(), LIMIT_S)
     assert ended == ["first", "second"]
 
 

@@ -185,8 +185,8 @@ class TestLimits:
 
     def test_operators_window_caps_the_workers(self, setup: ModelSetup) -> None:
         capped = changed(setup, window_cap=500, max_model_len=500)
-        assert [capped.window(w) for w in (None, 400, 600)] == [500, 400, 500]
-        assert [setup.window(w) for w in (None, 400, 10**6)] == [262_144, 400, 10**6]
+        assert [capped.effective_window(w) for w in (None, 400, 600)] == [500, 400, 500]
+        assert [setup.effective_window(w) for w in (None, 400, 10**6)] == [262_144, 400, 10**6]
 
     def test_defaults_of_the_model_fill_unset_values(self, setup: ModelSetup) -> None:
         tuned = changed(setup, sampling=Sampling(temperature=0.6, top_p=0.95, top_k=20))

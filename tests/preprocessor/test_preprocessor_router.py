@@ -7,8 +7,8 @@ import pytest
 from schemas.control import Heartbeat, Load
 from schemas.conversation import Client, Conversation, Hints
 from schemas.errors import Overloaded, Unavailable
-from services.preprocessor.generate import MAX_PRIORITY, priority
 from services.preprocessor.routing.router import Router, TurnProfile
+from services.preprocessor.turn_builder import MAX_PRIORITY, priority
 
 
 def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Heartbeat:
@@ -32,21 +32,21 @@ def test_worker_with_the_most_room_comes_first() -> None:
 def test_simultaneous_turns_are_spread() -> None:
     router, beats = Router(), [worker("a", slots=100), worker("b", slots=100)]
     for _ in range(8):
-        router.assigned(ask(router, beats)[0])
+        router.assign(ask(router, beats)[0])
     assert ask(router, beats) == ["a", "b"]
-    router.assigned("a")
+    router.assign("a")
     assert ask(router, beats) == ["b", "a"]
-    router.returned("a")
-    router.returned("b")
+    router.unassign("a")
+    router.unassign("b")
     assert ask(router, beats) == ["b", "a"]
 
 
 def test_heartbeat_resets_the_estimate() -> None:
     router = Router()
     for _ in range(3):
-        router.assigned("a")
+        router.assign("a")
     router.reset(worker("a"))
-    router.returned("a")
+    router.unassign("a")
     assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
 
 
@@ -73,8 +73,8 @@ def test_shard_with_the_fewest_turns_is_chosen() -> None:
     ]
     assert router.parser(shards, late=()) == "q"
     assert router.parser(shards, late=("q",)) == "p"
-    router.assigned("q")
-    router.assigned("q")
+    router.assign("q")
+    router.assign("q")
     assert router.parser(shards, late=()) == "p"
     with pytest.raises(Unavailable):
         router.parser([], late=())

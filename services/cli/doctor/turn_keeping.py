@@ -83,7 +83,7 @@ class _Trial:
             later = self._render([*messages, Message("assistant", answer), reply])
         except Invalid:
             return "refused", []
-        is_kept = later.recalled.outcome is Outcome.REUSED
+        is_kept = later.encoded.outcome is Outcome.REUSED
         return "kept" if is_kept else "changed", answer
 
     def _render(self, messages: list[Message]) -> Prompt:
@@ -100,7 +100,7 @@ class _Trial:
         for stop in setup.tokenizer.token_strings(setup.stop_ids):
             text = text.removesuffix(stop or "\x00")
         thought = style.reasoning and "I think first."
-        context = prompt.recalled.context
+        context = prompt.encoded.context
         if not thought or (not prompt.in_reasoning and context and context.opening):
             return text
         written = style.write_reasoning(thought)
@@ -110,7 +110,7 @@ class _Trial:
 
     def _keep(self, prompt: Prompt, output: str, parts: Sequence[Part]) -> None:
         """Adds a turn to the ledger."""
-        context = prompt.recalled.context
+        context = prompt.encoded.context
         assert context is not None
         key = turn_key(context.state, *text_and_calls(parts))
         reasoning = [part.text or "" for part in parts if isinstance(part, Reasoning)]
@@ -120,7 +120,7 @@ class _Trial:
             context,
             pack_ids(self._setup.encoder.encode(output)),
             in_reasoning=prompt.in_reasoning,
-            thoughts=reasoning_digests(reasoning),
+            reasoning_digests=reasoning_digests(reasoning),
             mac=key,
         )
         self._ledger.add(entry)

@@ -25,7 +25,7 @@ from services.preprocessor.routing.leads import (
     LeadEnded,
     LeadLimit,
     Leads,
-    PlacedPrompt,
+    PendingPrompt,
 )
 from services.preprocessor.routing.placement import Placement
 from services.runtime.process import Process
@@ -40,7 +40,7 @@ class Hold:
         self,
         holding: "Holding",
         turn: PreparedTurn,
-        prompt: PlacedPrompt,
+        prompt: PendingPrompt,
         observer: AttemptObserver,
     ) -> None:
         self._holding = holding
@@ -64,7 +64,7 @@ class Hold:
                 self._turn, self._leads.computing(prompt), again=prompt.held_at is not None
             )
             lead = self._leads.find(prompt, workers[0], self._loop.time())
-            if lead is None or self._placement.shares_queued(workers[0]):
+            if lead is None or self._placement.shares_queued_prefixes(workers[0]):
                 break
             await self._wait_for(lead)
 
@@ -86,7 +86,7 @@ class Hold:
             fields["notice_tokens"] = self._leads.hold_tokens
         return fields
 
-    def answered(self, reply: GenerateReply | None) -> None:
+    def record_reply(self, reply: GenerateReply | None) -> None:
         """Handles the worker's reply; None: there was none."""
         if not self._holding.is_lead(self._prompt):
             return
@@ -94,7 +94,7 @@ class Hold:
             self._holding.end(self._prompt, computed=False)
         else:
             now = self._loop.time()
-            self._holding.act(self._leads.taken(self._prompt, reply.expected_cached, now))
+            self._holding.act(self._leads.record_accepted(self._prompt, reply.expected_cached, now))
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +105,7 @@ class Hold:
         if not self._holding.is_lead(self._prompt):
             self._holding.act(self._leads.pass_on(self._prompt))
 
-    async def _wait_for(self, lead: PlacedPrompt) -> None:
+    async def _wait_for(self, lead: PendingPrompt) -> None:
         deadline = self._turn.deadline
         now = self._loop.time()
         goes_on = self._holding.follow(self._prompt, lead, now)
@@ -114,7 +114,7 @@ class Hold:
             await asyncio.wait((goes_on,), timeout=until - now)
         finally:
             self._holding.leave(self._prompt)
-        await self._holding.resumed()
+        await self._holding.wait_to_resume()
         seconds_left(deadline, self._loop.time())
 
 
@@ -126,9 +126,9 @@ class Holding:
         self._process = process
         self.placement = placement
         self._loop = asyncio.get_running_loop()
-        self._open: dict[PlacedPrompt, ExitStack] = {}
+        self._open: dict[PendingPrompt, ExitStack] = {}
         """The leads, and what ends with each: its notice and its limit."""
-        self._waiting: dict[PlacedPrompt, asyncio.Future[None]] = {}
+        self._waiting: dict[PendingPrompt, asyncio.Future[None]] = {}
         """The followers, and what is done when they go on."""
         self._resuming = asyncio.Lock()
         process.registry.on_leave(self._worker_left)
@@ -138,7 +138,7 @@ class Holding:
 
     def hold_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
         """Begins the hold of a turn."""
-        prompt = PlacedPrompt(
+        prompt = PendingPrompt(
             turn=turn.request.turn,
             tokens=turn.prompt_tokens,
             priority=turn.generate.priority,
@@ -151,11 +151,11 @@ class Holding:
                 prompt.block_tokens = block_tokens
         return Hold(self, turn, prompt, observer)
 
-    def is_lead(self, prompt: PlacedPrompt) -> bool:
+    def is_lead(self, prompt: PendingPrompt) -> bool:
         """Whether the turn is a lead."""
         return prompt in self._open
 
-    def begin_lead(self, prompt: PlacedPrompt, worker: str) -> str:
+    def begin_lead(self, prompt: PendingPrompt, worker: str) -> str:
         """Makes a turn a lead. Returns the subject for the notice of its worker."""
         self.leads.begin(prompt, worker, self._loop.time())
         subject, forget = self._process.bus.expect(partial(self._noticed, prompt))
@@ -163,23 +163,25 @@ class Holding:
         self._open[prompt].callback(forget)
         return subject
 
-    def end(self, prompt: PlacedPrompt, *, computed: bool) -> None:
+    def end(self, prompt: PendingPrompt, *, computed: bool) -> None:
         """Ends a lead. `computed`: it has its first token."""
         self.act(self.leads.end(prompt, computed=computed, now=self._loop.time()))
 
-    def follow(self, prompt: PlacedPrompt, lead: PlacedPrompt, now: float) -> asyncio.Future[None]:
+    def follow(
+        self, prompt: PendingPrompt, lead: PendingPrompt, now: float
+    ) -> asyncio.Future[None]:
         """Makes a turn wait for a lead. The result is done when the turn goes on."""
         goes_on: asyncio.Future[None] = self._loop.create_future()
         self._waiting[prompt] = goes_on
         self.act(self.leads.follow(prompt, lead, now))
         return goes_on
 
-    def leave(self, prompt: PlacedPrompt) -> None:
+    def leave(self, prompt: PendingPrompt) -> None:
         """Ends the wait of a turn."""
         self.leads.leave(prompt)
         del self._waiting[prompt]
 
-    async def resumed(self) -> None:
+    async def wait_to_resume(self) -> None:
         """Returns when a turn that waited may go on: one in a tick, because the process handles
         messages between them, and none while the process is cut off."""
         async with self._resuming:
@@ -198,7 +200,7 @@ class Holding:
                 case LeadEnded(prompt):
                     self._open.pop(prompt).close()
 
-    def _noticed(self, prompt: PlacedPrompt, notice: bytes | TurnwireError) -> None:
+    def _noticed(self, prompt: PendingPrompt, notice: bytes | TurnwireError) -> None:
         computed = isinstance(notice, bytes) and _decode_notice(notice).computed
         self.end(prompt, computed=computed)
 

@@ -25,7 +25,7 @@ class KvIndex:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def stored(self, worker: str, keys: Iterable[int]) -> None:
+    def add(self, worker: str, keys: Iterable[int]) -> None:
         """Adds blocks of a worker."""
         present = self._keys_of.setdefault(worker, {})
         this_worker = frozenset((worker,))
@@ -37,7 +37,7 @@ class KvIndex:
         while len(present) > self._max_keys:
             self._drop(worker, next(iter(present)))
 
-    def removed(self, worker: str, keys: Iterable[int]) -> None:
+    def remove(self, worker: str, keys: Iterable[int]) -> None:
         """Removes blocks of a worker."""
         for key in keys:
             if key in self._keys_of.get(worker, ()):

@@ -71,11 +71,11 @@ class KvEventReader:
 
     def _apply(self, updates: list[KvUpdate]) -> None:
         """Applies updates of one worker, in order. At a gap, the rest waits for a snapshot."""
-        for place, update in enumerate(updates):
+        for index, update in enumerate(updates):
             expected = self._seqs[update.worker] + 1
             if update.seq > expected:
                 self._request(update.worker)
-                self._pending[update.worker] += updates[place:]
+                self._pending[update.worker] += updates[index:]
                 return
             if update.seq == expected:
                 self._apply_next(update)
@@ -85,8 +85,8 @@ class KvEventReader:
         self._seqs[worker] = update.seq
         if update.cleared:
             self._index.forget(worker)
-        self._index.removed(worker, unpack(update.removed))
-        self._index.stored(worker, unpack(update.stored))
+        self._index.remove(worker, unpack(update.removed))
+        self._index.add(worker, unpack(update.stored))
 
     def _request(self, worker: str) -> None:
         if worker not in self._pending:
@@ -101,7 +101,7 @@ class KvEventReader:
         if snapshot is not None:
             self._index.forget(worker)
             self._seqs[worker], keys = snapshot
-            self._index.stored(worker, keys)
+            self._index.add(worker, keys)
         elif missed:
             # Earlier updates stay unknown; the next gap requests again.
             self._seqs[worker] = missed[0].seq - 1

@@ -29,7 +29,7 @@ LEAST_PREFILL_S = 0.001
 
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
-class PlacedPrompt:
+class PendingPrompt:
     """A prompt on the way to its worker: it may wait for a lead, and may then be one."""
 
     turn: str
@@ -47,11 +47,11 @@ class PlacedPrompt:
     """The worker that computes it; "": it is not a lead."""
     sent_at: float = 0.0
     """When it was sent to its worker."""
-    taken: bool = False
+    accepted: bool = False
     """Whether the worker accepted it."""
-    followers: "dict[PlacedPrompt, None]" = field(default_factory=dict)
+    followers: "dict[PendingPrompt, None]" = field(default_factory=dict)
     """The turns that wait for it, in the order in which they came."""
-    lead: "PlacedPrompt | None" = None
+    lead: "PendingPrompt | None" = None
     """The turn that it waits for."""
     held_at: float | None = None
     """When it was first held."""
@@ -73,7 +73,7 @@ class PlacedPrompt:
         held_at = now if self.held_at is None else self.held_at
         return held_at + self.hold_s
 
-    def shared(self, other: "PlacedPrompt") -> int:
+    def shared(self, other: "PendingPrompt") -> int:
         """Returns the number of leading tokens that are equal in whole blocks. Equal keys mean
         equal tokens up to the block's end, so that a binary search finds it."""
         blocks = range(min(len(self.keys), len(other.keys)))
@@ -82,7 +82,7 @@ class PlacedPrompt:
         )
         return first_different * self.block_tokens
 
-    def shares(self, other: "PlacedPrompt", tokens: int) -> bool:
+    def shares(self, other: "PendingPrompt", tokens: int) -> bool:
         """Whether `shared` is at least `tokens`, 1 or more. Costs one comparison."""
         last_block = _blocks_of(tokens, self.block_tokens) - 1
         if last_block >= min(len(self.keys), len(other.keys)):
@@ -101,20 +101,20 @@ class PlacedPrompt:
 class GoOn(Struct, frozen=True):
     """A turn that waited goes on: the caller looks for its worker again."""
 
-    prompt: PlacedPrompt
+    prompt: PendingPrompt
 
 
 class LeadLimit(Struct, frozen=True):
     """A lead has so much time from now on; then the caller ends it."""
 
-    prompt: PlacedPrompt
+    prompt: PendingPrompt
     seconds: float
 
 
 class LeadEnded(Struct, frozen=True):
     """A lead has ended: its notice and its limit mean nothing any more."""
 
-    prompt: PlacedPrompt
+    prompt: PendingPrompt
 
 
 HoldAction: TypeAlias = GoOn | LeadLimit | LeadEnded
@@ -127,7 +127,7 @@ class Leads:
         """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more;
         `waiting`: counts the followers by the worker of their lead."""
         self.hold_tokens = hold_tokens
-        self._leads: dict[tuple[int, int], list[PlacedPrompt]] = {}
+        self._leads: dict[tuple[int, int], list[PendingPrompt]] = {}
         """Leads by their first `hold_tokens` tokens, the oldest first: all others share fewer."""
         self.speeds: dict[str, float] = {}
         """Prompt tokens per second from sending to first token, by worker: with the time in its
@@ -135,7 +135,7 @@ class Leads:
         count: a preprocessor that is busy with siblings reads it late."""
         self._waiting = waiting
 
-    def computing(self, prompt: PlacedPrompt) -> dict[str, int]:
+    def computing(self, prompt: PendingPrompt) -> dict[str, int]:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to
         hold."""
         tokens = dict(prompt.computed)
@@ -144,7 +144,7 @@ class Leads:
                 tokens[lead.worker] = prompt.shared(lead)
         return tokens
 
-    def find(self, prompt: PlacedPrompt, worker: str, now: float) -> PlacedPrompt | None:
+    def find(self, prompt: PendingPrompt, worker: str, now: float) -> PendingPrompt | None:
         """Returns the lead that a turn should wait for if it goes to this worker, at most until
         `hold_until`.
 
@@ -154,7 +154,7 @@ class Leads:
         """
         if now >= prompt.hold_until(now):
             return None
-        best: PlacedPrompt | None = None
+        best: PendingPrompt | None = None
         least = self.hold_tokens
         for lead in self._beginning_alike(prompt):
             if lead.worker != worker or lead.priority < prompt.priority:
@@ -165,7 +165,7 @@ class Leads:
                 least = spared + 1
         return best
 
-    def follow(self, prompt: PlacedPrompt, lead: PlacedPrompt, now: float) -> list[HoldAction]:
+    def follow(self, prompt: PendingPrompt, lead: PendingPrompt, now: float) -> list[HoldAction]:
         """Makes a turn wait for a lead, until it goes on or leaves."""
         actions = self.pass_on(prompt)
         if prompt.held_at is None:
@@ -176,7 +176,7 @@ class Leads:
         self._waiting[lead.worker] += 1
         return actions
 
-    def leave(self, prompt: PlacedPrompt) -> None:
+    def leave(self, prompt: PendingPrompt) -> None:
         """Ends the wait of a turn, if it waits."""
         lead = prompt.lead
         if lead is None:
@@ -185,7 +185,7 @@ class Leads:
         del lead.followers[prompt]
         self._waiting[lead.worker] -= 1
 
-    def pass_on(self, prompt: PlacedPrompt) -> list[HoldAction]:
+    def pass_on(self, prompt: PendingPrompt) -> list[HoldAction]:
         """Lets the first follower with the highest priority of a turn that is not a lead go on. The
         others wait for that one."""
         if not prompt.followers:
@@ -200,18 +200,20 @@ class Leads:
             follower.lead = successor
         return [GoOn(successor)]
 
-    def is_worth_waiting_for(self, prompt: PlacedPrompt, worker: str) -> bool:
+    def is_worth_waiting_for(self, prompt: PendingPrompt, worker: str) -> bool:
         """Whether a worker has so much of a prompt to compute that it should be a lead there."""
         return bool(prompt.keys) and prompt.missing(worker) >= self.hold_tokens
 
-    def begin(self, prompt: PlacedPrompt, worker: str, now: float) -> None:
+    def begin(self, prompt: PendingPrompt, worker: str, now: float) -> None:
         """Makes a turn the lead of those like it: it is being sent to this worker."""
         self._move(prompt, worker)
         prompt.sent_at = now
-        prompt.taken = False
+        prompt.accepted = False
         self._leads.setdefault(self._beginning(prompt), []).append(prompt)
 
-    def taken(self, prompt: PlacedPrompt, cached: int | None, now: float) -> list[HoldAction]:
+    def record_accepted(
+        self, prompt: PendingPrompt, cached: int | None, now: float
+    ) -> list[HoldAction]:
         """Notes that the worker accepted a lead, and how many of its tokens it has
         (`GenerateReply.expected_cached`). A lead with too little to compute ends; another one gets
         a limit, and followers that it spares nothing any more go on."""
@@ -220,7 +222,7 @@ class Leads:
         if cached is None or not self.is_worth_waiting_for(prompt, worker):
             return self.end(prompt, computed=True, now=now)
 
-        prompt.taken = True
+        prompt.accepted = True
         actions: list[HoldAction] = [LeadLimit(prompt, self.limit_s(prompt))]
         for follower in list(prompt.followers):
             if not self._spared(follower, prompt, self.hold_tokens):
@@ -228,11 +230,11 @@ class Leads:
                 actions.append(self._release(follower, min(prompt.computed[worker], shared)))
         return actions
 
-    def end(self, prompt: PlacedPrompt, *, computed: bool, now: float) -> list[HoldAction]:
+    def end(self, prompt: PendingPrompt, *, computed: bool, now: float) -> list[HoldAction]:
         """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or
         refused, or is late."""
         self._remove(prompt)
-        if prompt.taken:
+        if prompt.accepted:
             self._measure(prompt, computed=computed, now=now)
         actions: list[HoldAction] = [LeadEnded(prompt)]
         if computed:
@@ -241,14 +243,14 @@ class Leads:
         self._move(prompt, "")
         return actions + self.pass_on(prompt)
 
-    def limit_s(self, lead: PlacedPrompt) -> float:
+    def limit_s(self, lead: PendingPrompt) -> float:
         """Returns the limit of a lead from its acceptance, in seconds."""
         speed = self.speeds.get(lead.worker)
         if speed is None:
             return MAX_HOLD_S
         return min(MARGIN * lead.missing(lead.worker) / speed, MAX_HOLD_S)
 
-    def _measure(self, lead: PlacedPrompt, *, computed: bool, now: float) -> None:
+    def _measure(self, lead: PendingPrompt, *, computed: bool, now: float) -> None:
         """Updates the speed of a lead's worker. Without a first token, the worker is slower than
         the tokens in this time."""
         worker = lead.worker
@@ -259,20 +261,20 @@ class Leads:
         elif worker in self.speeds:
             self.speeds[worker] = min(self.speeds[worker], speed)
 
-    def _release(self, follower: PlacedPrompt, tokens: int) -> HoldAction:
+    def _release(self, follower: PendingPrompt, tokens: int) -> HoldAction:
         """Lets a follower go on. `tokens`: what the lead's worker holds of it."""
         assert follower.lead is not None
         follower.note_computed(follower.lead.worker, tokens)
         self.leave(follower)
         return GoOn(follower)
 
-    def _move(self, lead: PlacedPrompt, worker: str) -> None:
+    def _move(self, lead: PendingPrompt, worker: str) -> None:
         """Changes a turn's worker, and with it what its followers are counted for."""
         self._waiting[lead.worker] -= len(lead.followers)
         self._waiting[worker] += len(lead.followers)
         lead.worker = worker
 
-    def _spared(self, prompt: PlacedPrompt, lead: PlacedPrompt, least: int) -> int:
+    def _spared(self, prompt: PendingPrompt, lead: PendingPrompt, least: int) -> int:
         """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than
         `least`, or the lead computes more besides than the turn would without it."""
         worker = lead.worker
@@ -283,17 +285,17 @@ class Leads:
         besides = lead.missing(worker) - spared
         return spared if besides <= prompt.missing(worker) else 0
 
-    def _beginning_alike(self, prompt: PlacedPrompt) -> Sequence[PlacedPrompt]:
+    def _beginning_alike(self, prompt: PendingPrompt) -> Sequence[PendingPrompt]:
         return self._leads.get(self._beginning(prompt), ()) if prompt.keys else ()
 
-    def _remove(self, lead: PlacedPrompt) -> None:
+    def _remove(self, lead: PendingPrompt) -> None:
         beginning = self._beginning(lead)
         alike = self._leads[beginning]
         alike.remove(lead)
         if not alike:
             del self._leads[beginning]
 
-    def _beginning(self, prompt: PlacedPrompt) -> tuple[int, int]:
+    def _beginning(self, prompt: PendingPrompt) -> tuple[int, int]:
         """The key of the block in which the first `hold_tokens` tokens end."""
         last_block = _blocks_of(self.hold_tokens, prompt.block_tokens) - 1
         return prompt.block_tokens, prompt.keys[last_block]

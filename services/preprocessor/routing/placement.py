@@ -89,7 +89,7 @@ class Placement:
             profile = TurnProfile(output_tokens=output_tokens)
             return self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
 
-        cached = self._cached(able, turn.keyed, self.salt(conversation))
+        cached = self._cached(able, turn.block_key_ids, self.salt(conversation))
         for worker, tokens in computing.items():
             cached[worker] = max(tokens, cached.get(worker, 0))
         profile = TurnProfile(turn.prompt_tokens, cached, output_tokens)
@@ -107,7 +107,7 @@ class Placement:
         )
         return best
 
-    def shares_queued(self, worker: str) -> bool:
+    def shares_queued_prefixes(self, worker: str) -> bool:
         """Whether a worker's engine computes the common beginning of queued prompts once."""
         return any(card.shares_queued for card in self._cards(self._present(worker)))
 
@@ -122,21 +122,21 @@ class Placement:
         sent. Raises Unavailable."""
         able, late = self._able("parser")
         parser = self.router.parser(able, late=late)
-        self.router.assigned(worker, parser)
+        self.router.assign(worker, parser)
         return Assignment(worker, parser, self.salt(turn.request.conversation))
 
-    def returned(self, assignment: Assignment) -> None:
+    def unassign(self, assignment: Assignment) -> None:
         """Notes that the worker did not take the turn."""
-        self.router.returned(assignment.worker, assignment.parser)
+        self.router.unassign(assignment.worker, assignment.parser)
 
-    def taken(self, assignment: Assignment, turn: PreparedTurn) -> None:
+    def record_accepted(self, assignment: Assignment, turn: PreparedTurn) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
         turn may arrive before the worker's own update, and a sibling before its first token."""
         if not self._following:
             return
         for size in self._block_sizes(self._present(assignment.worker)):
-            blocks = self._blocks(turn.keyed, size, assignment.salt)
-            self._index.stored(assignment.worker, blocks)
+            blocks = self._blocks(turn.block_key_ids, size, assignment.salt)
+            self._index.add(assignment.worker, blocks)
 
     def salt(self, conversation: Conversation) -> str | None:
         """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where
@@ -172,7 +172,7 @@ class Placement:
             return (), 0
         largest = max(sizes)
         salt = self.salt(turn.request.conversation)
-        return PromptKeys(self._memo(largest), turn.keyed, salt), largest
+        return PromptKeys(self._memo(largest), turn.block_key_ids, salt), largest
 
     def _cached(
         self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None

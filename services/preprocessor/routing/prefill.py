@@ -21,11 +21,11 @@ from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
-from services.preprocessor.generate import MAX_PRIORITY
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.placement import Placement
+from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
 from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds, common_prefix
@@ -114,8 +114,8 @@ class Prefills(NoPrefills):
             return "unreadable"
         ids, images = prefix
         packed = pack_ids(ids)
-        keyed = with_images(packed, images)
-        cached = self._placement.cached_tokens(turn.worker, keyed, turn.conversation)
+        block_key_ids = with_images(packed, images)
+        cached = self._placement.cached_tokens(turn.worker, block_key_ids, turn.conversation)
         if cached is None:
             return "gone"
         if len(ids) - cached < LEAST_TOKENS:

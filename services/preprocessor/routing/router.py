@@ -114,12 +114,12 @@ class Router:
         )
         return best.id
 
-    def assigned(self, *processes: str) -> None:
+    def assign(self, *processes: str) -> None:
         """Counts a turn that is being sent to these processes. Counted before they answer: turns
         that arrive together must not all find the same worker idle."""
         self._in_flight.update(processes)
 
-    def returned(self, *processes: str) -> None:
+    def unassign(self, *processes: str) -> None:
         """Subtracts a turn that these processes did not take."""
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)

@@ -86,11 +86,11 @@ class WorkerSender:
                 assignment = self._placement.assign(worker, turn)
                 refusal = await self._offer(turn, assignment, hold)
                 if refusal is None:
-                    self._placement.taken(assignment, turn)
+                    self._placement.record_accepted(assignment, turn)
                     observer.placed(worker, assignment.parser)
                     return
                 # rare: a worker did not take a turn
-                self._placement.returned(assignment)
+                self._placement.unassign(assignment)
                 observer.refused(worker, refusal)
                 if not _another_may_take_it(refusal):
                     break
@@ -114,7 +114,7 @@ class WorkerSender:
             gone = "the worker that was asked is gone"
             return Unavailable(gone, retry_after_s=RETRY_AFTER_S).info
         finally:
-            hold.answered(reply)
+            hold.record_reply(reply)
         return reply.error
 
     async def _request(

@@ -59,17 +59,17 @@ def prepare_turn(
         session=tenant_key(conversation, client.session),
         guided=msgspec.Raw(_encode(prompt.enforced_format)),
         grammar=guide.grammar,
-        thoughts=guide.thoughts,
+        thoughts=guide.thought_budget,
         trace=request.trace,
-        reused=prompt.recalled.reused,
-        recall=prompt.recalled.outcome.value,
+        reused=prompt.encoded.reused,
+        recall=prompt.encoded.outcome.value,
         images=prompt.images,
     )
     return PreparedTurn(
         request=request,
         prompt=prompt,
         generate=generate,
-        keyed=with_images(packed, prompt.images),
+        block_key_ids=with_images(packed, prompt.images),
         ledger=ledger,
         deadline=deadline,
     )
@@ -144,4 +144,4 @@ def _ledger_context(prompt: Prompt, conversation: Conversation) -> LedgerContext
     sampling = conversation.sampling
     if sampling.stop_token_ids or sampling.ignore_eos:
         return None
-    return prompt.recalled.context
+    return prompt.encoded.context
