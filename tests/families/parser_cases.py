@@ -189,6 +189,6 @@ def read_body(
     turn.scanner.reason = reason
     turn.scanner.extend(opener.text)
     turn.scanner.position = len(opener.text)
-    back = drive(body.read(turn, opener), turn.scanner, grouped(list(text), size))
+    reading = drive(body.read(turn, opener), turn.scanner, grouped(list(text), size))
     turn.blocks.settle(stopped=reason is FinishReason.STOP)
-    return fold(turn.blocks.drain()), turn.scanner.rest(), back
+    return fold(turn.blocks.drain()), turn.scanner.rest(), None if reading.is_call else reading.text

@@ -18,7 +18,14 @@ from typing import Final, TypeAlias
 from services.families.grammar.markup import CallMarker, CallReader
 from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
+from services.families.grammar.turn import (
+    IS_CALL,
+    CallOpener,
+    CallReading,
+    TurnState,
+    read_in_code,
+    read_prose,
+)
 
 _MAX_HEADER: Final = 128
 
@@ -87,8 +94,8 @@ class Channels:
             kind, header = yield from self._header(turn)
             if in_code and isinstance(kind, ToolChannel):
                 calls = self._calls_in_code(turn, kind, fenced)
-                passed = yield from read_in_code(turn, calls, scanner.position, header)
-                kind = before if passed is not None else MessageKind.TEXT
+                reading = yield from read_in_code(turn, calls, scanner.position, header)
+                kind = MessageKind.TEXT if reading.is_call else before
             elif in_code:
                 turn.end_prose()
         scanner.position = len(scanner.text)
@@ -171,9 +178,9 @@ class Channels:
         scanner = turn.scanner
         turn.reasoning = kind is MessageKind.REASONING
         if isinstance(kind, ToolChannel) and turn.calls:
-            after = yield from kind.body.read(turn, self._opener(kind))
-            if after:
-                turn.add_prose(after)
+            reading = yield from kind.body.read(turn, self._opener(kind))
+            if reading.text:
+                turn.add_prose(reading.text)
             return None if scanner.final else _Edge.END  # text at the end belongs to the call
         if kind is MessageKind.NOTHING:
             marker = yield from scanner.seek(self._within[False])
@@ -260,7 +267,7 @@ class Section:
     rename: tuple[str, ...] = ()
     """Namespaces that may precede a tool's name in the header."""
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Reads the calls."""
         name = turn.tools.registered_name(opener.name or "", self.rename)
         while True:
@@ -271,7 +278,7 @@ class Section:
                 if name in turn.tools:
                     turn.open_call(name)
                     turn.blocks.close(False)
-                return None
+                return IS_CALL
             name = ""
             turn.scanner.position = marker.match.end()
             yield from marker.meaning.read(turn, marker.match)

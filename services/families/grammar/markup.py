@@ -20,7 +20,14 @@ from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import END, Markers, Shape, with_meaning
-from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
+from services.families.grammar.turn import (
+    CallOpener,
+    CallReading,
+    TurnState,
+    not_a_call,
+    read_in_code,
+    read_prose,
+)
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
 _MAX_STRAYS: Final = 3
@@ -35,9 +42,8 @@ _SENTENCE_ENDS: Final = ".!?:…。！？："
 class CallReader(Protocol):
     """Reads a call, from after its opening marker to its end, and writes its block."""
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
-        """Returns None after a call, which the scanner has passed. Returns the passed text if it is
-        not a call."""
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
+        """Returns whether the scanner has passed a call, and the passed text if it has not."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class CallMarker:
     body: CallReader
     identify: Callable[[str], tuple[str, str]] | None = None
 
-    def read(self, turn: TurnState, match: Match[str]) -> Reader[str | None]:
+    def read(self, turn: TurnState, match: Match[str]) -> Reader[CallReading]:
         """Reads the call after `match`; returns as `CallReader.read` does."""
         groups = match.groupdict()
         name = groups.get("name")
@@ -57,7 +63,7 @@ class CallMarker:
         if self.identify is not None:
             name, call_id = self.identify(groups["id"])
             if not name:
-                return match[0]
+                return not_a_call(match[0])
         opener = CallOpener(match[0], self.shape.head, name, call_id)
         return (yield from self.body.read(turn, opener))
 
@@ -133,9 +139,9 @@ class Markup:
             if isinstance(marker.meaning, MarkerKind):
                 context = yield from self._pass_marker(turn, context, marker.meaning, marker.match)
                 continue
-            passed = yield from self._call(turn, marker.meaning, marker.match)
-            if passed is not None:
-                self._quote(turn, passed)
+            reading = yield from self._call(turn, marker.meaning, marker.match)
+            if not reading.is_call:
+                self._quote(turn, reading.text)
             elif turn.scanner.final:
                 return  # the input ended in the call; the rest belongs to it
             else:
@@ -199,7 +205,7 @@ class Markup:
     def _noise(self) -> Pattern[str]:
         return compile("|".join(map(escape, self.noise)))
 
-    def _call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[str | None]:
+    def _call(self, turn: TurnState, call: CallMarker, match: Match[str]) -> Reader[CallReading]:
         """Reads a call, or calls in code; returns as `CallReader.read` does."""
         fenced = call.marked and turn.code.fenced
         if fenced or turn.code.last == "`":
@@ -212,7 +218,7 @@ class Markup:
         """Reads calls; returns whether they are real: the code does not go on after them. A model
         may forget to close a fence."""
         scanner = turn.scanner
-        while (yield from call.read(turn, match)) is None:
+        while (yield from call.read(turn, match)).is_call:
             yield from scanner.skip(*self._closers)
             if not fenced:
                 return (yield from scanner.peek()) != "`"

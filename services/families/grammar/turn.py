@@ -28,6 +28,22 @@ class CallOpener(NamedTuple):
     call_id: str | None = None
 
 
+class CallReading(NamedTuple):
+    """What the reader of a call has passed: a call, or text that only began like one."""
+
+    is_call: bool
+    text: str = ""
+    """The passed text, if it is not a call and does not stand in a block yet."""
+
+
+IS_CALL: Final = CallReading(True)
+
+
+def not_a_call(text: str) -> CallReading:
+    """The result of a reader that has passed `text`, which is not a call."""
+    return CallReading(False, text)
+
+
 class ProseState(NamedTuple):
     """The state of a turn's prose at a place to which the turn may go back."""
 
@@ -318,20 +334,20 @@ class Trial:
 
 def read_in_code(
     turn: TurnState, reading: Reader[bool], start: int, header: str = ""
-) -> Reader[str | None]:
+) -> Reader[CallReading]:
     """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether
     they are real.
 
-    Their blocks wait for that. Returns None after real calls; else "", after `header` and all
-    passed text were added to the open block.
+    Their blocks wait for that. If they are not, `header` and all passed text go into the open
+    block.
     """
     trial = Trial(turn)
     real, passed = yield from _read_recorded(turn.scanner, reading, start)
     if real:
         trial.accept()
-        return None
+        return IS_CALL
     trial.reject(header + passed)
-    return ""
+    return not_a_call("")
 
 
 def _read_recorded(scanner: Scanner, reading: Reader[bool], start: int) -> Reader[tuple[bool, str]]:

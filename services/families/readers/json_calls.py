@@ -15,7 +15,7 @@ from typing import Final
 
 from services.families.grammar.scanner import Reader, Scanner, Write
 from services.families.grammar.shapes import Markers, Shape
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
 from services.families.readers.values import JSON, Values, drop
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
@@ -55,7 +55,7 @@ class JsonCalls:
     """The marker that closes a call is a stop token, which engines do not return."""
     values: Values = JSON
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Reads the call or calls."""
         return (yield from _JsonCallReader(self, turn, opener).read())
 
@@ -159,7 +159,7 @@ class _JsonCallReader:
         self._started = False
         """A value of arguments has begun."""
 
-    def read(self) -> Reader[str | None]:
+    def read(self) -> Reader[CallReading]:
         """Reads all calls; see `markup.CallReader`."""
         scanner = self.turn.scanner
         if self.grammar.strict:
@@ -170,7 +170,7 @@ class _JsonCallReader:
         if not (yield from self._body(char)):
             return (yield from self._failed())
         scanner.recorded()
-        return None
+        return IS_CALL
 
     def _body(self, char: str) -> Reader[bool]:
         """Reads the call or the list that begins with `char`; returns whether it is one."""
@@ -355,7 +355,7 @@ class _JsonCallReader:
         if text:
             self.turn.blocks.write(text)
 
-    def _failed(self) -> Reader[str | None]:
+    def _failed(self) -> Reader[CallReading]:
         """Handles a body that is malformed or unfinished."""
         blocks = self.turn.blocks
         scanner = self.turn.scanner
@@ -363,9 +363,9 @@ class _JsonCallReader:
         if blocks.kind != "tool_use":
             if scanner.final:
                 is_text = scanner.stopped and self.grammar.strict and not self._any
-                return text if is_text else None
+                return not_a_call(text) if is_text else IS_CALL
             if not self._any and not self._is_certain:
-                return text
+                return not_a_call(text)
             if self.call.name is not None:
                 self._open("")
         blocks.end_call(False, self.grammar.values.find_stray_end, all_closed=False)
@@ -373,7 +373,7 @@ class _JsonCallReader:
             again = (Shape(self.opener.head),) if self.opener.head else ()
             shapes = [(shape, None) for shape in (*self.grammar.closer_shapes, *again)]
             yield from scanner.seek(Markers(shapes))
-        return None
+        return IS_CALL
 
     @property
     def _is_certain(self) -> bool:

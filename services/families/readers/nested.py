@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     QuotedCalls,
@@ -42,7 +42,7 @@ class Nested:
     token: str
     next_markers: tuple[str, ...]
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Reads the call. An opener that ends in `key>` includes the start of its first element."""
         name = turn.tools.registered_name(opener.name or "")
         elided = _FIRST_KEY.search(opener.text)
@@ -50,7 +50,7 @@ class Nested:
         invocation = _Invocation(self, turn, name)
         complete = yield from invocation.read(opener, elided[1] if elided else None)
         turn.blocks.end_call(complete, self.find_stray_end, all_closed=invocation.all_closed)
-        return None
+        return IS_CALL
 
     @cached_property
     def tags(self) -> Markers[Tag]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from services.families.grammar.markup import CallMarker
 from services.families.grammar.scanner import Reader, Trigger
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.bare_text import (
     BufferedSink,
@@ -82,7 +82,7 @@ class Parameters:
         """A call that begins with the shape `opener`, with one of `follows` after it."""
         return CallMarker(Shape(opener, self.follows, line_start=line_start, marker=marker), self)
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Reads the call."""
         name = turn.tools.registered_name(
             self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown
@@ -91,7 +91,7 @@ class Parameters:
         arguments = _Arguments(self, turn, name)
         complete = yield from arguments.read(opener)
         turn.blocks.end_call(complete, self.find_stray_end, all_closed=arguments.all_closed)
-        return None
+        return IS_CALL
 
     @cached_property
     def stated(self) -> bool:
@@ -402,7 +402,7 @@ class BareCall:
     whole: bool
     ends_turn: bool = False
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Writes the block; reads nothing."""
         scanner = turn.scanner
         cut_off = scanner.final and not scanner.stopped and not scanner.rest().strip()
@@ -411,5 +411,5 @@ class BareCall:
         if whole:
             turn.blocks.write("{}")
         turn.blocks.close(whole)
-        return None
+        return IS_CALL
         yield  # makes this a generator, as the other readers are

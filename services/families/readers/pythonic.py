@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import Markers, Shape, with_meaning
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState, not_a_call
 from services.families.readers.arguments import ArgumentWriter
 from services.families.readers.values import PYTHON, drop
 
@@ -24,7 +24,7 @@ class Pythonic:
     marker: str = ""
     call_closers: tuple[str, ...] = ()
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Reads the calls."""
         return (yield from _PythonCallReader(self, turn, opener).read())
 
@@ -42,7 +42,7 @@ class _PythonCallReader:
         """A call has been read."""
         turn.scanner.position -= len(opener.text) - len(grammar.marker)
 
-    def read(self) -> Reader[str | None]:
+    def read(self) -> Reader[CallReading]:
         scanner = self._turn.scanner
         scanner.record()
         yield from scanner.blanks()
@@ -56,7 +56,7 @@ class _PythonCallReader:
         if not self._any:
             return (yield from self._failed())
         scanner.recorded()
-        return None
+        return IS_CALL
 
     def _more(self) -> Reader[bool]:
         """Returns whether another call begins here; passes the end of the list."""
@@ -122,19 +122,19 @@ class _PythonCallReader:
             scanner.position += 1
         return char in (",", ")")
 
-    def _failed(self) -> Reader[str | None]:
+    def _failed(self) -> Reader[CallReading]:
         turn = self._turn
         scanner = turn.scanner
         text = self._grammar.marker + scanner.recorded()
         if turn.blocks.kind != "tool_use":
             if scanner.final and not scanner.stopped:
                 scanner.position = len(scanner.text)
-                return None
-            return None if self._any else text
+                return IS_CALL
+            return IS_CALL if self._any else not_a_call(text)
         turn.blocks.close(False)
         if self._grammar.call_closers:
             yield from scanner.seek(self._grammar.ends)
-        return None
+        return IS_CALL
 
 
 def python_style(arguments: Mapping[str, Any]) -> str:

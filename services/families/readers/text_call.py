@@ -7,7 +7,7 @@ from re import compile, escape
 
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
-from services.families.grammar.turn import CallOpener, TurnState
+from services.families.grammar.turn import IS_CALL, CallOpener, CallReading, TurnState
 from services.families.readers.bare_text import StringSink, copy_text
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.tool_types import STRING, Tools
@@ -22,7 +22,7 @@ class TextCall:
     close: str
     openers: tuple[str, ...]
 
-    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[CallReading]:
         """Reads the call."""
         scanner = turn.scanner
         name = turn.tools.registered_name(opener.name or "")
@@ -39,7 +39,7 @@ class TextCall:
             sink.end()
             turn.blocks.write("}")
         turn.blocks.close(end is not None and (scanner.stopped or not scanner.final))
-        return None
+        return IS_CALL
 
     @cached_property
     def _json(self) -> tuple[Shape, ...]:
