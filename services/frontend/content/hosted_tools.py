@@ -117,13 +117,13 @@ def _by_message(
 ) -> dict[int, _NewResults]:
     """Returns the results by the index of the last message with their call that came before them.
     One without a call is left out."""
-    places: dict[str, list[int]] = {}
+    call_indices: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
         for call in _calls_of(message):
-            places.setdefault(call.call_id, []).append(index)
+            call_indices.setdefault(call.call_id, []).append(index)
     added: dict[int, _NewResults] = {}
     for result, end in arrivals:
-        indices = places.get(result.call_id, [])
+        indices = call_indices.get(result.call_id, [])
         before = bisect_left(indices, end)
         if before:
             new = added.setdefault(indices[before - 1], _NewResults(end, []))

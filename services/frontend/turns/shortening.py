@@ -47,12 +47,12 @@ def droppable_groups(messages: Sequence[Message]) -> list[list[int]]:
     """The indices of the messages that may be dropped, oldest first, in groups that belong
     together."""
     groups: list[list[int]] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role == "tool" and groups:
-            groups[-1].append(place)
+            groups[-1].append(index)
         else:
-            groups.append([place])
-    questions = [place for place, message in enumerate(messages) if message.role == "user"]
+            groups.append([index])
+    questions = [index for index, message in enumerate(messages) if message.role == "user"]
     last_question = questions[-1:]
     return [
         group
@@ -61,19 +61,19 @@ def droppable_groups(messages: Sequence[Message]) -> list[list[int]]:
     ]
 
 
-def remove_messages(conversation: Conversation, places: Iterable[int]) -> Conversation:
+def remove_messages(conversation: Conversation, indices: Iterable[int]) -> Conversation:
     """The conversation without the messages at these indices, and without the results of their
     calls."""
-    removed = set(places)
+    removed = set(indices)
     calls: set[str] = set()
-    for place in removed:
+    for index in removed:
         calls.update(
-            part.call_id for part in conversation.messages[place].parts if isinstance(part, Call)
+            part.call_id for part in conversation.messages[index].parts if isinstance(part, Call)
         )
 
     messages: list[Message] = []
-    for place, message in enumerate(conversation.messages):
-        if place in removed:
+    for index, message in enumerate(conversation.messages):
+        if index in removed:
             continue
         parts = [
             part

@@ -16,7 +16,7 @@ from services.frontend.apis.shared.content import (
 from services.frontend.content.pdf_document import make_document
 
 
-def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:
+def content_parts(content: wire.Content | None, field_path: str) -> list[Text | Media | Reasoning]:
     """The parts of a message's content, in order. Empty text is left out. Raises Invalid for a file
     reference."""
     if content is None:
@@ -25,11 +25,11 @@ def content_parts(content: wire.Content | None, path: str) -> list[Text | Media 
         return [*_texts(content)]
     parts: list[Text | Media | Reasoning] = []
     for index, part in enumerate(content):
-        parts += _parts_of(part, f"{path}[{index}]")
+        parts += _parts_of(part, f"{field_path}[{index}]")
     return parts
 
 
-def _parts_of(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning]:
+def _parts_of(part: wire.Part | str, field_path: str) -> Sequence[Text | Media | Reasoning]:
     """The parts that one part of a request becomes: one, or none for empty text."""
     match part:
         case str(text) | wire.TextPart(text=text) | wire.RefusalPart(refusal=text):
@@ -38,11 +38,11 @@ def _parts_of(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reaso
             thought = thinking_text(part.thinking)
             return [Reasoning(thought)] if thought else []
         case wire.FilePart():
-            return [_file(part.file, path)]
+            return [_file(part.file, field_path)]
         case wire.AudioPart():
             return [_audio(part.input_audio)]
         case wire.ImagePart():
-            return [_image(part.image_url, f"{path}.image_url")]
+            return [_image(part.image_url, f"{field_path}.image_url")]
         case wire.VideoPart():
             return [linked_media("document", _url(part.video_url), "video")]
         case wire.AudioUrlPart():
@@ -68,24 +68,24 @@ def thinking_text(thinking: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _file(file: wire.File, path: str) -> Media:
+def _file(file: wire.File, field_path: str) -> Media:
     if file.file_data is None:
-        param = f"{path}.file"
+        param = f"{field_path}.file"
         message = (
             f"Invalid '{param}': file references are not supported by this server; send the "
             "content itself."
         )
         raise Invalid(message, param=param, code="unsupported_value")
     media_type, data = data_url(file.file_data) or ("", file.file_data)
-    size = file_size(data, f"{path}.file.file_data")
+    size = file_size(data, f"{field_path}.file.file_data")
     head = f"Title: {file.filename}\n\n" if file.filename else ""
     return make_document(media_type, data, size, file.filename, head)
 
 
-def _image(image: str | wire.Url, path: str) -> Media:
+def _image(image: str | wire.Url, field_path: str) -> Media:
     if isinstance(image, str):
-        return linked_image(image, path)
-    return linked_image(image.url, f"{path}.url")
+        return linked_image(image, field_path)
+    return linked_image(image.url, f"{field_path}.url")
 
 
 def _url(location: str | wire.Url) -> str:

@@ -54,96 +54,97 @@ class ChatHistoryReader(CallHistory):
         """Reads all messages. Raises Invalid."""
         results: list[Result] = []
         for index, message in enumerate(messages):
-            path = f"messages[{index}]"
+            field_path = f"messages[{index}]"
             if message.role in ("tool", "function"):
-                results.append(self._result(message, path))
+                results.append(self._result(message, field_path))
                 continue
             if results:
                 self._add_results(results)
                 results = []
-            self._message(message, path)
+            self._message(message, field_path)
         if results:
             self._add_results(results)
 
-    def _message(self, message: wire.Message, path: str) -> None:
+    def _message(self, message: wire.Message, field_path: str) -> None:
         if message.role == "assistant":
-            parts = self._assistant(message, path)
+            parts = self._assistant(message, field_path)
             if parts:
                 self.messages.append(Message("assistant", parts, message.name))
             return
         if message.content is None:
-            raise missing_parameter(f"{path}.content")
-        parts = [*content_parts(message.content, f"{path}.content")]
+            raise missing_parameter(f"{field_path}.content")
+        parts = [*content_parts(message.content, f"{field_path}.content")]
         if message.role == "user":
             self.messages.append(Message("user", parts, message.name))
         elif parts:
             role: Role = "developer" if message.role == "developer" else "system"
             self.messages.append(Message(role, parts, message.name))
 
-    def _assistant(self, message: wire.Message, path: str) -> list[Part]:
+    def _assistant(self, message: wire.Message, field_path: str) -> list[Part]:
         if message.audio is not None:
             raise unsupported(
-                f"{path}.audio",
+                f"{field_path}.audio",
                 "names audio that is stored at OpenAI; send its transcript as content",
             )
-        calls = self._calls_of(message, path)
-        content: list[Part] = [*content_parts(message.content, f"{path}.content")]
+        calls = self._calls_of(message, field_path)
+        content: list[Part] = [*content_parts(message.content, f"{field_path}.content")]
         if message.refusal and not content:
             content = [Text(message.refusal)]
         return _merge_parts(thoughts(message, [call.call_id for call in calls]), content, calls)
 
-    def _calls_of(self, message: wire.Message, path: str) -> list[Call]:
+    def _calls_of(self, message: wire.Message, field_path: str) -> list[Call]:
         calls: list[Call] = []
         ids: set[str] = set()
         for index, tool_call in enumerate(message.tool_calls or []):
-            place = f"{path}.tool_calls[{index}]"
+            call_path = f"{field_path}.tool_calls[{index}]"
             if self._pairing and tool_call.id in ids:
                 raise Invalid(
-                    f"Duplicate value for '{place}.id': '{tool_call.id}'.", param=f"{place}.id"
+                    f"Duplicate value for '{call_path}.id': '{tool_call.id}'.",
+                    param=f"{call_path}.id",
                 )
             ids.add(tool_call.id)
-            calls.append(_call(tool_call, place))
+            calls.append(_call(tool_call, call_path))
         if message.function_call is not None and not calls:
             # Such a call has no id, and a message has only one: the position serves as id.
             call_id = f"function_call_{len(self.messages)}"
             self._legacy_ids[message.function_call.name] = call_id
-            arguments = _arguments(message.function_call.arguments, f"{path}.function_call")
+            arguments = _arguments(message.function_call.arguments, f"{field_path}.function_call")
             calls.append(Call(call_id, message.function_call.name, arguments))
         for call in calls:
             self._add_call(call)
         return calls
 
-    def _result(self, message: wire.Message, path: str) -> Result:
+    def _result(self, message: wire.Message, field_path: str) -> Result:
         call_id = message.tool_call_id
         if message.role == "function":
             if message.name is None:
-                raise missing_parameter(f"{path}.name")
+                raise missing_parameter(f"{field_path}.name")
             call_id = self._legacy_ids.get(message.name)
         elif call_id is None:
-            raise missing_parameter(f"{path}.tool_call_id")
+            raise missing_parameter(f"{field_path}.tool_call_id")
         name = self._name_of(call_id or "")
         if name is None and self._pairing:
             raise Invalid(
                 f"Invalid parameter: messages with role '{message.role}' must be a response to a "
                 "preceding message with 'tool_calls'.",
-                param=f"{path}.role",
+                param=f"{field_path}.role",
             )
-        content = content_parts(message.content, f"{path}.content")
+        content = content_parts(message.content, f"{field_path}.content")
         parts = [part for part in content if isinstance(part, Text | Media)]
         return Result(call_id or "", [*parts], name=name or message.name)
 
 
-def _call(tool_call: wire.ToolCall, path: str) -> Call:
+def _call(tool_call: wire.ToolCall, field_path: str) -> Call:
     if tool_call.custom is not None:
         wrapped = msgspec.json.encode({"input": tool_call.custom.input}).decode()
         return Call(tool_call.id, tool_call.custom.name, wrapped, kind="custom")
     if tool_call.function is None:
-        raise missing_parameter(f"{path}.{tool_call.type or 'function'}")
-    arguments = _arguments(tool_call.function.arguments, f"{path}.function")
+        raise missing_parameter(f"{field_path}.{tool_call.type or 'function'}")
+    arguments = _arguments(tool_call.function.arguments, f"{field_path}.function")
     return Call(tool_call.id, tool_call.function.name, arguments)
 
 
-def _arguments(raw: Raw, path: str) -> str:
+def _arguments(raw: Raw, field_path: str) -> str:
     """The JSON text of the arguments: the content of a string, or any other value as it is."""
     text = bytes(raw)
     if text == b"null":
@@ -151,7 +152,9 @@ def _arguments(raw: Raw, path: str) -> str:
     try:
         return msgspec.json.decode(text, type=str) if text.startswith(b'"') else text.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"Invalid '{path}.arguments': {error}", param=f"{path}.arguments") from None
+        raise Invalid(
+            f"Invalid '{field_path}.arguments': {error}", param=f"{field_path}.arguments"
+        ) from None
 
 
 def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Call]) -> list[Part]:
@@ -176,16 +179,18 @@ def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
 
 def _our_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
     # Clients change call ids (OpenClaw removes the underscores), but return the details unchanged.
-    places = {_UNSAFE.sub("", call_id): place for place, call_id in enumerate(call_ids)}
+    call_indices = {
+        _UNSAFE.sub("", call_id): call_index for call_index, call_id in enumerate(call_ids)
+    }
     collected: list[Thought] = []
     for detail in details:
         seal = _text_of(detail, "data")
         if detail.get("format") != DETAILS or seal is None:
             continue
-        place: int | None = 0
+        call_index: int | None = 0
         if call_ids:
-            place = places.get(_UNSAFE.sub("", str(detail.get("id"))))
-        collected.append(Thought(Reasoning(None, seal), place))
+            call_index = call_indices.get(_UNSAFE.sub("", str(detail.get("id"))))
+        collected.append(Thought(Reasoning(None, seal), call_index))
     return collected
 
 
@@ -218,10 +223,10 @@ def _seal_of(holder: dict[str, Any]) -> str | None:
 def _text(message: wire.Message, calls: int) -> list[Thought]:
     segments = message.reasoning_content
     if isinstance(segments, list) and calls and len(segments) == calls + 1:
-        places = [*range(calls), None]
+        call_indices = [*range(calls), None]
         return [
-            Thought(Reasoning(segment), place)
-            for segment, place in zip(segments, places, strict=True)
+            Thought(Reasoning(segment), call_index)
+            for segment, call_index in zip(segments, call_indices, strict=True)
             if isinstance(segment, str) and segment
         ]
     for value in (segments, message.reasoning, message.reasoning_text, message.reasoning_details):

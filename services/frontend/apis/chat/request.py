@@ -265,11 +265,11 @@ def _mode(body: wire.Body, options: wire.ReasoningOptions) -> Mode | None:
     return None
 
 
-def _effort(effort: str | None, place: str) -> str | None:
+def _effort(effort: str | None, field_path: str) -> str | None:
     if effort is None or effort in _UNSPECIFIED:
         return None
     if effort not in EFFORTS:
-        raise invalid_value(effort, place, EFFORTS)
+        raise invalid_value(effort, field_path, EFFORTS)
     return effort
 
 

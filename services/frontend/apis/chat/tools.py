@@ -58,10 +58,11 @@ def web_search(
     if any(tool.name == _WEB_SEARCH for tool in tools):
         return None
     try:
-        place = _options.decode(body.web_search_options).user_location.approximate
+        location = _options.decode(body.web_search_options).user_location.approximate
     except (msgspec.ValidationError, RecursionError):
-        place = {}
-    location = {"type": "approximate", **place} if place else {}
+        location = {}
+    if location:
+        location = {"type": "approximate", **location}
     return hosted_spec(HostedTool(_WEB_SEARCH, location=location))
 
 
@@ -96,23 +97,23 @@ def _first_of_each(specs: list[ToolSpec]) -> list[ToolSpec]:
     return list({tool.name: tool for tool in reversed(specs)}.values())[::-1]
 
 
-def _tool(tool: wire.Tool, path: str, grammars: list[Grammar]) -> ToolSpec:
+def _tool(tool: wire.Tool, field_path: str, grammars: list[Grammar]) -> ToolSpec:
     """`grammars`: those of the tools before it, to which its own is added."""
     if tool.type == "function":
         if tool.function is None:
-            raise missing_parameter(f"{path}.function")
+            raise missing_parameter(f"{field_path}.function")
         return _function(tool.function)
     custom = tool.custom
     if custom is None:
-        raise missing_parameter(f"{path}.custom")
+        raise missing_parameter(f"{field_path}.custom")
     grammar = None
     if custom.format is not None and custom.format.type == "grammar":
         if custom.format.grammar is None:
-            raise missing_parameter(f"{path}.custom.format.grammar")
+            raise missing_parameter(f"{field_path}.custom.format.grammar")
         grammar_spec = custom.format.grammar
-        place = f"{path}.custom.format.grammar.definition"
+        definition_path = f"{field_path}.custom.format.grammar.definition"
         grammar = checked_grammar(
-            grammar_spec.syntax, grammar_spec.definition, place, len(grammars)
+            grammar_spec.syntax, grammar_spec.definition, definition_path, len(grammars)
         )
         grammars.append(grammar)
     return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
@@ -133,8 +134,8 @@ def _allowed_choice(
     offered = {tool.name for tool in tools}
     names: list[str] = []
     for index, tool in enumerate(allowed.tools):
-        place = f"tool_choice.allowed_tools.tools[{index}]"
-        names.append(_known_tool(_name(tool, place), offered, place))
+        field_path = f"tool_choice.allowed_tools.tools[{index}]"
+        names.append(_known_tool(_name(tool, field_path), offered, field_path))
     if not names:
         return ToolChoice("none", parallel=parallel)
     if allowed.mode == "required":
@@ -153,22 +154,26 @@ def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -
     return ToolChoice("tool", _known_tool(choice.name, offered, "function_call"), parallel=False)
 
 
-def _name(choice: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
+def _name(choice: wire.ToolChoice | wire.ChosenTool, field_path: str) -> str:
     named = choice.custom if choice.type == "custom" else choice.function
     if named is None:
-        raise missing_parameter(f"{place}.{choice.type}")
+        raise missing_parameter(f"{field_path}.{choice.type}")
     return named.name
 
 
-def _known_tool(name: str, offered: Collection[str], place: str) -> str:
-    _needs_tools(offered, place)
+def _known_tool(name: str, offered: Collection[str], field_path: str) -> str:
+    _needs_tools(offered, field_path)
     if name not in offered:
         raise Invalid(
-            f"Tool '{name}' in '{place}' not found in 'tools'.", param=place, code="invalid_value"
+            f"Tool '{name}' in '{field_path}' not found in 'tools'.",
+            param=field_path,
+            code="invalid_value",
         )
     return name
 
 
-def _needs_tools(tools: Collection[object], place: str) -> None:
+def _needs_tools(tools: Collection[object], field_path: str) -> None:
     if not tools:
-        raise Invalid(f"'{place}' is only allowed when 'tools' are specified.", param=place)
+        raise Invalid(
+            f"'{field_path}' is only allowed when 'tools' are specified.", param=field_path
+        )

@@ -32,7 +32,7 @@ _OPAQUE = frozenset(
 )
 
 
-def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | Media] | None:
+def plain_parts(block: wire.Block | wire.ResultBlock, field_path: str) -> list[Text | Media] | None:
     """The parts of a block that may be in a message or in a tool result; None for a block of
     another kind.
 
@@ -41,16 +41,16 @@ def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | 
     if isinstance(block, wire.TextBlock):
         return [Text(block.text)] if block.text else []
     if isinstance(block, wire.ImageBlock):
-        return [_image(block, path)]
+        return [_image(block, field_path)]
     if isinstance(block, wire.DocumentBlock):
-        return _document(block, path)
+        return _document(block, field_path)
     if isinstance(block, wire.SearchResultBlock):
         body = "\n".join(text.text for text in block.content)
         return [Text(_with_head((("Title", block.title), ("Source", block.source)), body))]
     return None
 
 
-def result_parts(content: str | list[wire.ResultBlock] | None, path: str) -> list[ResultPart]:
+def result_parts(content: str | list[wire.ResultBlock] | None, field_path: str) -> list[ResultPart]:
     """The content of a tool result. A string and one text block are equivalent."""
     if content is None:
         return []
@@ -67,7 +67,7 @@ def result_parts(content: str | list[wire.ResultBlock] | None, path: str) -> lis
                 state += f"\nChanges: {changes}"
             parts.append(Text(state))
         else:
-            parts += plain_parts(block, f"{path}.content.{index}") or []
+            parts += plain_parts(block, f"{field_path}.content.{index}") or []
     return parts
 
 
@@ -79,53 +79,54 @@ def raw_text(raw: Raw) -> str:
         raise Invalid(f"The request body is not valid JSON: {error}") from None
 
 
-def _image(block: wire.ImageBlock, path: str) -> Media:
+def _image(block: wire.ImageBlock, field_path: str) -> Media:
     source = block.source
     if isinstance(source, wire.FileSource):
-        raise _no_files(path)
+        raise _no_files(field_path)
     if isinstance(source, wire.UrlSource):
         return linked_media("image", source.url)
-    place = f"{path}.image.source.base64"
+    shown_path = f"{field_path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
         raise Invalid(
-            f"{place}.media_type: {input_should_be(IMAGE_TYPES)}", param=f"{path}.source.media_type"
+            f"{shown_path}.media_type: {input_should_be(IMAGE_TYPES)}",
+            param=f"{field_path}.source.media_type",
         )
-    data = _base64(source, f"{path}.image")
+    data = _base64(source, f"{field_path}.image")
     size = base64_size(data)
     if not size:
         reason = "invalid base64 data" if size is None else "image cannot be empty"
-        raise Invalid(f"{place}: {reason}", param=f"{path}.source.data")
+        raise Invalid(f"{shown_path}: {reason}", param=f"{field_path}.source.data")
 
     def refuse(reason: str) -> Invalid:
-        message = reason if reason == _UNREADABLE else f"{place}: {reason}"
-        return Invalid(message, param=f"{path}.source.data")
+        message = reason if reason == _UNREADABLE else f"{shown_path}: {reason}"
+        return Invalid(message, param=f"{field_path}.source.data")
 
     return InlineImage(
         "image", source.media_type, size, source=ImageSource(data, refuse, strict=True)
     )
 
 
-def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
+def _document(block: wire.DocumentBlock, field_path: str) -> list[Text | Media]:
     source = block.source
     if isinstance(source, wire.FileSource):
-        raise _no_files(path)
+        raise _no_files(field_path)
     if isinstance(source, wire.UrlSource):
         return [linked_media("document", source.url, title=block.title)]
     head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, wire.Base64Source):
-        return [_inline_document(source, head, block.title, path)]
+        return [_inline_document(source, head, block.title, field_path)]
     if isinstance(source, wire.PlainSource):
         return [Text(_with_head(head, source.data))]
-    return _document_blocks(source, head, path)
+    return _document_blocks(source, head, field_path)
 
 
 def _inline_document(
     source: wire.Base64Source,
     head: Heading,
     title: str | None,
-    path: str,
+    field_path: str,
 ) -> Text | Media:
-    data = _base64(source, f"{path}.document")
+    data = _base64(source, f"{field_path}.document")
     size = base64_size(data)
     is_text = source.media_type.startswith("text/")
     if is_text and size is not None:
@@ -134,23 +135,29 @@ def _inline_document(
         except UnicodeDecodeError:
             return Media("document", media_type=source.media_type, size_bytes=size, title=title)
     if source.media_type != PDF and not is_text:
-        place = f"{path}.document.source.base64.media_type"
-        raise Invalid(f"{place}: Input should be '{PDF}'", param=f"{path}.source.media_type")
+        shown_path = f"{field_path}.document.source.base64.media_type"
+        raise Invalid(
+            f"{shown_path}: Input should be '{PDF}'", param=f"{field_path}.source.media_type"
+        )
     if not size:
         kind = "PDF" if source.media_type == PDF else "document"
-        place = f"{path}.{kind.lower()}.source.base64.data"
-        raise Invalid(f"{place}: The {kind} specified was not valid.", param=f"{path}.source.data")
+        shown_path = f"{field_path}.{kind.lower()}.source.base64.data"
+        raise Invalid(
+            f"{shown_path}: The {kind} specified was not valid.", param=f"{field_path}.source.data"
+        )
     text = data if isinstance(data, str) else data.decode()
     return make_document(source.media_type, text, size, title, _with_head(head, ""))
 
 
-def _document_blocks(source: wire.ContentSource, head: Heading, path: str) -> list[Text | Media]:
+def _document_blocks(
+    source: wire.ContentSource, head: Heading, field_path: str
+) -> list[Text | Media]:
     if isinstance(source.content, str):
         return [Text(_with_head(head, source.content))]
     title = _with_head(head, "")
     parts: list[Text | Media] = [Text(title)] if title else []
     for index, block in enumerate(source.content):
-        parts += plain_parts(block, f"{path}.source.content.{index}") or []
+        parts += plain_parts(block, f"{field_path}.source.content.{index}") or []
     return parts
 
 
@@ -159,18 +166,19 @@ def _with_head(head: Heading, body: str) -> str:
     return "\n".join([*lines, "", body]) if lines else body
 
 
-def _base64(source: wire.Base64Source, path: str) -> bytes | str:
+def _base64(source: wire.Base64Source, field_path: str) -> bytes | str:
     data = bytes(source.data)
     if not data.startswith(b'"'):
-        raise Invalid(f"{path}.source.base64.data: Input should be a valid string")
+        raise Invalid(f"{field_path}.source.base64.data: Input should be a valid string")
     if b"\\" in data:
         return msgspec.json.decode(data, type=str)
     return data[1:-1]
 
 
-def _no_files(path: str) -> Invalid:
+def _no_files(field_path: str) -> Invalid:
     return Invalid(
-        f"{path}.source: file references are not supported by this server; send the content itself"
+        f"{field_path}.source: file references are not supported by this server; "
+        "send the content itself"
     )
 
 

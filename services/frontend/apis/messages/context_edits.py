@@ -128,8 +128,8 @@ def clear_tool_uses(messages: list[Message], edit: wire.ContextEdit) -> tuple[li
 
 def invalid_edit(type: str, field: str, reason: str) -> Invalid:
     """The error for a field of an edit."""
-    place = f"context_management.edits.{type}.{field}"
-    return Invalid(f"{place}: {reason}", param=place)
+    field_path = f"context_management.edits.{type}.{field}"
+    return Invalid(f"{field_path}: {reason}", param=field_path)
 
 
 def _has_reasoning(message: Message) -> bool:

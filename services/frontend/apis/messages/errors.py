@@ -135,15 +135,15 @@ def explain(body: bytes, message: str) -> Invalid:
         return Invalid(f"{_place(body, steps)}: Field required", param=".".join(steps))
     tag = _TAG.match(what)
     if tag and steps and steps[-1] == "type":
-        place = ".".join(steps[:-1])
+        field_path = ".".join(steps[:-1])
         text = (
-            f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected "
-            "tags"
+            f"{field_path}: Input tag '{tag[1]}' found using 'type' does not match any of the "
+            "expected tags"
         )
         tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
         if tags:
             text += f": {tags}"
-        return Invalid(text, param=f"{place}.type")
+        return Invalid(text, param=f"{field_path}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
 
@@ -191,10 +191,10 @@ def _tags_at(body: bytes, steps: Sequence[str]) -> Sequence[str]:
 
 def _place(body: bytes, steps: Sequence[str]) -> str:
     """The path with the type of each block, as the native API writes it."""
-    place: list[str] = []
+    shown_steps: list[str] = []
     for step, node in zip(steps, values_along(body, steps[:-1])[1:], strict=False):
-        place.append(step)
-        shows_type = step in _SHOWN_TYPES or (step.isdigit() and place[0] != "system")
+        shown_steps.append(step)
+        shows_type = step in _SHOWN_TYPES or (step.isdigit() and shown_steps[0] != "system")
         if shows_type and isinstance(node, dict) and isinstance(node.get("type"), str):
-            place.append(node["type"])
-    return ".".join([*place, *steps[-1:]])
+            shown_steps.append(node["type"])
+    return ".".join([*shown_steps, *steps[-1:]])

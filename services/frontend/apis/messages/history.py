@@ -33,7 +33,7 @@ class MessagesHistoryReader(CallHistory):
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
-        users = [at for at, message in enumerate(messages) if message.role == "user"]
+        users = [index for index, message in enumerate(messages) if message.role == "user"]
         last_user = users[-1] if users else -1
         for index, message in enumerate(messages):
             if message.role == "system":
@@ -47,68 +47,71 @@ class MessagesHistoryReader(CallHistory):
         if self._hosted:
             self.messages = insert_results(self.messages, self._hosted)
 
-    def _system(self, message: wire.Message, path: str, *, cleared: bool) -> None:
+    def _system(self, message: wire.Message, field_path: str, *, cleared: bool) -> None:
         if message.output_config is not None and message.output_config.effort is not None:
             self.effort = message.output_config.effort
         if message.content is None and message.output_config is not None:
             return
         is_over = cleared and message.clear_at == "next_user_message"
         parts: list[Part] = []
-        for index, block in enumerate(_blocks(message, path)):
+        for index, block in enumerate(_blocks(message, field_path)):
             if isinstance(block, wire.TextBlock):
                 if not is_over:
-                    parts += plain_parts(block, path) or []
+                    parts += plain_parts(block, field_path) or []
             elif isinstance(block, wire.ToolAdditionBlock | wire.ToolRemovalBlock):
-                parts += self.tools.change(block, f"{path}.content.{index}")
+                parts += self.tools.change(block, f"{field_path}.content.{index}")
             else:
                 tag = block.__struct_config__.tag
                 raise Invalid(
-                    f"{path}.content.{index}: `{tag}` blocks are not allowed in `system` messages"
+                    f"{field_path}.content.{index}: `{tag}` blocks are not allowed in `system` "
+                    "messages"
                 )
         if parts:
             self.messages.append(Message("system", parts))
 
-    def _user(self, blocks: Sequence[wire.Block], path: str) -> None:
+    def _user(self, blocks: Sequence[wire.Block], field_path: str) -> None:
         results: list[Result] = []
         parts: list[Part] = []
         for index, block in enumerate(blocks):
-            place = f"{path}.content.{index}"
+            block_path = f"{field_path}.content.{index}"
             if isinstance(block, wire.ToolResultBlock):
-                results.append(self._result(block, place))
+                results.append(self._result(block, block_path))
             elif isinstance(block, _ASSISTANT_ONLY):
                 tag = block.__struct_config__.tag
-                raise Invalid(f"{path}: `{tag}` blocks can only be in `assistant` messages")
+                raise Invalid(f"{field_path}: `{tag}` blocks can only be in `assistant` messages")
             else:
-                parts += _shared_parts(block, place)
+                parts += _shared_parts(block, block_path)
         if results:
             self._add_results(results)
         if parts or not results:
             self.messages.append(Message("user", parts))
 
-    def _assistant(self, blocks: Sequence[wire.Block], path: str) -> None:
+    def _assistant(self, blocks: Sequence[wire.Block], field_path: str) -> None:
         parts: list[Part] = []
         ids: set[str] = set()
         for index, block in enumerate(blocks):
-            place = f"{path}.content.{index}"
+            block_path = f"{field_path}.content.{index}"
             if isinstance(block, wire.ToolUseBlock):
                 if self._pairing and block.id in ids:
-                    raise Invalid(f"{place}: `tool_use` ids must be unique", param=f"{place}.id")
+                    raise Invalid(
+                        f"{block_path}: `tool_use` ids must be unique", param=f"{block_path}.id"
+                    )
                 ids.add(block.id)
-                parts.append(self._call(block, place))
+                parts.append(self._call(block, block_path))
             elif isinstance(block, wire.ToolResultBlock):
-                raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
+                raise Invalid(f"{field_path}: `tool_result` blocks can only be in `user` messages")
             elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
                 call = wire.ToolUseBlock(plain_id(block.id), block.name, block.input)
-                parts.append(self._call(call, place))
+                parts.append(self._call(call, block_path))
             elif isinstance(block, wire.WebResultBlock) and self._called_by(block) is not None:
                 self._end_message(parts)
                 parts = []
-                self._hosted_result(block, place)
+                self._hosted_result(block, block_path)
             elif isinstance(block, wire.CompactionBlock):
-                self._compact(block, place)
+                self._compact(block, block_path)
                 parts = []
             else:
-                parts += _assistant_parts(block, place)
+                parts += _assistant_parts(block, block_path)
         self._end_message(parts)
 
     def _end_message(self, parts: list[Part]) -> None:
@@ -120,65 +123,66 @@ class MessagesHistoryReader(CallHistory):
         """The name of the tool that a result is of; None if its call is not in the history."""
         return self._name_of(plain_id(block.tool_use_id))
 
-    def _hosted_result(self, block: wire.WebResultBlock, place: str) -> None:
+    def _hosted_result(self, block: wire.WebResultBlock, block_path: str) -> None:
         """Notes the result of a tool that this server ran."""
         name = self._called_by(block) or ""
-        result = result_part(result_of(block, name, place))
+        result = result_part(result_of(block, name, block_path))
         self._hosted.append((result, len(self.messages)))
 
-    def _call(self, block: wire.ToolUseBlock, path: str) -> Call:
+    def _call(self, block: wire.ToolUseBlock, field_path: str) -> Call:
         arguments = raw_text(block.input)
         if not arguments.startswith("{"):
             raise Invalid(
-                f"{path}.tool_use.input: Input should be a valid dictionary", param=f"{path}.input"
+                f"{field_path}.tool_use.input: Input should be a valid dictionary",
+                param=f"{field_path}.input",
             )
         call = Call(block.id, block.name, arguments)
         self._add_call(call)
         return call
 
-    def _result(self, block: wire.ToolResultBlock, path: str) -> Result:
+    def _result(self, block: wire.ToolResultBlock, field_path: str) -> Result:
         name = self._name_of(block.tool_use_id)
         if name is None and self._pairing:
             raise Invalid(
-                f"{path}: unexpected `tool_use_id` found in `tool_result` blocks: "
+                f"{field_path}: unexpected `tool_use_id` found in `tool_result` blocks: "
                 f"{block.tool_use_id}. Each `tool_result` block must have a corresponding "
                 "`tool_use` block in the previous message.",
-                param=f"{path}.tool_use_id",
+                param=f"{field_path}.tool_use_id",
             )
         return Result(
             block.tool_use_id,
-            result_parts(block.content, f"{path}.tool_result"),
+            result_parts(block.content, f"{field_path}.tool_result"),
             is_error=block.is_error,
             name=name,
         )
 
-    def _compact(self, block: wire.CompactionBlock, path: str) -> None:
+    def _compact(self, block: wire.CompactionBlock, field_path: str) -> None:
         if not block.content:
             return
         self.messages = [Message("user", [Text(block.content)])]
         self._hosted.clear()
-        self.tools.compact(block.tool_changes or [], path)
+        self.tools.compact(block.tool_changes or [], field_path)
 
 
-def _blocks(message: wire.Message, path: str) -> Sequence[wire.Block]:
+def _blocks(message: wire.Message, field_path: str) -> Sequence[wire.Block]:
     if message.content is None:
-        raise Invalid(f"{path}.content: Field required", param=f"{path}.content")
+        raise Invalid(f"{field_path}.content: Field required", param=f"{field_path}.content")
     if isinstance(message.content, str):
         return [wire.TextBlock(message.content)]
     return message.content
 
 
-def _assistant_parts(block: wire.Block, path: str) -> Sequence[Part]:
+def _assistant_parts(block: wire.Block, field_path: str) -> Sequence[Part]:
     if isinstance(block, wire.ThinkingBlock):
         seal = block.signature if block.signature not in ("", wire.UNSEALED) else None
         return [Reasoning(block.thinking or None, seal)]
     if isinstance(block, wire.RedactedThinkingBlock):
         return [Reasoning(None, block.data)]
-    return _shared_parts(block, path)
+    return _shared_parts(block, field_path)
 
 
-def _shared_parts(block: wire.Block, path: str) -> Sequence[Text | Media]:
-    plain = plain_parts(block, path)
+def _shared_parts(block: wire.Block, field_path: str) -> Sequence[Text | Media]:
+    plain = plain_parts(block, field_path)
     if plain is not None:
         return plain
     if isinstance(block, wire.HostedUse | wire.HostedResult):
@@ -186,7 +190,7 @@ def _shared_parts(block: wire.Block, path: str) -> Sequence[Text | Media]:
     if isinstance(block, wire.FallbackBlock | wire.CompactionBlock):
         return []
     if isinstance(block, wire.ContainerUploadBlock):
-        raise Invalid(f"{path}: container uploads are not supported by this server")
+        raise Invalid(f"{field_path}: container uploads are not supported by this server")
     raise Invalid(
-        f"{path}: `{block.__struct_config__.tag}` blocks can only be in `system` messages"
+        f"{field_path}: `{block.__struct_config__.tag}` blocks can only be in `system` messages"
     )

@@ -47,19 +47,20 @@ class _Fetched(Struct):
 _content = msgspec.json.Decoder(list[_Page] | _Fetched)
 
 
-def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | None:
+def tool_spec(tool: wire.Tool, served: frozenset[str], field_path: str) -> ToolSpec | None:
     """The tool as the model sees it; None for one that is not served. Raises Invalid."""
     for kind in ("web_search", "web_fetch"):
         if kind not in served or not (tool.type or "").startswith(f"{kind}_"):
             continue
         if tool.allowed_domains and tool.blocked_domains:
             raise Invalid(
-                f"{path}: Only one of `allowed_domains` and `blocked_domains` may be given.",
-                param=path,
+                f"{field_path}: Only one of `allowed_domains` and `blocked_domains` may be given.",
+                param=field_path,
             )
         if tool.url_sources is not None:
             raise Invalid(
-                f"{path}.url_sources: not supported by this server", param=f"{path}.url_sources"
+                f"{field_path}.url_sources: not supported by this server",
+                param=f"{field_path}.url_sources",
             )
         max_chars = None
         if tool.max_content_tokens is not None:
@@ -126,14 +127,15 @@ def _document_content(page: WebSource) -> dict[str, Any]:
     }
 
 
-def result_of(block: wire.WebResultBlock, name: str, path: str) -> HostedResult:
+def result_of(block: wire.WebResultBlock, name: str, field_path: str) -> HostedResult:
     """The result in a block that a client returns, without text that another server encrypted.
     Raises Invalid."""
     try:
         content = _content.decode(block.content)
     except (msgspec.ValidationError, RecursionError):
         raise Invalid(
-            f"{path}.content: Input should be a valid result or error", param=f"{path}.content"
+            f"{field_path}.content: Input should be a valid result or error",
+            param=f"{field_path}.content",
         ) from None
     kind: Literal["web_search", "web_fetch"] = "web_fetch"
     if isinstance(block, wire.WebSearchResultBlock):

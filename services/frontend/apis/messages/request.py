@@ -219,12 +219,12 @@ def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> No
         first_type: str | int | None = "text"
         if not isinstance(first, str):
             first_type = first.__struct_config__.tag
-        place = f"messages.{len(request.messages) - 1}.content.0.type"
+        field_path = f"messages.{len(request.messages) - 1}.content.0.type"
         raise Invalid(
-            f"{place}: Expected `thinking` or `redacted_thinking`, but found `{first_type}`. When "
-            "`thinking` is enabled, a final `assistant` message must start with a thinking block. "
+            f"{field_path}: Expected `thinking` or `redacted_thinking`, but found `{first_type}`. "
+            "When `thinking` is enabled, a final `assistant` message must start with a thinking block. "
             "To avoid this requirement, disable `thinking`.",
-            param=place,
+            param=field_path,
         )
 
 
@@ -257,13 +257,13 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
 
 def _check_budget(thinking: wire.Thinking) -> None:
     """Raises Invalid for a budget that is missing or too small."""
-    place = f"thinking.{thinking.type}.budget_tokens"
+    field_path = f"thinking.{thinking.type}.budget_tokens"
     budget = thinking.budget_tokens
     if budget is None:
         if thinking.type == "enabled":
-            raise Invalid(f"{place}: Field required", param="thinking.budget_tokens")
+            raise Invalid(f"{field_path}: Field required", param="thinking.budget_tokens")
     elif budget < _MIN_BUDGET:
-        message = f"{place}: Input should be greater than or equal to {_MIN_BUDGET}"
+        message = f"{field_path}: Input should be greater than or equal to {_MIN_BUDGET}"
         raise Invalid(message, param="thinking.budget_tokens")
 
 

@@ -151,13 +151,13 @@ def specs(
     return visible, dropped
 
 
-def spec(tool: wire.Tool, path: str) -> ToolSpec:
+def spec(tool: wire.Tool, field_path: str) -> ToolSpec:
     """One tool. Raises Invalid."""
     kind = tool.type or CUSTOM
     if kind == CUSTOM:
-        known = _custom(tool, f"{path}.custom", path)
+        known = _custom(tool, f"{field_path}.custom", field_path)
     else:
-        known = _built_in(kind, path)
+        known = _built_in(kind, field_path)
     return replace(
         known,
         name=tool.name or known.name,
@@ -166,15 +166,17 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
     )
 
 
-def _custom(tool: wire.Tool, place: str, path: str) -> ToolSpec:
-    """A tool that the request defines. `place`: as errors name it."""
+def _custom(tool: wire.Tool, shown_path: str, field_path: str) -> ToolSpec:
+    """A tool that the request defines. `shown_path`: as errors name it."""
     if not tool.name:
-        raise Invalid(f"{place}.name: Field required", param=f"{path}.name")
+        raise Invalid(f"{shown_path}.name: Field required", param=f"{field_path}.name")
     if not _NAME.fullmatch(tool.name):
         pattern = f"String should match pattern '^{_NAME.pattern}$'"
-        raise Invalid(f"{place}.name: {pattern}", param=f"{path}.name")
+        raise Invalid(f"{shown_path}.name: {pattern}", param=f"{field_path}.name")
     if tool.input_schema is None:
-        raise Invalid(f"{place}.input_schema: Field required", param=f"{path}.input_schema")
+        raise Invalid(
+            f"{shown_path}.input_schema: Field required", param=f"{field_path}.input_schema"
+        )
     return ToolSpec(tool.name, _description(tool), tool.input_schema)
 
 
@@ -238,16 +240,16 @@ def _description(tool: wire.Tool) -> str:
     return f"{text}\n\nExamples of input:\n{examples}".lstrip()
 
 
-def _built_in(kind: str, path: str) -> ToolSpec:
+def _built_in(kind: str, field_path: str) -> ToolSpec:
     """A tool that Anthropic's models know, with the schema that it has."""
     for prefix, (name, tool) in _BUILT_IN.items():
         if kind.startswith(prefix):
             return ToolSpec(name, tool.description, tool.schema)
     raise Invalid(
-        f"{path}: Input tag '{kind}' found using 'type' does not match any of the expected tags: "
-        "'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', "
+        f"{field_path}: Input tag '{kind}' found using 'type' does not match any of the expected "
+        "tags: 'custom', 'bash_20250124', 'memory_20250818', 'text_editor_20250124', "
         "'text_editor_20250429', 'text_editor_20250728'",
-        param=f"{path}.type",
+        param=f"{field_path}.type",
     )
 
 
@@ -283,14 +285,14 @@ class ToolSet:
         """The tools that may be called at the end of the conversation."""
         return [spec for spec in self.specs if spec.name not in self._withdrawn]
 
-    def change(self, block: Change, path: str) -> list[Text]:
+    def change(self, block: Change, field_path: str) -> list[Text]:
         """Applies a change, and returns the text that describes it. Raises Invalid for an invalid
         definition.
 
         The text is empty for an unknown tool, which may be one of an MCP server, or of an earlier
         request.
         """
-        spec = self._find_change(block, path)
+        spec = self._find_change(block, field_path)
         if spec is None:
             return []
         if isinstance(block, wire.ToolRemovalBlock):
@@ -306,24 +308,26 @@ class ToolSet:
             return []
         return [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
 
-    def compact(self, changes: Sequence[Change], path: str) -> None:
+    def compact(self, changes: Sequence[Change], field_path: str) -> None:
         """Makes the list again from the request's tools and the changes in a compaction, which
         replaces all text before it. Raises Invalid."""
         self._reset()
         for index, block in enumerate(changes):
-            spec = self._find_change(block, f"{path}.tool_changes.{index}")
+            spec = self._find_change(block, f"{field_path}.tool_changes.{index}")
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
                 del self._by_name[spec.name]
                 self._listed -= not spec.deferred
 
-    def _find_change(self, block: Change, path: str) -> ToolSpec | None:
+    def _find_change(self, block: Change, field_path: str) -> ToolSpec | None:
         changed = block.tool
         if isinstance(changed, wire.ToolDefinition):
             if (changed.definition.type or CUSTOM).startswith(HOSTED):
                 return None
-            added = replace(spec(changed.definition, f"{path}.tool.definition"), deferred=True)
+            added = replace(
+                spec(changed.definition, f"{field_path}.tool.definition"), deferred=True
+            )
             self._put(added)
             return added
         if isinstance(changed, wire.NamedTool):

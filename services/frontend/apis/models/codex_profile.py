@@ -96,8 +96,8 @@ def catalogue(
     profiles = profiles or {}
     return {
         "models": [
-            entry(card, name, place, profiles.get(name))
-            for place, (card, name) in enumerate(entries)
+            entry(card, name, index, profiles.get(name))
+            for index, (card, name) in enumerate(entries)
         ]
     }
 

@@ -80,18 +80,18 @@ def base64_size(data: str | bytes) -> int | None:
     return len(data) // 4 * 3 - len(padding)
 
 
-def linked_image(url: str, place: str) -> Media:
+def linked_image(url: str, field_path: str) -> Media:
     """An image by URL. Raises Invalid in OpenAI's wording."""
     inline = data_url(url)
     if inline is None:
         return Media("image", url=url)
     media_type, data = inline
     problem = "" if media_type.startswith("image/") else f"unsupported MIME type '{media_type}'"
-    size = _size(data, f"'{place}'. {_AN_IMAGE}", place, problem)
+    size = _size(data, f"'{field_path}'. {_AN_IMAGE}", field_path, problem)
 
     def refuse(reason: str) -> Invalid:
         code = "image_too_large" if "exceed" in reason else "image_parse_error"
-        return Invalid(f"Invalid '{place}': {reason}.", param=place, code=code)
+        return Invalid(f"Invalid '{field_path}': {reason}.", param=field_path, code=code)
 
     return InlineImage("image", media_type, size, source=ImageSource(data, refuse))
 
@@ -114,19 +114,19 @@ def linked_media(
     return Media(kind, media_type=media_type, size_bytes=size, title=title)
 
 
-def file_size(data: str, place: str) -> int:
+def file_size(data: str, field_path: str) -> int:
     """The size in bytes of a file's data. Raises Invalid in OpenAI's wording."""
-    return _size(data, f"file data: '{place}'. {_A_FILE}", place)
+    return _size(data, f"file data: '{field_path}'. {_A_FILE}", field_path)
 
 
-def _size(data: str, expected: str, place: str, problem: str = "") -> int:
+def _size(data: str, expected: str, field_path: str, problem: str = "") -> int:
     size = base64_size(data)
     if size and not problem:
         return size
     got = problem
     if not got:
         got = "empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value"
-    raise Invalid(f"Invalid {expected}, but got {got}.", param=place, code="invalid_value")
+    raise Invalid(f"Invalid {expected}, but got {got}.", param=field_path, code="invalid_value")
 
 
 def readable_lines(value: Any, opaque: Collection[str]) -> list[str]:

@@ -249,9 +249,9 @@ def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
     messages = conversation.messages[:_SHARED_MESSAGES]
     lists: list[list[Any]] = [conversation.system, *(message.parts for message in messages)]
     for parts in lists:
-        for at, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if isinstance(part, Text) and len(part.text) >= MIN_SHARED_CHARS:
-                parts[at] = texts.get(part.text, Text)
+                parts[index] = texts.get(part.text, Text)
 
 
 def mend_surrogates(body: bytes) -> bytes:

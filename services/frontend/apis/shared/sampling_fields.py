@@ -207,26 +207,30 @@ def guided_format(body: OpenAIFields) -> OutputFormat | None:
     for name in _KINDS:
         if outputs.get(name) is not None:
             raise unsupported(f"structured_outputs.{name}")
-    for place, schema in (
+    for field_path, schema in (
         ("guided_json", body.guided_json),
         ("json_schema", body.json_schema),
         ("structured_outputs.json", outputs.get("json")),
     ):
         if schema is not None:
-            return OutputFormat("json_schema", schema=_schema(schema, place))
+            return OutputFormat("json_schema", schema=_schema(schema, field_path))
     return OutputFormat("json_object") if outputs.get("json_object") else None
 
 
-def _schema(schema: Any, place: str) -> dict[str, Any]:
+def _schema(schema: Any, field_path: str) -> dict[str, Any]:
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError) as error:
             raise Invalid(
-                f"Invalid schema for '{place}': {error}", param=place, code="invalid_value"
+                f"Invalid schema for '{field_path}': {error}",
+                param=field_path,
+                code="invalid_value",
             ) from None
     if not isinstance(schema, dict):
         raise Invalid(
-            f"Invalid schema for '{place}': expected an object.", param=place, code="invalid_value"
+            f"Invalid schema for '{field_path}': expected an object.",
+            param=field_path,
+            code="invalid_value",
         )
     return schema

@@ -63,9 +63,13 @@ class BuiltInTool(Struct, frozen=True):
         }
 
 
-def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) -> Grammar:
-    """Checks a grammar. `place`: the field of its definition; `earlier`: the number of grammars
-    before it in the request. Raises Invalid, and LongWork for a new grammar on the event loop."""
+def checked_grammar(syntax: str, definition: str, field_path: str, earlier: int = 0) -> Grammar:
+    """Checks a grammar. Raises Invalid, and LongWork for a new grammar on the event loop.
+
+    Args:
+        field_path: the field of its definition.
+        earlier: the number of grammars before it in the request.
+    """
     if earlier >= MAX_GRAMMARS:
         problem = f"a request may have at most {MAX_GRAMMARS} tools with a grammar"
     elif _is_too_large(syntax, definition):
@@ -75,7 +79,9 @@ def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) 
     else:
         problem = _problem(syntax, definition)
     if problem:
-        raise Invalid(f"Invalid value for '{place}': {problem}", param=place, code="invalid_value")
+        raise Invalid(
+            f"Invalid value for '{field_path}': {problem}", param=field_path, code="invalid_value"
+        )
     return Grammar(syntax, definition)
 
 
@@ -151,10 +157,10 @@ class FreeformInput:
     def _read(self) -> str:
         """Reads all that is complete of the string."""
         pending = self._pending
-        at = 0
+        offset = 0
         out: list[str] = []
         while True:
-            piece = _PIECE.match(pending, at)
+            piece = _PIECE.match(pending, offset)
             if piece is None:
                 break
             text = piece.group()
@@ -163,14 +169,14 @@ class FreeformInput:
                 self._pending = ""
                 return "".join(out)
             if _LONE_HALF.fullmatch(text):
-                if _PARTIAL_PAIR.fullmatch(pending, at):
+                if _PARTIAL_PAIR.fullmatch(pending, offset):
                     break
                 text = "\\ufffd"
             if text[0] == "\\" and not piece["not_json"]:
                 text = msgspec.json.decode(f'"{text}"', type=str)
             out.append(text)
-            at = piece.end()
-        self._pending = pending[at:]
+            offset = piece.end()
+        self._pending = pending[offset:]
         return "".join(out)
 
 

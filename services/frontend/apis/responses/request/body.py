@@ -150,12 +150,12 @@ def _items(body: wire.Body) -> list[Raw]:
 
 def _foreign(name: str) -> Invalid:
     """The error for a field that this API lacks."""
-    place = _MOVED.get(name)
-    if place is None:
+    new_name = _MOVED.get(name)
+    if new_name is None:
         return Invalid(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
     return Invalid(
         f"Unsupported parameter: '{name}'. "
-        f"In the Responses API, this parameter has moved to '{place}'.",
+        f"In the Responses API, this parameter has moved to '{new_name}'.",
         param=name,
         code="unsupported_parameter",
     )
@@ -164,17 +164,19 @@ def _foreign(name: str) -> Invalid:
 _decode = body_decoder(wire.Body, _foreign)
 
 
-def _settings(kind: type[S], raw: Raw, place: str) -> S:
-    return convert(kind, raw, place) if is_set(raw) else kind()
+def _settings(kind: type[S], raw: Raw, field_path: str) -> S:
+    return convert(kind, raw, field_path) if is_set(raw) else kind()
 
 
-def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
+def item_kinds(items: Sequence[Raw], field_path: str) -> list[wire.ItemKind]:
     """The kind of each item. Raises Invalid for one that is not an object, and for a reference
     without an id."""
-    kinds = [convert(wire.ItemKind, item, f"{place}[{index}]") for index, item in enumerate(items)]
+    kinds = [
+        convert(wire.ItemKind, item, f"{field_path}[{index}]") for index, item in enumerate(items)
+    ]
     for index, kind in enumerate(kinds):
         if kind.type == _REFERENCE and kind.id is None:
-            raise missing_parameter(f"{place}[{index}].id")
+            raise missing_parameter(f"{field_path}[{index}].id")
     return kinds
 
 

@@ -25,19 +25,19 @@ class ToolCallReader:
         self._local_shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
-    def read_call(self, kind: str, raw: Raw, at: str) -> None:
+    def read_call(self, kind: str, raw: Raw, field_path: str) -> None:
         """Adds a call: of a function, a freeform tool, a shell or `apply_patch`. Raises Invalid."""
         match kind:
             case "function_call":
-                call = _function_call(convert(wire.FunctionCall, raw, at))
+                call = _function_call(convert(wire.FunctionCall, raw, field_path))
             case "custom_tool_call":
-                call = _custom_call(convert(wire.CustomCall, raw, at))
+                call = _custom_call(convert(wire.CustomCall, raw, field_path))
             case "shell_call":
-                call = _shell_call(convert(wire.ShellCall, raw, at))
+                call = _shell_call(convert(wire.ShellCall, raw, field_path))
             case "local_shell_call":
-                call = self._local_shell_call(convert(wire.ShellCall, raw, at))
+                call = self._local_shell_call(convert(wire.ShellCall, raw, field_path))
             case _:
-                call = _patch_call(convert(wire.PatchCall, raw, at))
+                call = _patch_call(convert(wire.PatchCall, raw, field_path))
         self._history.add_call(call)
 
     def read_search(self, item: wire.SearchCall) -> None:
@@ -49,30 +49,30 @@ class ToolCallReader:
             Call(self._search, TOOL_SEARCH, _json(item.arguments), item_id=item.id)
         )
 
-    def read_result(self, kind: str, raw: Raw, at: str) -> None:
+    def read_result(self, kind: str, raw: Raw, field_path: str) -> None:
         """Adds the result of such a call. Raises Invalid."""
         match kind:
             case "function_call_output" | "custom_tool_call_output":
-                self._read_output(convert(wire.CallOutput, raw, at), at)
+                self._read_output(convert(wire.CallOutput, raw, field_path), field_path)
             case "local_shell_call_output":
-                self._read_local_shell(convert(wire.CallOutput, raw, at), at)
+                self._read_local_shell(convert(wire.CallOutput, raw, field_path), field_path)
             case "shell_call_output":
-                self._read_shell(convert(wire.ShellOutput, raw, at), at)
+                self._read_shell(convert(wire.ShellOutput, raw, field_path), field_path)
             case _:
-                self._read_patch(convert(wire.PatchOutput, raw, at), at)
+                self._read_patch(convert(wire.PatchOutput, raw, field_path), field_path)
 
-    def read_found_tools(self, item: wire.MoreTools, at: str) -> None:
+    def read_found_tools(self, item: wire.MoreTools, field_path: str) -> None:
         """Adds the tools that a search found, and its result if the client ran it. Raises
         Invalid."""
         call_id = item.call_id or self._search
         if item.execution == "server" or call_id is None:
-            self._tools.add(item.tools, f"{at}.tools")
+            self._tools.add(item.tools, f"{field_path}.tools")
             return
-        names = self._tools.add(item.tools, f"{at}.tools", from_search=True)
+        names = self._tools.add(item.tools, f"{field_path}.tools", from_search=True)
         parts: list[ResultPart] = [ToolReference(name) for name in names]
         if not parts:
             parts = [Text("No tools were found.")]
-        self._history.add_result(call_id, parts, at)
+        self._history.add_result(call_id, parts, field_path)
 
     def _local_shell_call(self, item: wire.ShellCall) -> Call:
         action = convert(dict[str, Any], item.action, "action")
@@ -82,9 +82,9 @@ class ToolCallReader:
         arguments = msgspec.json.encode(action).decode()
         return Call(item.call_id, "local_shell", arguments, item_id=item.id)
 
-    def _read_local_shell(self, item: wire.CallOutput, at: str) -> None:
-        parts = content.parts(item.output, f"{at}.output")
-        self._history.add_result(self._local_shell_id(item), parts, at)
+    def _read_local_shell(self, item: wire.CallOutput, field_path: str) -> None:
+        parts = content.parts(item.output, f"{field_path}.output")
+        self._history.add_result(self._local_shell_id(item), parts, field_path)
 
     def _local_shell_id(self, item: wire.CallOutput) -> str | None:
         """The id of the call. In the native API `id` repeats the call's `call_id`; some clients
@@ -95,22 +95,22 @@ class ToolCallReader:
             return item.id
         return self._local_shells.get(item.id or "", item.id)
 
-    def _read_shell(self, item: wire.ShellOutput, at: str) -> None:
+    def _read_shell(self, item: wire.ShellOutput, field_path: str) -> None:
         chunks = [Text(_chunk(chunk)) for chunk in item.output]
-        self._history.add_result(item.call_id, chunks, at)
+        self._history.add_result(item.call_id, chunks, field_path)
 
-    def _read_output(self, item: wire.CallOutput, at: str) -> None:
+    def _read_output(self, item: wire.CallOutput, field_path: str) -> None:
         name = rendered_name(item.name, item.namespace) if item.name else None
-        parts = content.parts(item.output, f"{at}.output")
-        self._history.add_result(item.call_id, parts, at, name=name)
+        parts = content.parts(item.output, f"{field_path}.output")
+        self._history.add_result(item.call_id, parts, field_path, name=name)
 
-    def _read_patch(self, item: wire.PatchOutput, at: str) -> None:
+    def _read_patch(self, item: wire.PatchOutput, field_path: str) -> None:
         if item.status == "failed":
             text = item.output or "The patch could not be applied."
-            self._history.add_result(item.call_id, [Text(text)], at, is_error=True)
+            self._history.add_result(item.call_id, [Text(text)], field_path, is_error=True)
         else:
             text = item.output or "The patch was applied."
-            self._history.add_result(item.call_id, [Text(text)], at)
+            self._history.add_result(item.call_id, [Text(text)], field_path)
 
 
 def _function_call(item: wire.FunctionCall) -> Call:

@@ -43,16 +43,16 @@ def seal_summary(sealer: TextSealer, summary: str) -> str:
     return sealer.seal(_MARK + summary)
 
 
-def open_summary(sealer: TextSealer | None, item: wire.CompactionItem, at: str) -> str:
+def open_summary(sealer: TextSealer | None, item: wire.CompactionItem, field_path: str) -> str:
     """The summary in a compaction item. Raises Invalid where this deployment did not seal it as
-    one. `at`: the item's place in the request."""
+    one. `field_path`: the item's place in the request."""
     text = None
     if sealer is not None:
         text = sealer.open(item.encrypted_content)
     if text is None or not text.startswith(_MARK):
         raise Invalid(
             "The encrypted content of this compaction item could not be verified.",
-            param=f"{at}.encrypted_content",
+            param=f"{field_path}.encrypted_content",
             code="invalid_encrypted_content",
         )
     return text.removeprefix(_MARK)

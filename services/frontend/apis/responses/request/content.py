@@ -60,7 +60,7 @@ _OMITTED_IMAGE = "image content omitted because you do not support image input"
 """Codex sends this text instead of an image to a model without `image` among its modalities."""
 
 
-def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
+def parts(content: str | Sequence[wire.Part], field_path: str) -> list[Text | Media]:
     """The parts of a message's content; a string is one text part. Empty text is left out. Raises
     Invalid for a reference to a stored file."""
     if isinstance(content, str):
@@ -72,11 +72,11 @@ def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
         elif isinstance(part, wire.Refusal):
             out += _text(part.refusal)
         elif isinstance(part, wire.InputFile):
-            out.append(_file(part, f"{place}[{index}]"))
+            out.append(_file(part, f"{field_path}[{index}]"))
         elif isinstance(part, wire.InputAudio):
             out.append(Media("audio"))
         else:
-            out.append(image(part, f"{place}[{index}]"))
+            out.append(image(part, f"{field_path}[{index}]"))
     return out
 
 
@@ -86,20 +86,20 @@ def _text(text: str) -> list[Text | Media]:
     return [Text(text)] if text else []
 
 
-def image(part: wire.InputImage, place: str) -> Media:
+def image(part: wire.InputImage, field_path: str) -> Media:
     """An image. Raises Invalid for a reference to a stored file."""
     if part.image_url is None:
-        raise _without_data(part.file_id, place, "image_url")
-    return linked_image(part.image_url, f"{place}.image_url")
+        raise _without_data(part.file_id, field_path, "image_url")
+    return linked_image(part.image_url, f"{field_path}.image_url")
 
 
-def _file(part: wire.InputFile, place: str) -> Text | Media:
+def _file(part: wire.InputFile, field_path: str) -> Text | Media:
     if part.file_data is None:
         if part.file_url is None:
-            raise _without_data(part.file_id, place, "file_data")
+            raise _without_data(part.file_id, field_path, "file_data")
         return Media("document", url=part.file_url, title=part.filename)
     media_type, data = data_url(part.file_data) or ("", part.file_data)
-    size = file_size(data, f"{place}.file_data")
+    size = file_size(data, f"{field_path}.file_data")
     filename = part.filename or ""
     head = ""
     if filename:
@@ -115,12 +115,12 @@ def _file(part: wire.InputFile, place: str) -> Text | Media:
     return make_document(media_type, data, size, part.filename, head)
 
 
-def _without_data(file_id: str | None, place: str, member: str) -> Invalid:
+def _without_data(file_id: str | None, field_path: str, member: str) -> Invalid:
     if file_id:
         return unsupported(
-            f"{place}.file_id", "names a file, and this server keeps none; send its content"
+            f"{field_path}.file_id", "names a file, and this server keeps none; send its content"
         )
-    return unsupported(place, f"has no {member}")
+    return unsupported(field_path, f"has no {member}")
 
 
 def hosted_text(kind: str, item: Raw) -> str:

@@ -89,10 +89,10 @@ def _tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:
     return memo.get(b",".join(tools), read)
 
 
-def _tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:
+def _tool(raw: Raw, field_path: str) -> Raw | dict[str, Raw]:
     """A function with all the members that Open Responses requires; any other tool as it came."""
     raw = one_line(raw)
-    tool = convert(dict[str, Raw], raw, place)
+    tool = convert(dict[str, Raw], raw, field_path)
     if bytes(tool.get("type", b"")) != b'"function"' or _TOOL_DEFAULTS.keys() <= tool.keys():
         return raw
     return tool | {key: value for key, value in _TOOL_DEFAULTS.items() if key not in tool}

@@ -64,7 +64,7 @@ class ItemHistory(CallHistory):
         self,
         call_id: str | None,
         parts: Sequence[ResultPart],
-        at: str,
+        field_path: str,
         *,
         name: str | None = None,
         is_error: bool | None = None,
@@ -75,7 +75,7 @@ class ItemHistory(CallHistory):
         if called is None and call_id is not None and self._pairing:
             raise Invalid(
                 f"No tool call found for function call output with call_id {call_id}.",
-                param=at,
+                param=field_path,
                 code="invalid_value",
             )
         if self._parts:

@@ -48,16 +48,18 @@ class ItemReader:
         self._read_items(request.items, request.kinds, "input")
         self._history.close()
 
-    def _read_items(self, items: Sequence[Raw], kinds: Sequence[wire.ItemKind], place: str) -> None:
+    def _read_items(
+        self, items: Sequence[Raw], kinds: Sequence[wire.ItemKind], list_path: str
+    ) -> None:
         for index, (item, kind) in enumerate(zip(items, kinds, strict=True)):
-            self._read(kind.type or MESSAGE, item, f"{place}[{index}]")
+            self._read(kind.type or MESSAGE, item, f"{list_path}[{index}]")
 
-    def _read(self, kind: str, raw: Raw, at: str) -> None:
+    def _read(self, kind: str, raw: Raw, field_path: str) -> None:
         match kind:
             case "message":
-                self._add_message(convert(wire.Message, raw, at), at)
+                self._add_message(convert(wire.Message, raw, field_path), field_path)
             case "reasoning":
-                self._reasoning.read(convert(wire.ReasoningItem, raw, at), at)
+                self._reasoning.read(convert(wire.ReasoningItem, raw, field_path), field_path)
             case (
                 "function_call"
                 | "custom_tool_call"
@@ -65,7 +67,7 @@ class ItemReader:
                 | "local_shell_call"
                 | "apply_patch_call"
             ):
-                self._calls.read_call(kind, raw, at)
+                self._calls.read_call(kind, raw, field_path)
             case (
                 "function_call_output"
                 | "custom_tool_call_output"
@@ -73,24 +75,26 @@ class ItemReader:
                 | "local_shell_call_output"
                 | "apply_patch_call_output"
             ):
-                self._calls.read_result(kind, raw, at)
+                self._calls.read_result(kind, raw, field_path)
             case "tool_search_call":
-                self._calls.read_search(convert(wire.SearchCall, raw, at))
+                self._calls.read_search(convert(wire.SearchCall, raw, field_path))
             case "tool_search_output":
-                self._calls.read_found_tools(convert(wire.MoreTools, raw, at), at)
+                self._calls.read_found_tools(convert(wire.MoreTools, raw, field_path), field_path)
             case "additional_tools":
-                self._tools.add(convert(wire.MoreTools, raw, at).tools, f"{at}.tools")
+                self._tools.add(
+                    convert(wire.MoreTools, raw, field_path).tools, f"{field_path}.tools"
+                )
             case "configuration_update":
-                self._update_settings(convert(wire.ConfigurationUpdate, raw, at))
+                self._update_settings(convert(wire.ConfigurationUpdate, raw, field_path))
             case "compaction":
-                self._add_compaction(convert(wire.CompactionItem, raw, at), at)
+                self._add_compaction(convert(wire.CompactionItem, raw, field_path), field_path)
             case _:
-                self._read_foreign(kind, raw, at)
+                self._read_foreign(kind, raw, field_path)
 
-    def _read_foreign(self, kind: str, raw: Raw, at: str) -> None:
+    def _read_foreign(self, kind: str, raw: Raw, field_path: str) -> None:
         """Reads an item of a tool that OpenAI's servers run."""
         if kind == "computer_call_output":
-            self._add_screen(convert(wire.ComputerOutput, raw, at), at)
+            self._add_screen(convert(wire.ComputerOutput, raw, field_path), field_path)
         elif kind == "web_search_call":
             self._history.add_search(hosted_text(kind, raw))
         elif kind in AS_TEXT:
@@ -98,8 +102,8 @@ class ItemReader:
         elif kind not in IGNORED:
             self.notes.append(kind)
 
-    def _add_message(self, message: wire.Message, at: str) -> None:
-        parts = content.parts(message.content, f"{at}.content")
+    def _add_message(self, message: wire.Message, field_path: str) -> None:
+        parts = content.parts(message.content, f"{field_path}.content")
         if message.role == "assistant":
             self._history.add(*parts, id=message.id)
         else:
@@ -111,13 +115,13 @@ class ItemReader:
         if is_set(update.text):
             self.text = update.text
 
-    def _add_compaction(self, item: wire.CompactionItem, at: str) -> None:
+    def _add_compaction(self, item: wire.CompactionItem, field_path: str) -> None:
         self.compacted = True
-        summary = open_summary(self._sealer, item, at)
+        summary = open_summary(self._sealer, item, field_path)
         self._history.add_message("user", [Text(COMPACTED + summary)])
 
-    def _add_screen(self, item: wire.ComputerOutput, at: str) -> None:
+    def _add_screen(self, item: wire.ComputerOutput, field_path: str) -> None:
         screen = Media("image")
         if item.output.image_url:
-            screen = content.image(item.output, f"{at}.output")
+            screen = content.image(item.output, f"{field_path}.output")
         self._history.add_message("user", [screen])

@@ -31,15 +31,15 @@ explain = explainer(_CHOICES | _TYPES | {"context_management.type": ("compaction
 
 
 @overload
-def convert(kind: type[T], raw: Raw, place: str) -> T: ...
+def convert(kind: type[T], raw: Raw, field_path: str) -> T: ...
 @overload
-def convert(kind: UnionType, raw: Raw, place: str) -> Any: ...
-def convert(kind: Any, raw: Raw, place: str) -> Any:
-    """Decodes the part of the request at `place`. Raises Invalid, which names the field."""
+def convert(kind: UnionType, raw: Raw, field_path: str) -> Any: ...
+def convert(kind: Any, raw: Raw, field_path: str) -> Any:
+    """Decodes the part of the request at `field_path`. Raises Invalid, which names the field."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
-        raise explain(b"null", f"{what} - at `$.{place}{path or '`'}") from None
+        raise explain(b"null", f"{what} - at `$.{field_path}{path or '`'}") from None
     except RecursionError:
-        raise Invalid(f"'{place}' is nested too deeply.", param=place) from None
+        raise Invalid(f"'{field_path}' is nested too deeply.", param=field_path) from None

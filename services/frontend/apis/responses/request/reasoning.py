@@ -23,13 +23,13 @@ class ReasoningReader:
         self._tools = tools
         self._sealer = sealer
 
-    def read(self, item: wire.ReasoningItem, at: str) -> None:
+    def read(self, item: wire.ReasoningItem, field_path: str) -> None:
         """Adds reasoning, or the results that it carries. Raises Invalid."""
         results = _carried_results(item.encrypted_content)
         if results is None:
             self._add_reasoning(item)
         else:
-            self._add_results(results, at)
+            self._add_results(results, field_path)
 
     def _add_reasoning(self, item: wire.ReasoningItem) -> None:
         """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign
@@ -56,7 +56,7 @@ class ReasoningReader:
             return ""
         return self._sealer.open(seal) or summary_text
 
-    def _add_results(self, results: Sequence[HostedResult], at: str) -> None:
+    def _add_results(self, results: Sequence[HostedResult], field_path: str) -> None:
         """Adds the results of the previous searches, which become calls. Searches of a tool that is
         not served stay text."""
         served = [result for result in results if self._tools.runs(result.name)]
@@ -66,7 +66,9 @@ class ReasoningReader:
             [Call(result.call_id, result.name, result.arguments) for result in served]
         )
         for result in map(result_part, served):
-            self._history.add_result(result.call_id, result.parts, at, is_error=result.is_error)
+            self._history.add_result(
+                result.call_id, result.parts, field_path, is_error=result.is_error
+            )
 
 
 def _carried_results(blob: str | None) -> list[HostedResult] | None:

@@ -58,8 +58,8 @@ def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> To
     allowed: dict[str, None] = {}
     read: set[str | None] = set()  # a list may name one namespace thousands of times
     for number, raw in enumerate(chosen.tools or []):
-        place = f"tool_choice.tools[{number}]"
-        tool = convert(wire.AllowedTool, raw, place)
+        field_path = f"tool_choice.tools[{number}]"
+        tool = convert(wire.AllowedTool, raw, field_path)
         if tool.type == "namespace":
             if tool.name not in read:
                 read.add(tool.name)
@@ -69,7 +69,7 @@ def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> To
         if name is not None:
             allowed[name.rendered] = None
         elif tool.type in _NAMED:
-            raise _not_offered(tool.name, place)
+            raise _not_offered(tool.name, field_path)
     required = chosen.mode == "required"
     if allowed:
         return ToolChoice("any" if required else "auto", parallel=parallel, allowed=[*allowed])
@@ -113,9 +113,11 @@ class ToolIndex:
         return [name.rendered for name in self._names.values() if name.namespace == namespace]
 
 
-def _not_offered(name: str | None, place: str) -> Invalid:
+def _not_offered(name: str | None, field_path: str) -> Invalid:
     return Invalid(
-        f"Tool choice '{name}' not found in 'tools' parameter.", param=place, code="invalid_value"
+        f"Tool choice '{name}' not found in 'tools' parameter.",
+        param=field_path,
+        code="invalid_value",
     )
 
 

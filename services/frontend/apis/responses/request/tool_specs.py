@@ -65,10 +65,10 @@ BUILT_IN = {
 }
 
 
-def function_spec(tool: wire.Tool, at: str) -> ToolSpec:
+def function_spec(tool: wire.Tool, field_path: str) -> ToolSpec:
     """A function. Raises Invalid."""
     return ToolSpec(
-        name_of(tool, at),
+        name_of(tool, field_path),
         description=tool.description or "",
         schema=tool.parameters or {},
         deferred=bool(tool.defer_loading),
@@ -76,15 +76,15 @@ def function_spec(tool: wire.Tool, at: str) -> ToolSpec:
     )
 
 
-def freeform_spec(tool: wire.Tool, at: str, grammars: int) -> ToolSpec:
+def freeform_spec(tool: wire.Tool, field_path: str, grammars: int) -> ToolSpec:
     """A freeform tool. `grammars`: how many tools before it have one. Raises Invalid."""
     return ToolSpec(
-        name_of(tool, at),
+        name_of(tool, field_path),
         description=tool.description or "",
         kind="custom",
         deferred=bool(tool.defer_loading),
         strict=tool.strict,
-        grammar=_grammar(tool.format, f"{at}.format", grammars),
+        grammar=_grammar(tool.format, f"{field_path}.format", grammars),
     )
 
 
@@ -117,20 +117,20 @@ def web_search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
     return specs
 
 
-def name_of(tool: wire.Tool, at: str) -> str:
+def name_of(tool: wire.Tool, field_path: str) -> str:
     """The name of a tool that needs one. Raises Invalid."""
     if not tool.name:
-        raise missing_parameter(f"{at}.name")
+        raise missing_parameter(f"{field_path}.name")
     return tool.name
 
 
-def _grammar(format: wire.ToolFormat | None, at: str, earlier: int) -> Grammar | None:
+def _grammar(format: wire.ToolFormat | None, field_path: str, earlier: int) -> Grammar | None:
     if format is None or format.type == "text":
         return None
     if format.type != "grammar":
-        raise invalid_value(format.type, f"{at}.type", ("text", "grammar"))
+        raise invalid_value(format.type, f"{field_path}.type", ("text", "grammar"))
     if format.definition is None:
-        raise missing_parameter(f"{at}.definition")
+        raise missing_parameter(f"{field_path}.definition")
     if format.syntax not in ("lark", "regex"):
-        raise invalid_value(str(format.syntax), f"{at}.syntax", ("lark", "regex"))
-    return checked_grammar(format.syntax, format.definition, f"{at}.definition", earlier)
+        raise invalid_value(str(format.syntax), f"{field_path}.syntax", ("lark", "regex"))
+    return checked_grammar(format.syntax, format.definition, f"{field_path}.definition", earlier)

@@ -109,13 +109,13 @@ class RequestTools(Struct):
             search_results=shared.search_results.copy(),
         )
 
-    def add(self, raws: Iterable[Raw], place: str, *, from_search: bool = False) -> list[str]:
+    def add(self, raws: Iterable[Raw], list_path: str, *, from_search: bool = False) -> list[str]:
         """Adds tools of an item, and returns their rendered names. Raises Invalid.
 
         `from_search`: a search found them.
         """
         self.settled_specs = None
-        return self._add_list(raws, place, ToolSource(from_search=from_search))
+        return self._add_list(raws, list_path, ToolSource(from_search=from_search))
 
     def runs(self, name: str) -> bool:
         """Whether this server runs the tool."""
@@ -134,48 +134,48 @@ class RequestTools(Struct):
                 specs[index] = replace(spec, deferred=False)
         return specs
 
-    def _add_list(self, raws: Iterable[Raw], place: str, source: ToolSource) -> list[str]:
+    def _add_list(self, raws: Iterable[Raw], list_path: str, source: ToolSource) -> list[str]:
         rendered: list[str] = []
         for index, raw in enumerate(raws):
-            at = f"{place}[{index}]"
-            kind = convert(wire.ToolType, raw, at).type
+            field_path = f"{list_path}[{index}]"
+            kind = convert(wire.ToolType, raw, field_path).type
             if kind in _SERVED:
-                rendered += self._add(convert(wire.Tool, raw, at), at, source)
+                rendered += self._add(convert(wire.Tool, raw, field_path), field_path, source)
                 if rendered and source.about:
                     source = replace(source, about="")
             elif kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
-                self._add_web_search(convert(wire.Tool, raw, at))
+                self._add_web_search(convert(wire.Tool, raw, field_path))
             else:  # only the type is decoded
                 self.dropped.append(kind)
         return rendered
 
-    def _add(self, tool: wire.Tool, at: str, source: ToolSource) -> list[str]:
+    def _add(self, tool: wire.Tool, field_path: str, source: ToolSource) -> list[str]:
         """Adds a tool of a type in `_SERVED`, and returns its rendered name, or its tools'."""
         match tool.type:
             case "function":
-                return self._offer("function", function_spec(tool, at), at, source)
+                return self._offer("function", function_spec(tool, field_path), field_path, source)
             case "custom":
-                spec = freeform_spec(tool, at, self.grammars)
+                spec = freeform_spec(tool, field_path, self.grammars)
                 if spec.grammar is not None:
                     self.grammars += 1
-                return self._offer("custom", spec, at, source)
+                return self._offer("custom", spec, field_path, source)
             case "namespace" if source.namespace is None:
-                return self._add_namespace(tool, at, source)
+                return self._add_namespace(tool, field_path, source)
             case "tool_search":
                 if tool.execution != "client":
                     return []
                 self.client_searches = True
-                return self._offer("tool_search", built_in_spec(tool), at, source)
+                return self._offer("tool_search", built_in_spec(tool), field_path, source)
             case "local_shell" | "shell" | "apply_patch" as kind if _runs_here(tool):
-                return self._offer(kind, built_in_spec(tool), at, source)
+                return self._offer(kind, built_in_spec(tool), field_path, source)
         self.dropped.append(tool.type)
         return []
 
-    def _add_namespace(self, tool: wire.Tool, at: str, source: ToolSource) -> list[str]:
-        name = name_of(tool, at)
+    def _add_namespace(self, tool: wire.Tool, field_path: str, source: ToolSource) -> list[str]:
+        name = name_of(tool, field_path)
         about = f"{name}: {tool.description}" if tool.description else ""
         inside = replace(source, namespace=name, about=about)
-        return self._add_list(tool.tools or [], f"{at}.tools", inside)
+        return self._add_list(tool.tools or [], f"{field_path}.tools", inside)
 
     def _add_web_search(self, tool: wire.Tool) -> None:
         specs = web_search_specs(tool, self.served)
@@ -185,7 +185,9 @@ class RequestTools(Struct):
             self.specs.setdefault(spec.name, spec)
             self.names.setdefault(spec.name, ToolName("web_search", spec.name))
 
-    def _offer(self, kind: CallKind, spec: ToolSpec, at: str, source: ToolSource) -> list[str]:
+    def _offer(
+        self, kind: CallKind, spec: ToolSpec, field_path: str, source: ToolSource
+    ) -> list[str]:
         """Adds a tool that the client runs, and returns its rendered name. Raises Invalid."""
         if source.about:
             description = "\n\n".join(filter(None, (source.about, spec.description)))
@@ -197,7 +199,7 @@ class RequestTools(Struct):
         if rendered in self.specs and not self.runs(rendered):
             if source.unique:
                 message = f"Tool names must be unique: '{rendered}'."
-                raise Invalid(message, param=f"{at}.name", code="invalid_value")
+                raise Invalid(message, param=f"{field_path}.name", code="invalid_value")
             return [rendered]
         if source.from_search:
             spec = replace(spec, deferred=True)

@@ -132,12 +132,12 @@ def _stored_item(item: Raw, kind: wire.ItemKind, suffix: str) -> Raw:
         members["status"] = "completed"
     members = {**_DEFAULTS.get(name, {}), **members}
 
-    place = "content" if name == MESSAGE else "output"
-    content = bytes(members.get(place, b""))
+    member = "content" if name == MESSAGE else "output"
+    content = bytes(members.get(member, b""))
     if name == MESSAGE and content.startswith(b'"'):
-        members[place] = [_text_part(members[place], kind)]
+        members[member] = [_text_part(members[member], kind)]
     elif any(part_type in content for part_type in _PART_DEFAULTS):
-        members[place] = _complete_parts(members[place])
+        members[member] = _complete_parts(members[member])
     return Raw(_encode(members))
 
 

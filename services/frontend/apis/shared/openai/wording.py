@@ -58,43 +58,45 @@ def explainer(choices: Choices) -> Explain:
 
     def explain(body: bytes, message: str) -> Invalid:
         what, path = parse_validation_message(message)
-        place = path.removeprefix(".")
+        field_path = path.removeprefix(".")
         missing = MISSING.match(what)
         if missing:
-            return missing_parameter(f"{place}.{missing[1]}".removeprefix("."))
-        if not place:
+            return missing_parameter(f"{field_path}.{missing[1]}".removeprefix("."))
+        if not field_path:
             return Invalid("The request body must be a JSON object.", code="invalid_type")
 
         is_key = _KEY in message
-        if is_key or place.endswith(_UNNAMED):
-            holder = place.removesuffix(_UNNAMED)
+        if is_key or field_path.endswith(_UNNAMED):
+            holder = field_path.removesuffix(_UNNAMED)
             members = values_along(body, steps_of(f".{holder}"))[-1]
             name, value = _member(members, what, is_key=is_key)
             return _explain_value(f"{holder}.{name}", what, value, choices)
         value = None
         if _BOUND.match(what):
             value = values_along(body, steps_of(path))[-1]
-        return _explain_value(place, what, value, choices)
+        return _explain_value(field_path, what, value, choices)
 
     return explain
 
 
-def _explain_value(place: str, what: str, value: Any, choices: Choices) -> Invalid:
+def _explain_value(field_path: str, what: str, value: Any, choices: Choices) -> Invalid:
     """The error for the value at a place. `what`: msgspec's reason; `value` None: unknown."""
     bound = _BOUND.match(what)
     if bound:
-        return _out_of_bounds(place, bound, value)
+        return _out_of_bounds(field_path, bound, value)
     pattern = _PATTERN.match(what)
     if pattern:
-        return _mismatch(place, pattern[1])
+        return _mismatch(field_path, pattern[1])
     types = _TYPES.match(what)
     if types:
-        return _wrong_type(place, types[1], types[2])
-    supported = _choices_at(place, choices)
+        return _wrong_type(field_path, types[1], types[2])
+    supported = _choices_at(field_path, choices)
     unknown = _VALUE.match(what)
     if supported and unknown:
-        return invalid_value(unknown["value"], place, supported)
-    return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
+        return invalid_value(unknown["value"], field_path, supported)
+    return Invalid(
+        f"Invalid value for '{field_path}': {what}.", param=field_path, code="invalid_value"
+    )
 
 
 def choices_of(*owners: type) -> dict[str, Sequence[str]]:
@@ -115,19 +117,21 @@ def _literals(hint: Any) -> list[str]:
     return literals
 
 
-def missing_parameter(place: str) -> Invalid:
+def missing_parameter(field_path: str) -> Invalid:
     """The error for a missing field."""
     return Invalid(
-        f"Missing required parameter: '{place}'.", param=place, code="missing_required_parameter"
+        f"Missing required parameter: '{field_path}'.",
+        param=field_path,
+        code="missing_required_parameter",
     )
 
 
-def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
+def invalid_value(value: str, field_path: str, choices: Sequence[str]) -> Invalid:
     """The error for an unknown value."""
     values = enumerated([f"'{choice}'" for choice in choices], "and")
     return Invalid(
         f"Invalid value: '{value}'. Supported values are: {values}.",
-        param=place,
+        param=field_path,
         code="invalid_value",
     )
 
@@ -141,12 +145,12 @@ def unknown_parameter(name: str) -> Invalid:
     )
 
 
-def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:
+def unsupported(field_path: str, why: str = "is not supported by this server") -> Invalid:
     """The error for a feature that this server lacks."""
-    return Invalid(f"'{place}' {why}.", param=place, code="unsupported_value")
+    return Invalid(f"'{field_path}' {why}.", param=field_path, code="unsupported_value")
 
 
-def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+def out_of_range(field_path: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
     """The error for an `integer` or `decimal` that is not `sign` (`<=`, `>=`, …) its limit. `value`
     None: unknown."""
     expected = f"a value {sign} {limit}"
@@ -154,8 +158,8 @@ def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) ->
         expected += f", but got {value} instead"
     side = "above max" if sign in ("<=", "<") else "below min"
     return Invalid(
-        f"Invalid '{place}': {kind} {side}imum value. Expected {expected}.",
-        param=place,
+        f"Invalid '{field_path}': {kind} {side}imum value. Expected {expected}.",
+        param=field_path,
         code=f"{kind}_{side.replace(' ', '_')}_value",
     )
 
@@ -167,12 +171,12 @@ def enumerated(words: Sequence[str], last: str) -> str:
     return f"{', '.join(words[:-1])}, {last} {words[-1]}"
 
 
-def _wrong_type(place: str, expected: str, got: str) -> Invalid:
+def _wrong_type(field_path: str, expected: str, got: str) -> Invalid:
     kinds = [_NAMES.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
     return Invalid(
-        f"Invalid type for '{place}': expected {enumerated(kinds, 'or')}, but got "
+        f"Invalid type for '{field_path}': expected {enumerated(kinds, 'or')}, but got "
         f"{_NAMES.get(got, got)} instead.",
-        param=place,
+        param=field_path,
         code="invalid_type",
     )
 
@@ -192,17 +196,17 @@ def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
     return "*", None
 
 
-def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
+def _out_of_bounds(field_path: str, bound: re.Match[str], value: Any) -> Invalid:
     limit = bound["bound"].removesuffix(".0")
     kind = _NUMBERS.get(bound["kind"])
     if kind:
-        return out_of_range(place, kind, bound["sign"], limit, value)
+        return out_of_range(field_path, kind, bound["sign"], limit, value)
     return _out_of_length(
-        place, bound["kind"].replace("str", "string"), bound["sign"], limit, value
+        field_path, bound["kind"].replace("str", "string"), bound["sign"], limit, value
     )
 
 
-def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+def _out_of_length(field_path: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
     """The error for a `string`, `array` or `object` that is too long or too short."""
     article = "a" if kind == "string" else "an"
     size = len(value) if isinstance(value, Sized) else 0
@@ -226,18 +230,18 @@ def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) 
         amount = f"minimum length {limit}"
         code = f"{kind}_below_min_length"
     expected = f"Expected {article} {kind} with {amount}, but got {got} instead."
-    return Invalid(f"Invalid '{place}': {what}. {expected}", param=place, code=code)
+    return Invalid(f"Invalid '{field_path}': {what}. {expected}", param=field_path, code=code)
 
 
-def _mismatch(place: str, pattern: str) -> Invalid:
+def _mismatch(field_path: str, pattern: str) -> Invalid:
     expected = f"Expected a string that matches the pattern '{pattern}'."
     return Invalid(
-        f"Invalid '{place}': string does not match pattern. {expected}",
-        param=place,
+        f"Invalid '{field_path}': string does not match pattern. {expected}",
+        param=field_path,
         code="invalid_value",
     )
 
 
-def _choices_at(place: str, choices: Choices) -> Sequence[str]:
-    names = re.sub(r"\[\d+\]", "", place).split(".")
+def _choices_at(field_path: str, choices: Choices) -> Sequence[str]:
+    names = re.sub(r"\[\d+\]", "", field_path).split(".")
     return choices.get(".".join(names[-2:])) or choices.get(names[-1]) or ()
