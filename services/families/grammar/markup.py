@@ -92,6 +92,10 @@ class MarkerKind(Enum):
     NOISE = "has no meaning here"
 
 
+_STRAYS: Final = frozenset(
+    {MarkerKind.STRAY_CLOSER, MarkerKind.STRAY_CLOSER_LINE, MarkerKind.STRAY_REASONING_END}
+)
+"""Closers of what is not open."""
 TagPairs: TypeAlias = tuple[tuple[str, str], ...]
 """Openers with their closers."""
 Meaning: TypeAlias = "MarkerKind | CallMarker"
@@ -153,34 +157,31 @@ class Markup:
         """Decides whether a marker that does not open a call is text, dropped, or the end of a
         block; returns the state after it."""
         text = match[0]
-        match kind:
-            case MarkerKind.NOISE:
-                if self._is_cut(turn.scanner, match):
-                    turn.scanner.position = len(turn.scanner.text)
+        if kind is MarkerKind.NOISE:
+            self._pass_noise(turn, match)
+            return context
+
+        if kind is MarkerKind.INLINE_REASONING_START:
+            is_mention = not (yield from _is_tag(turn))
+            if is_mention:
                 self._quote(turn, text)
                 return context
-            case MarkerKind.INLINE_REASONING_START if not (yield from _is_tag(turn)):
-                self._quote(turn, text)
-                return context
-            case MarkerKind.INLINE_REASONING_START if turn.reasoning:
+            if turn.reasoning:
                 return replace(context, unclosed=True)
-            case (
-                MarkerKind.STRAY_CLOSER
-                | MarkerKind.STRAY_CLOSER_LINE
-                | MarkerKind.STRAY_REASONING_END
-            ) if turn.quotes or turn.code.fenced:
-                turn.quote(text)
-                return context
-            case MarkerKind.STRAY_CLOSER:
-                _drop(turn, text)
-                return context
-            case MarkerKind.STRAY_REASONING_END if not (yield from _is_tag(turn)):
-                _drop(turn, text)
-                return context
+
+        if kind in _STRAYS and not (yield from _pass_stray(turn, kind, text)):
+            return context
+
         turn.end_prose()
         turn.blocks.note_passed(text)
         turn.after_thought = len(turn.scanner.rest()) if kind is MarkerKind.REASONING_END else None
         return self._after(context, kind)
+
+    def _pass_noise(self, turn: TurnState, match: Match[str]) -> None:
+        """Passes a control token that has no meaning here."""
+        if self._is_cut(turn.scanner, match):
+            turn.scanner.position = len(turn.scanner.text)
+        self._quote(turn, match[0])
 
     def _is_cut(self, scanner: Scanner, match: Match[str]) -> bool:
         """Whether the input was cut off in a marker that a control token begins."""
@@ -395,6 +396,21 @@ def _is_tag(turn: TurnState) -> Reader[bool]:
     if turn.code.last == " ":
         return turn.code.end[0] in _SENTENCE_ENDS and ahead not in _AFTER and ahead != " "
     return turn.code.last not in _BEFORE and ahead not in _AFTER
+
+
+def _pass_stray(turn: TurnState, kind: MarkerKind, text: str) -> Reader[bool]:
+    """Passes a closer of what is not open; returns whether it ends the block. Otherwise it becomes
+    text of the block, or is dropped."""
+    if turn.quotes or turn.code.fenced:
+        turn.quote(text)
+        return False
+
+    is_end = kind is MarkerKind.STRAY_CLOSER_LINE
+    if kind is MarkerKind.STRAY_REASONING_END:
+        is_end = yield from _is_tag(turn)
+    if not is_end:
+        _drop(turn, text)
+    return is_end
 
 
 def _drop(turn: TurnState, text: str) -> None:

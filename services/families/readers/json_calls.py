@@ -126,115 +126,48 @@ class _DecodedValue:
         return self._whole is True and not self._text.rest().strip()
 
 
-@dataclass
-class _CallObject:
-    """What is known of a call while its object is read."""
+class _JsonCall:
+    """A call while it is read: its name and id, and its arguments as they stream in. Their block
+    opens once the name and the first token of the arguments are known."""
 
-    name: str | None = None
-    call_id: str | None = None
-    pending: str | None = None
-    """Arguments that precede the name."""
-    argued: bool = False
-    """There are arguments."""
-    twice: bool = False
-    """There are arguments twice."""
-    other: bool = False
-    """A dropped key may have held arguments."""
-
-
-class _JsonCallReader:
-    def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
-        self.grammar = grammar
-        self.turn = turn
-        self.opener = opener
-        self.call = _CallObject()
-        if opener.name is not None:
-            self._set_name(opener.name, opener.call_id)
-        self._opening = opener.text
-        """What precedes the JSON."""
-        if grammar.strict:
-            self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0]
-        self._any = False
-        """A call of a list has been read."""
-        self._started = False
+    def __init__(self, grammar: JsonCalls, turn: TurnState) -> None:
+        self._grammar = grammar
+        self._turn = turn
+        self.name: str | None = None
+        self._call_id: str | None = None
+        self._pending: str | None = None
+        """Arguments that precede the name."""
+        self._has_arguments = False
+        self._is_repeated = False
+        """There are arguments twice."""
+        self._dropped_arguments = False
+        """A dropped key may have held arguments."""
+        self.has_value = False
         """A value of arguments has begun."""
 
-    def read(self) -> Reader[CallReading]:
-        """Reads all calls; see `markup.CallReader`."""
-        scanner = self.turn.scanner
-        if self.grammar.strict:
-            scanner.position -= len(self.opener.text) - len(self._opening)
-        scanner.record()
-        yield from scanner.blanks()
-        char = yield from scanner.peek()
-        if not (yield from self._body(char)):
-            return (yield from self._failed())
-        scanner.recorded()
-        return IS_CALL
+    def set_name(self, name: str, call_id: str | None = None) -> None:
+        """Sets the name as the model wrote it, and the id."""
+        self.name = self._turn.tools.registered_name(name, self._grammar.rename)
+        self._call_id = call_id
 
-    def _body(self, char: str) -> Reader[bool]:
-        """Reads the call or the list that begins with `char`; returns whether it is one."""
-        form = self.grammar.form
-        if form is Form.ARGUMENTS or (self.call.name is not None and char != "{"):
-            return self._sole(self._bare())
-        if form is Form.LINES:
-            return self._list()
-        if form is Form.OBJECT or char != "[":
-            return self._sole(self._object())
-        self.turn.scanner.position += len("[")
-        return self._list()
-
-    def _set_name(self, name: str, call_id: str | None = None) -> None:
-        self.call.name = self.turn.tools.registered_name(name, self.grammar.rename)
-        self.call.call_id = call_id
-
-    def _sole(self, reading: Reader[bool]) -> Reader[bool]:
-        """Reads one call with `reading`, and its closing marker."""
-        if not (yield from reading):
-            return False
-        closed = yield from self.grammar.closed(self.turn.scanner)
-        scanner = self.turn.scanner
-        complete = closed or scanner.stopped or not scanner.final
-        self.turn.blocks.end_call(complete, self.grammar.values.find_stray_end, all_closed=closed)
-        return True
-
-    def _list(self) -> Reader[bool]:
-        scanner = self.turn.scanner
-        while True:
-            yield from scanner.blanks()
-            char = yield from scanner.peek()
-            if char == "{":
-                self.call = _CallObject()
-                if not (yield from self._object()):
-                    return False
-                self.turn.blocks.close()
-                self._any = True
-                scanner.record()
-            elif char == ",":
-                scanner.position += 1
-            else:
-                if char == "]":
-                    scanner.position += 1
-                return self._any
-
-    def _object(self) -> Reader[bool]:
-        """Reads an object that is a call; leaves its block open."""
-        if (yield from self.turn.scanner.peek()) != "{":
+    def read(self) -> Reader[bool]:
+        """Reads an object with name and arguments; leaves its block open."""
+        if (yield from self._turn.scanner.peek()) != "{":
             return False
         if not (yield from self._members(nested=False)):
             return False
-        if self.call.name is None or self.call.twice:
+        if self.name is None or self._is_repeated:
             return False
-        if self.turn.blocks.kind == "tool_use":
+        if self._turn.blocks.kind == "tool_use":
             return True
-        unknown = self.grammar.strict and self.call.name not in self.turn.tools
-        if self.call.pending is None and (self.call.other or unknown):
+        unknown = self._grammar.strict and self.name not in self._turn.tools
+        if self._pending is None and (self._dropped_arguments or unknown):
             return False
-        self._open(self.call.pending or "{}")
+        self.open(self._pending or "{}")
         return True
 
     def _members(self, nested: bool) -> Reader[bool]:
-        scanner = self.turn.scanner
+        scanner = self._turn.scanner
         scanner.position += 1
         while True:
             yield from scanner.blanks()
@@ -253,9 +186,9 @@ class _JsonCallReader:
 
     def _member(self, key: str, char: str, nested: bool) -> Reader[bool]:
         """Reads a value that begins with `char`."""
-        grammar = self.grammar
+        grammar = self._grammar
         if grammar.form is Form.KEYED:
-            self._set_name(key)
+            self.set_name(key)
             return self._value()
         if key in grammar.arguments:
             return self._arguments()
@@ -265,76 +198,76 @@ class _JsonCallReader:
             return self._members(nested=True)
         if key in grammar.ids and char == '"':
             return self._id()
-        return self._dropped(key)
+        return self._pass_member(key)
 
     def _arguments(self) -> Reader[bool]:
-        if self.call.argued:  # the first ones may have been sent
-            self.call.other = True
-            self.call.twice = True
-            return self.grammar.values.copy(self.turn.scanner, drop)
-        self.call.argued = True
+        if self._has_arguments:  # the first ones may have been sent
+            self._dropped_arguments = True
+            self._is_repeated = True
+            return self._grammar.values.copy(self._turn.scanner, drop)
+        self._has_arguments = True
         return self._value()
 
     def _id(self) -> Reader[bool]:
-        self.call.call_id = yield from _short_string(self.turn.scanner)
-        return self.call.call_id is not None
+        self._call_id = yield from _short_string(self._turn.scanner)
+        return self._call_id is not None
 
     def _name(self) -> Reader[bool]:
-        name = yield from _short_string(self.turn.scanner)
+        name = yield from _short_string(self._turn.scanner)
         if not name:
             return False
-        self._set_name(name, self.call.call_id)
+        self.set_name(name, self._call_id)
         return True
 
-    def _dropped(self, key: str) -> Reader[bool]:
+    def _pass_member(self, key: str) -> Reader[bool]:
         """Passes over the value of a member that is not read."""
-        if self.grammar.strict and key not in ("type", "id"):
+        if self._grammar.strict and key not in ("type", "id"):
             return False
-        self.call.other = self.call.other or key not in _NO_ARGUMENTS
-        return (yield from self.grammar.values.copy(self.turn.scanner, drop))
+        self._dropped_arguments = self._dropped_arguments or key not in _NO_ARGUMENTS
+        return (yield from self._grammar.values.copy(self._turn.scanner, drop))
 
-    def _bare(self) -> Reader[bool]:
+    def read_arguments(self) -> Reader[bool]:
         """Reads the arguments alone, or the closer without any."""
-        scanner = self.turn.scanner
+        scanner = self._turn.scanner
         if (yield from scanner.peek()) in ("{", '"', "n"):
             return (yield from self._value())
-        closed = yield from scanner.follows(*self.grammar.closer_shapes)
-        if closed or (self.grammar.stop_closes and scanner.stopped and not scanner.rest()):
-            self._open("{}")
+        closed = yield from scanner.follows(*self._grammar.closer_shapes)
+        if closed or (self._grammar.stop_closes and scanner.stopped and not scanner.rest()):
+            self.open("{}")
             return True
         return False
 
     def _value(self) -> Reader[bool]:
         """Reads the arguments: an object, null, or a string that contains an object."""
-        scanner = self.turn.scanner
-        self._started = True
+        scanner = self._turn.scanner
+        self.has_value = True
         char = yield from scanner.peek()
         written: list[str] = []
         if char == "{":
-            values = self.grammar.values
+            values = self._grammar.values
             if not (yield from scanner.follows(values.object)):
                 return False
-            if self.call.name is not None:
-                self._open("")
-                return (yield from values.copy(scanner, self.turn.blocks.write, live=True))
+            if self.name is not None:
+                self.open()
+                return (yield from values.copy(scanner, self._turn.blocks.write, live=True))
             is_value = yield from values.copy(scanner, written.append)
         elif char == '"':
             is_value = yield from self._encoded(written)
         else:
             is_value = (yield from JSON.word(scanner)) == "null"
             written.append("{}")
-        if self.turn.blocks.kind != "tool_use":
-            self.call.pending = "".join(written)
-            if is_value and self.call.name is not None:
-                self._open(self.call.pending)
+        if self._turn.blocks.kind != "tool_use":
+            self._pending = "".join(written)
+            if is_value and self.name is not None:
+                self.open(self._pending)
         return is_value
 
     def _encoded(self, written: list[str]) -> Reader[bool]:
         """Reads arguments inside a JSON string, and decodes them as they stream in."""
         decoded = _DecodedValue(partial(self._write, written))
-        if not (yield from JSON.string(self.turn.scanner, decoded.add, False)):
+        if not (yield from JSON.string(self._turn.scanner, decoded.add, False)):
             return False
-        is_open = self.turn.blocks.kind == "tool_use"
+        is_open = self._turn.blocks.kind == "tool_use"
         if decoded.is_blank and not is_open:
             written.append("{}")
             return True
@@ -342,44 +275,117 @@ class _JsonCallReader:
         return is_object and decoded.is_whole
 
     def _write(self, written: list[str], text: str) -> None:
-        blocks = self.turn.blocks
+        blocks = self._turn.blocks
         if blocks.kind == "tool_use":
             blocks.write(text)
-        elif self.call.name is not None and not written and text[:1] == "{":
-            self._open(text)
+        elif self.name is not None and not written and text[:1] == "{":
+            self.open(text)
         else:
             written.append(text)
 
-    def _open(self, text: str) -> None:
-        self.turn.open_call(self.call.name, self.call.call_id)
+    def open(self, text: str = "") -> None:
+        """Opens the block, and writes `text`, the first of the arguments, into it."""
+        self._turn.open_call(self.name, self._call_id)
         if text:
-            self.turn.blocks.write(text)
+            self._turn.blocks.write(text)
+
+
+class _JsonCallReader:
+    """Reads the call or calls of one body in the form of a grammar."""
+
+    def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
+        self._grammar = grammar
+        self._turn = turn
+        self._opener = opener
+        self._call = _JsonCall(grammar, turn)
+        if opener.name is not None:
+            self._call.set_name(opener.name, opener.call_id)
+        self._opening = opener.text
+        """What precedes the JSON."""
+        if grammar.strict:
+            self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0]
+        self._any = False
+        """A call of a list has been read."""
+
+    def read(self) -> Reader[CallReading]:
+        """Reads all calls; see `markup.CallReader`."""
+        scanner = self._turn.scanner
+        if self._grammar.strict:
+            scanner.position -= len(self._opener.text) - len(self._opening)
+        scanner.record()
+        yield from scanner.blanks()
+        char = yield from scanner.peek()
+        if not (yield from self._body(char)):
+            return (yield from self._failed())
+        scanner.recorded()
+        return IS_CALL
+
+    def _body(self, char: str) -> Reader[bool]:
+        """Reads the call or the list that begins with `char`; returns whether it is one."""
+        form = self._grammar.form
+        if form is Form.ARGUMENTS or (self._call.name is not None and char != "{"):
+            return self._sole(self._call.read_arguments())
+        if form is Form.LINES:
+            return self._list()
+        if form is Form.OBJECT or char != "[":
+            return self._sole(self._call.read())
+        self._turn.scanner.position += len("[")
+        return self._list()
+
+    def _sole(self, reading: Reader[bool]) -> Reader[bool]:
+        """Reads one call with `reading`, and its closing marker."""
+        if not (yield from reading):
+            return False
+        closed = yield from self._grammar.closed(self._turn.scanner)
+        scanner = self._turn.scanner
+        complete = closed or scanner.stopped or not scanner.final
+        self._turn.blocks.end_call(complete, self._grammar.values.find_stray_end, all_closed=closed)
+        return True
+
+    def _list(self) -> Reader[bool]:
+        scanner = self._turn.scanner
+        while True:
+            yield from scanner.blanks()
+            char = yield from scanner.peek()
+            if char == "{":
+                self._call = _JsonCall(self._grammar, self._turn)
+                if not (yield from self._call.read()):
+                    return False
+                self._turn.blocks.close()
+                self._any = True
+                scanner.record()
+            elif char == ",":
+                scanner.position += 1
+            else:
+                if char == "]":
+                    scanner.position += 1
+                return self._any
 
     def _failed(self) -> Reader[CallReading]:
         """Handles a body that is malformed or unfinished."""
-        blocks = self.turn.blocks
-        scanner = self.turn.scanner
+        blocks = self._turn.blocks
+        scanner = self._turn.scanner
         text = self._opening + scanner.recorded()
         if blocks.kind != "tool_use":
             if scanner.final:
-                is_text = scanner.stopped and self.grammar.strict and not self._any
+                is_text = scanner.stopped and self._grammar.strict and not self._any
                 return not_a_call(text) if is_text else IS_CALL
             if not self._any and not self._is_certain:
                 return not_a_call(text)
-            if self.call.name is not None:
-                self._open("")
-        blocks.end_call(False, self.grammar.values.find_stray_end, all_closed=False)
-        if self.grammar.closer_shapes:
-            again = (Shape(self.opener.head),) if self.opener.head else ()
-            shapes = [(shape, None) for shape in (*self.grammar.closer_shapes, *again)]
+            if self._call.name is not None:
+                self._call.open()
+        blocks.end_call(False, self._grammar.values.find_stray_end, all_closed=False)
+        if self._grammar.closer_shapes:
+            again = (Shape(self._opener.head),) if self._opener.head else ()
+            shapes = [(shape, None) for shape in (*self._grammar.closer_shapes, *again)]
             yield from scanner.seek(Markers(shapes))
         return IS_CALL
 
     @property
     def _is_certain(self) -> bool:
         """Whether a body that failed before its block opened is a call all the same."""
-        if self.grammar.form is Form.ARGUMENTS:
+        if self._grammar.form is Form.ARGUMENTS:
             return True
-        if self.grammar.strict and not self._started:
+        if self._grammar.strict and not self._call.has_value:
             return False
-        return self.call.name is not None and self.call.name in self.turn.tools
+        return self._call.name is not None and self._call.name in self._turn.tools

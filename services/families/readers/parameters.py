@@ -193,6 +193,86 @@ def _each_before(texts: Iterable[str], following: Iterable[str]) -> Iterable[str
     return map("{ws}".join, product(texts, following))
 
 
+class _ShownTags:
+    """The tags of parameters that are text in the values of a call."""
+
+    def __init__(self, parameters: Mapping[str, Any], written: ArgumentWriter) -> None:
+        self._parameters = parameters
+        self._written = written
+        self._doubts: set[str] = set()
+        """Parameters that may have begun with such a tag."""
+        self.unclosed = 0
+        """Opening tags that have no closing tag in their value."""
+        self._ambiguous = False
+        """A value has the closing tag to one of an earlier value, so that it may be a piece of that
+        value."""
+
+    @property
+    def are_text(self) -> bool:
+        """Whether all of them are certainly text: the parameters in doubt followed, too."""
+        return not self._ambiguous and self._doubts <= self._written.keys
+
+    def may_begin(self, key: str) -> bool:
+        """Whether a tag may begin parameter `key`, which the call lacks so far."""
+        if key in self._written.keys or key in self._doubts:
+            return False
+        return not self._parameters or key in self._parameters
+
+    def doubt(self, key: str) -> None:
+        """Notes that the text of a value has a tag that may begin a parameter."""
+        self._doubts.add(key)
+
+    def add_closer(self, unclosed_before: int) -> None:
+        """Adds a closing tag, in a value before which `unclosed_before` tags were open."""
+        if self.unclosed > unclosed_before:
+            self.unclosed -= 1
+        elif unclosed_before:
+            self._ambiguous = True
+
+
+class _ValueEnd:
+    """Decides which tag ends a value; the others are text in it."""
+
+    def __init__(
+        self, grammar: Parameters, shown: _ShownTags, opening: Match[str], sink: ValueSink
+    ) -> None:
+        self._grammar = grammar
+        self._shown = shown
+        self._sink = sink
+        self._quoted_calls = QuotedCalls()
+        self._unclosed_before = shown.unclosed
+        self._in_cdata = opening[0].endswith(_CDATA[0])
+
+    def is_at(self, tag: MarkerMatch[Tag], framed: bool) -> bool:
+        """Whether the value ends at `tag`. Called once for each, in order; `framed`: the template's
+        line break, if it writes one, stands before the tag."""
+        if self._quoted_calls.add(tag.meaning):
+            return False
+        match tag.meaning:
+            case Tag.LAST:
+                return not self._quoted_calls.seen
+            case Tag.CLOSE:
+                return tag.match[0].startswith(_CDATA[1]) == self._in_cdata
+            case Tag.OPEN:
+                return self._is_at_parameter(tag.match["key"], framed)
+            case Tag.CLOSED:
+                self._shown.add_closer(self._unclosed_before)
+        return False
+
+    def _is_at_parameter(self, tag_key: str, framed: bool) -> bool:
+        """Whether the value ends at a tag that opens a parameter: the call lacks that one, and the
+        value is one without the tag."""
+        self._shown.unclosed += 1
+        key = self._grammar.unescape(tag_key).strip()
+        if not self._shown.may_begin(key):
+            return False
+        if isinstance(self._sink, BufferedSink) and self._sink.is_value:
+            return True
+        if framed:
+            self._shown.doubt(key)
+        return False
+
+
 class _Arguments:
     def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
         self.grammar = grammar
@@ -202,15 +282,9 @@ class _Arguments:
         self._written = ArgumentWriter(turn.blocks)
         self.all_closed = True
         """The call's own closer ended it, and all of its values have theirs."""
-        self._doubts: set[str] = set()
-        """Parameters that have a tag in the text of a value."""
+        self._shown = _ShownTags(self.parameters, self._written)
         self._cut = False
         """The input ended in a value."""
-        self._opened = 0
-        """Opening tags that are text in a value, and have no closing tag there."""
-        self._ambiguous = False
-        """A value has the closing tag to one of them, so that it may be a piece of the value
-        before."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
         """Reads to the end of the call; returns whether it is complete. It is not if a parameter
@@ -226,7 +300,7 @@ class _Arguments:
         self.all_closed = self.all_closed and closed and not self._written.broken
         if not self._ends(tag, opener):
             return False
-        if self._written.broken or self._ambiguous or not self._doubts <= self._written.keys:
+        if self._written.broken or not self._shown.are_text:
             return False
         self._written.end()
         return True
@@ -339,29 +413,10 @@ class _Arguments:
         end of the input."""
         grammar = self.grammar
         scanner = self.turn.scanner
-        quoted_calls = QuotedCalls()
-        opened = self._opened
-        cdata = opening[0].endswith(_CDATA[0])
-
-        def ends(tag: MarkerMatch[Tag], framed: bool) -> bool:
-            if quoted_calls.add(tag.meaning):
-                return False
-            match tag.meaning:
-                case Tag.LAST:
-                    return not quoted_calls.seen
-                case Tag.CLOSE:
-                    return tag.match[0].startswith(_CDATA[1]) == cdata
-                case Tag.CLOSED if self._opened > opened:
-                    self._opened -= 1
-                case Tag.CLOSED if opened:
-                    self._ambiguous = True
-                case Tag.OPEN:
-                    return self._names(tag.match["key"], sink, framed)
-            return False
-
+        end = _ValueEnd(grammar, self._shown, opening, sink)
         trigger = None if self._written.broken else grammar.trigger
         tag = yield from copy_text(
-            scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame
+            scanner, grammar.inside, end.is_at, sink, trigger, frame=grammar.frame
         )
         if tag is None:
             return None
@@ -374,21 +429,6 @@ class _Arguments:
         else:
             yield from scanner.match(*grammar.closer_shapes)
         return tag
-
-    def _names(self, tag_key: str, sink: ValueSink, framed: bool) -> bool:
-        """Whether a tag that opens a parameter ends a value: the parameter is missing, and the
-        value is one without that tag. Otherwise the tag is text."""
-        self._opened += 1
-        key = self.grammar.unescape(tag_key).strip()
-        if key in self._written.keys or key in self._doubts:
-            return False
-        if self.parameters and key not in self.parameters:
-            return False
-        if isinstance(sink, BufferedSink) and sink.is_value:
-            return True
-        if framed:
-            self._doubts.add(key)
-        return False
 
 
 @dataclass(frozen=True)
