@@ -47,7 +47,7 @@ from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service
-from services.worker import token_output as worker_output
+from services.worker.output import token_output as worker_output
 from simulation import interpreter
 from simulation.engine import SimEngine
 from simulation.loop import Machine, SimLoop, running_machine

@@ -8,10 +8,10 @@ import asyncio
 
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
-from services.worker.decoding import Decoding
 from services.worker.engine import Engine, EngineDelta, EngineRequest
 from services.worker.engine_requests import EngineRequests
 from services.worker.observer import WorkerObserver
+from services.worker.output.decoding import Decoding
 from services.worker.thoughts import ThoughtCounter
 
 

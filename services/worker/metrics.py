@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter
 
 from services.runtime.observability.metrics import step_histogram
-from services.worker.token_stream import TokenStream
+from services.worker.output.token_stream import TokenStream
 
 
 @dataclass(slots=True)

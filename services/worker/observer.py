@@ -8,8 +8,8 @@ from schemas.errors import TurnwireError
 from services.runtime.process import Process
 from services.worker.engine import EngineDelta, EngineInfo
 from services.worker.metrics import TurnTimes, WorkerMetrics
+from services.worker.output.token_stream import TokenStream
 from services.worker.stream_spans import NO_SPANS, Spans, StreamSpans
-from services.worker.token_stream import TokenStream
 
 
 class DecodingObserver:

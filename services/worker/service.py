@@ -2,9 +2,9 @@
 
 The path of a turn: `Worker._take_turn` admits or refuses a request at once, and has the engine open
 it with a sink; the engine then puts each step's tokens into the turn's token stream
-(`decoding.py`), and the outbox drains what is ready to the parser shards, one frame per shard and
-tick (`token_output.py`). Nothing awaits, so that a turn needs no task, except one with images,
-which are fetched first. Cancellation closes the engine's handle.
+(`output/decoding.py`), and the outbox drains what is ready to the parser shards, one frame per
+shard and tick (`output/token_output.py`). Nothing awaits, so that a turn needs no task, except one
+with images, which are fetched first. Cancellation closes the engine's handle.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.worker.admission import check_images
 from services.worker.budgeted_turn import BudgetedTurn, Continuation
-from services.worker.decoding import Decoding
 from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, Sink
 from services.worker.engine_requests import DecodingStart, EngineRequests, prompt_tokens
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import open_publisher
 from services.worker.observer import WorkerObserver
+from services.worker.output.decoding import Decoding
+from services.worker.output.token_output import TokenOutput
+from services.worker.output.token_stream import TokenStream
 from services.worker.prefill import PrefillSink, TurnPrompt
-from services.worker.token_output import TokenOutput
-from services.worker.token_stream import TokenStream
 
 HEALTH_INTERVAL_S = 0.5
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from schemas.events import FinishReason
 from services.worker.engine import EngineDelta
-from services.worker.token_stream import TokenStream
+from services.worker.output.token_stream import TokenStream
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Scope

@@ -16,7 +16,7 @@ from services.parser.fast_path import NO_FAST_PATH, UNREAD, FastPath
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
-from services.worker.outbox import GONE
+from services.worker.output.outbox import GONE
 from tests.conftest import examples
 from tests.parser.shard_turns import (
     RUN,

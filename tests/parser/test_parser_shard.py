@@ -20,7 +20,7 @@ from schemas.frames import TokenEntry, TokenFinish, unpack_ids
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
-from services.worker.outbox import GONE
+from services.worker.output.outbox import GONE
 from tests.conftest import examples
 from tests.parser.shard_turns import (
     RUN,

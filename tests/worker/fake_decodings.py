@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from services.worker.decoding import Decoding
 from services.worker.engine import EngineDelta
-from services.worker.token_stream import TokenStream
+from services.worker.output.decoding import Decoding
+from services.worker.output.token_stream import TokenStream
 
 
 class FakeDecodings:

@@ -2,9 +2,9 @@
 
 from schemas.errors import ENGINE_DIED, EngineFailed
 from schemas.events import FinishReason
-from services.worker.decoding import Decoding
 from services.worker.engine import EngineDelta, EngineDied
-from services.worker.outbox import Outbox
+from services.worker.output.decoding import Decoding
+from services.worker.output.outbox import Outbox
 from tests.worker.fake_decodings import FakeDecodings
 
 

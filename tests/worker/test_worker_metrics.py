@@ -9,8 +9,8 @@ from schemas.frames import TokenFinish
 from services.worker.engine import EngineDelta
 from services.worker.metrics import TurnTimes, WorkerMetrics
 from services.worker.observer import DecodingObserver
+from services.worker.output.token_stream import TokenStream
 from services.worker.stream_spans import NO_SPANS
-from services.worker.token_stream import TokenStream
 
 
 class Measured:

@@ -9,8 +9,8 @@ from schemas.control import Replay, StreamPosition
 from schemas.events import FinishReason
 from schemas.frames import ABSENT, TokenEntry, TokenFinish, TokenFrame
 from services.worker.engine import LOWEST_LOGPROB, EngineDelta
-from services.worker.outbox import GONE, UNSENDABLE, Outbox
-from services.worker.token_stream import TOKEN_BYTES, TokenStream
+from services.worker.output.outbox import GONE, UNSENDABLE, Outbox
+from services.worker.output.token_stream import TOKEN_BYTES, TokenStream
 
 CONTEXT = Raw(b'{"model":"m"}')
 FRAME_TOKENS = 1000

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.worker.pacing import Pacer
+from services.worker.output.pacing import Pacer
 from tests.conftest import eventually
 
 
@@ -19,7 +19,7 @@ class Trial:
         self.timers: list[tuple[float, Callable[[str], None], str]] = []
         self.scheduled: set[str] = set()
         self.is_scheduled = self.scheduled.__contains__
-        monkeypatch.setattr("services.worker.pacing.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("services.worker.output.pacing.time.monotonic", lambda: self.now)
         self.pacer = Pacer(0.001, self, self)  # type: ignore[arg-type]
 
     def schedule(self, parser: str) -> None:

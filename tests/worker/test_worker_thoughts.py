@@ -25,8 +25,8 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.worker.budgeted_turn import BudgetedTurn
 from services.worker.engine import EngineDelta
+from services.worker.output.token_stream import TokenStream
 from services.worker.thoughts import ThoughtCounter
-from services.worker.token_stream import TokenStream
 from tests.families.parser_cases import opened, vectors
 from tests.worker.fake_decodings import FakeDecodings
 

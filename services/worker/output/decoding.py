@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from schemas.errors import TimedOut, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
-from services.worker.drain import Drain
 from services.worker.engine import EngineDelta, Handle
 from services.worker.observer import DecodingObserver, WorkerObserver
-from services.worker.outbox import Outbox
-from services.worker.pacing import Pacer
+from services.worker.output.drain import Drain
+from services.worker.output.outbox import Outbox
+from services.worker.output.pacing import Pacer
+from services.worker.output.token_stream import TokenStream
 from services.worker.prefill import TurnPrompt
-from services.worker.token_stream import TokenStream
 
 
 class _NoHandle:

@@ -13,7 +13,7 @@ from schemas.control import Replay
 from schemas.errors import STREAM_GONE, ErrorInfo, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import TokenEntry, TokenFinish, TokenFrame
-from services.worker.token_stream import TOKEN_BYTES, Key, ShardQueue, TokenStream
+from services.worker.output.token_stream import TOKEN_BYTES, Key, ShardQueue, TokenStream
 
 UNDELIVERED = 2
 """Factor by which a stream that did not arrive lingers longer than others."""

@@ -12,12 +12,12 @@ from schemas.frames import TokenFrame
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender, FrameSource
 from services.runtime.streams.frontend_watch import FrontendWatch
-from services.worker.decoding import Decodings
-from services.worker.drain import Drain
 from services.worker.observer import WorkerObserver
-from services.worker.outbox import UNSENDABLE, Outbox
-from services.worker.pacing import Pacer
-from services.worker.shards import ParserShards
+from services.worker.output.decoding import Decodings
+from services.worker.output.drain import Drain
+from services.worker.output.outbox import UNSENDABLE, Outbox
+from services.worker.output.pacing import Pacer
+from services.worker.output.shards import ParserShards
 
 LINGER_S = 15.0
 """How long a finished turn can still be sent to another shard, in addition to `recovery_s`: several

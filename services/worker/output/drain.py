@@ -3,7 +3,7 @@
 import asyncio
 
 from services.runtime.process import Process
-from services.worker.outbox import Outbox
+from services.worker.output.outbox import Outbox
 
 
 class Drain:

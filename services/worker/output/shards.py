@@ -7,8 +7,8 @@ from operator import attrgetter
 from schemas.control import Heartbeat
 from services.runtime.process import Process
 from services.runtime.streams.frames import FrameSender
-from services.worker.outbox import Outbox
-from services.worker.pacing import Pacer
+from services.worker.output.outbox import Outbox
+from services.worker.output.pacing import Pacer
 
 
 class ParserShards:
