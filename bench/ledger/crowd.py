@@ -136,7 +136,7 @@ class Crowd:
             conversation,
             self.setup,
             unseal=unseal,
-            look_up=self.ledger.look_up,
+            ledger=self.ledger,
         )
 
     def _judge(self, member: Member, prompt: Prompt) -> None:

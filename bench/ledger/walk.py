@@ -136,8 +136,8 @@ class Walk:
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
         unseal = SEALER.of(None).open
-        look_up = self.ledger.look_up
-        return assemble(client(dialogue), self.setup, unseal=unseal, look_up=look_up)  # type: ignore[arg-type]
+        conversation = client(dialogue)  # type: ignore[arg-type]
+        return assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

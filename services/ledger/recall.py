@@ -9,6 +9,9 @@ A `Recall` looks up one request's turns. It is used in two steps around the rend
 | `encode`  | `encode.py`  | the rendered text's ids, with original tokens as far as it has them |
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from typing_extensions import override
 
 from schemas.conversation import Conversation, ToolSpec, Unseal
@@ -23,13 +26,44 @@ from services.ledger.store import EntryStore, PromptCache
 from services.ledger.turn_reader import TurnReader
 from services.tokenization.encoder import Encoder
 
+OnStep: TypeAlias = Callable[[str], None]
+"""Called at the start of the steps `strip`, `ledger` (restore, if there is a ledger), `render` and
+`encode` of a prompt, with this name. The step limit is not reported; a raw prompt only has
+`encode`."""
+
 
 def opens_nothing(seal: str) -> str | None:
     """An `Unseal` for clients without sealed reasoning."""
     return None
 
 
-class Ledger:
+def no_step(name: str) -> None:
+    """An `OnStep` that does nothing."""
+
+
+class NoLedger:
+    """A ledger that has no turns."""
+
+    def recall(
+        self,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        unseal: Unseal,
+        encoder: Encoder,
+        on_step: OnStep,
+    ) -> "NoRecall":
+        """Looks up a request's turns, as `Ledger.look_up`. `encoder`: that of the model;
+        `on_step`: called if there is something to look up."""
+        return NoRecall(conversation, encoder)
+
+    def keep(self, prompt: EncodedPrompt) -> None:
+        """Keeps the ids of a prompt, for the turn that follows."""
+
+
+NO_LEDGER = NoLedger()
+
+
+class Ledger(NoLedger):
     """One model's ledger in one process. Thread-safe."""
 
     def __init__(self, model: LedgerModel, *, entry_bytes: int, prompt_bytes: int) -> None:
@@ -54,6 +88,22 @@ class Ledger:
         chain = self._chains.chain_of(conversation, scope)
         return Recall(self, conversation, chain, tools, unseal)
 
+    @override
+    def recall(
+        self,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        unseal: Unseal,
+        encoder: Encoder,
+        on_step: OnStep,
+    ) -> "Recall":
+        on_step("ledger")
+        return self.look_up(conversation, tools, unseal)
+
+    @override
+    def keep(self, prompt: EncodedPrompt) -> None:
+        self.encoder.keep(prompt)
+
 
 class NoRecall:
     """The turns of one request that were not looked up: they stay as the client sent them."""
@@ -73,9 +123,6 @@ class NoRecall:
         `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
         last turn."""
         return EncodedPrompt(self._encoder.encode(text), Outcome.NOT_LOOKED_UP, 0, None)
-
-    def keep(self, prompt: EncodedPrompt) -> None:
-        """Keeps the prompt's ids, for the turn that follows."""
 
 
 class Recall(NoRecall):
@@ -106,7 +153,3 @@ class Recall(NoRecall):
     @override
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
         return self._prompts.encode(self._history, self._tools, text, prefix, continues=continues)
-
-    @override
-    def keep(self, prompt: EncodedPrompt) -> None:
-        self._prompts.keep(prompt)

@@ -9,7 +9,7 @@ from schemas.frames import ThoughtBudget
 from services.guides.turn import TurnForm, turn_grammar
 from services.guides.writer import Unguidable
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt import LimitedPrompt
 
 
 class TurnGuide(Struct, frozen=True):
@@ -22,7 +22,7 @@ class TurnGuide(Struct, frozen=True):
 
 
 def turn_guide(
-    conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, with_grammar: bool
+    conversation: Conversation, prompt: LimitedPrompt, setup: ModelSetup, *, with_grammar: bool
 ) -> TurnGuide:
     """The guide of a turn. `with_grammar` takes some milliseconds of CPU, and is of no use where
     nothing is promised, or no engine can enforce it."""
@@ -36,7 +36,11 @@ def turn_guide(
 
 
 def promised_grammar(
-    conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, after_thought: bool = False
+    conversation: Conversation,
+    prompt: LimitedPrompt,
+    setup: ModelSetup,
+    *,
+    after_thought: bool = False,
 ) -> str:
     """The grammar that enforces the request's promises; "": none can describe the family's calls.
     `after_thought`: that of the part of the turn after a thought that was ended."""
@@ -64,7 +68,7 @@ def promised_grammar(
 
 
 def thought_budget(
-    conversation: Conversation, prompt: Prompt, setup: ModelSetup
+    conversation: Conversation, prompt: LimitedPrompt, setup: ModelSetup
 ) -> ThoughtBudget | None:
     """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of
     effort. Without a grammar. None: there is none, or the turn has no thoughts."""

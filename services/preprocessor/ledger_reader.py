@@ -19,13 +19,13 @@ from schemas.conversation import Conversation, ToolSpec, Unseal
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import Ledger, Recall
+from services.ledger.recall import NO_LEDGER, Ledger, NoLedger, OnStep, Recall
 from services.ledger.signer import EntrySigner
-from services.preprocessor.prompt import LookUp
 from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
+from services.tokenization.encoder import Encoder
 
 FETCH_TIMEOUT_S = 0.5
 """Limit of the time that a prompt waits for turns from the bucket."""
@@ -59,14 +59,14 @@ class UnfetchedTurns(Exception):
         self.keys = keys
 
 
-class NoLedger:
-    """The ledger of a preprocessor that keeps none."""
+class NoLedgerReader:
+    """The side of the bus of a preprocessor without a ledger."""
 
-    look_up: LookUp | None = None
-    """Looks up turns in memory; for any thread. None: there are none."""
-    look_up_fetched: LookUp | None = None
-    """Looks up turns in memory, if memory has all that is known of them; for any thread. Raises
-    UnfetchedTurns."""
+    ledger: NoLedger = NO_LEDGER
+    """The turns in memory; for any thread."""
+    fetched: NoLedger = NO_LEDGER
+    """These turns as well. Its `recall` raises UnfetchedTurns where the bucket may have more of a
+    request's turns."""
 
     async def start(self) -> None:
         """Subscribes to the entries of turns that end."""
@@ -80,10 +80,10 @@ class NoLedger:
         """Counts the tokens of a turn's prompt by origin, if it was looked up."""
 
 
-NO_LEDGER = NoLedger()
+NO_LEDGER_READER = NoLedgerReader()
 
 
-class LedgerReader(NoLedger):
+class LedgerReader(NoLedgerReader):
     """Keeps one preprocessor's ledger filled."""
 
     def __init__(
@@ -95,9 +95,8 @@ class LedgerReader(NoLedger):
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
         ledger.entries.shared = bucket is not None
-        self.ledger = ledger
-        self.look_up = ledger.look_up
-        self.look_up_fetched = self._look_up_fetched
+        self.ledger: Ledger = ledger
+        self.fetched: NoLedger = FetchedLedger(self)
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with the entry of every turn that ended, once."""
         self._process = process
@@ -152,15 +151,6 @@ class LedgerReader(NoLedger):
         self._outcomes.labels(prompt.outcome).inc()
         self._tokens.labels("ledger").inc(prompt.reused)
         self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
-
-    def _look_up_fetched(
-        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal
-    ) -> Recall:
-        recall = self.ledger.look_up(conversation, tools, unseal)
-        keys = self.unfetched(recall.missing)
-        if keys:
-            raise UnfetchedTurns(keys)
-        return recall
 
     async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
         """Fetches the turns of these keys. Returns whether there may be any."""
@@ -230,3 +220,30 @@ class LedgerReader(NoLedger):
             return None
         self._messages.labels(origin).inc()
         return entry
+
+
+class FetchedLedger(NoLedger):
+    """The ledger in memory, as long as the bucket has nothing to add."""
+
+    def __init__(self, reader: LedgerReader) -> None:
+        self._reader = reader
+
+    @override
+    def recall(
+        self,
+        conversation: Conversation,
+        tools: list[ToolSpec],
+        unseal: Unseal,
+        encoder: Encoder,
+        on_step: OnStep,
+    ) -> Recall:
+        """Raises UnfetchedTurns."""
+        recall = self._reader.ledger.recall(conversation, tools, unseal, encoder, on_step)
+        keys = self._reader.unfetched(recall.missing)
+        if keys:
+            raise UnfetchedTurns(keys)
+        return recall
+
+    @override
+    def keep(self, prompt: EncodedPrompt) -> None:
+        self._reader.ledger.keep(prompt)

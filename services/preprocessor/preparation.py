@@ -2,23 +2,32 @@
 gets besides."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
 from services.guides.promises import GRAMMAR, promises
+from services.ledger.recall import NoLedger, OnStep, no_step
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.guide import TurnGuide, turn_guide
-from services.preprocessor.ledger_reader import NO_LEDGER, NoLedger, UnfetchedTurns
+from services.preprocessor.ledger_reader import (
+    NO_LEDGER_READER,
+    NoLedgerReader,
+    UnfetchedTurns,
+)
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import LookUp, OnStep, Prompt, assemble, no_step
+from services.preprocessor.prompt import LimitedPrompt, Prompt, assemble, encode_prompt
 from services.preprocessor.threads import PromptThreads, Work, expected_s
 from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
+
+SomePrompt = TypeVar("SomePrompt", bound=Prompt)
 
 
 class Preparation:
@@ -30,7 +39,7 @@ class Preparation:
         setup: ModelSetup,
         sealer: Sealer,
         config: PreprocessorConfig,
-        ledger: NoLedger = NO_LEDGER,
+        ledger: NoLedgerReader = NO_LEDGER_READER,
     ) -> None:
         self.setup = setup
         self.threads = PromptThreads(setup, process.log, config.threads, config.render_timeout_s)
@@ -44,26 +53,25 @@ class Preparation:
         )
 
     async def make_prompt(
-        self, conversation: Conversation, *, limit: bool, size: int, on_step: OnStep = no_step
-    ) -> Prompt:
-        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched
-        first. `limit`, `on_step` and exceptions are those of `assemble`; `on_step` is called on any
-        thread, again for repeated steps.
+        self, conversation: Conversation, *, size: int, on_step: OnStep = no_step
+    ) -> LimitedPrompt:
+        """The prompt of a turn. `on_step` and exceptions are those of `assemble`; `on_step` is
+        called on any thread, again for repeated steps.
 
         `size`: bytes of the request. Raises Invalid, which names the template, where rendering
         takes too long.
         """
         seconds = expected_s(self.setup, conversation, size)
-        try:
-            work = self._assembly(conversation, self._ledger.look_up_fetched, on_step, limit=limit)
-            return await self.threads.run_limited(work, seconds)
-        except UnfetchedTurns as unfetched:
-            await self._ledger.fetch(unfetched.keys)
-        work = self._assembly(conversation, self._ledger.look_up, on_step, limit=limit)
-        return await self.threads.run_limited(work, seconds)
+        return await self._with_turns(partial(self._assembly, conversation, on_step), seconds)
+
+    async def encode_prompt(self, conversation: Conversation, *, size: int) -> Prompt:
+        """The prompt of a conversation that is not sent to a worker. Exceptions are those of
+        `encode_prompt`; `size` is that of `make_prompt`."""
+        seconds = expected_s(self.setup, conversation, size)
+        return await self._with_turns(partial(self._encoding, conversation), seconds)
 
     async def make_turn(
-        self, request: TurnRequest, prompt: Prompt, deadline: float
+        self, request: TurnRequest, prompt: LimitedPrompt, deadline: float
     ) -> PreparedTurn:
         """The turn of a request with this prompt."""
         conversation = request.conversation
@@ -73,28 +81,45 @@ class Preparation:
             request, prompt, self.setup, guide, comparison=comparison, deadline=deadline
         )
 
-    def make_prompt_here(self, conversation: Conversation) -> Prompt:
-        """The prompt of a conversation, without a limit of its output, and without fetching turns
-        from the bucket. For the threads of `threads`."""
-        work = self._assembly(conversation, self._ledger.look_up, no_step, limit=False)
-        return self.threads.run_here(work)
+    def encode_prompt_here(self, conversation: Conversation) -> Prompt:
+        """The prompt of a conversation, without fetching turns from the bucket. For the threads of
+        `threads`."""
+        return self.threads.run_here(self._encoding(conversation, self._ledger.ledger))
+
+    async def _with_turns(
+        self, work_with: Callable[[NoLedger], Work[SomePrompt]], seconds: float
+    ) -> SomePrompt:
+        """Makes a prompt with a ledger. Turns that are only in the ledger's bucket are fetched
+        first."""
+        try:
+            return await self.threads.run_limited(work_with(self._ledger.fetched), seconds)
+        except UnfetchedTurns as unfetched:
+            await self._ledger.fetch(unfetched.keys)
+        return await self.threads.run_limited(work_with(self._ledger.ledger), seconds)
 
     def _assembly(
-        self, conversation: Conversation, look_up: LookUp | None, on_step: OnStep, *, limit: bool
-    ) -> Work[Prompt]:
+        self, conversation: Conversation, on_step: OnStep, ledger: NoLedger
+    ) -> Work[LimitedPrompt]:
         """The work of `assemble` with these arguments, for any thread."""
         return partial(
             assemble,
             conversation,
             self.setup,
-            window=self._window() if limit else None,
-            limit=limit,
-            unseal=self._sealer.of(conversation.client.tenant).open,
-            look_up=look_up,
+            window=self._window(),
+            unseal=self._unseal(conversation),
+            ledger=ledger,
             on_step=on_step,
         )
 
-    async def _guide(self, conversation: Conversation, prompt: Prompt) -> TurnGuide:
+    def _encoding(self, conversation: Conversation, ledger: NoLedger) -> Work[Prompt]:
+        """The work of `encode_prompt` with these arguments, for any thread."""
+        unseal = self._unseal(conversation)
+        return partial(encode_prompt, conversation, self.setup, unseal=unseal, ledger=ledger)
+
+    def _unseal(self, conversation: Conversation) -> Unseal:
+        return self._sealer.of(conversation.client.tenant).open
+
+    async def _guide(self, conversation: Conversation, prompt: LimitedPrompt) -> TurnGuide:
         with_grammar = self._can_guide() and bool(promises(conversation))
         guide = partial(turn_guide, conversation, prompt, self.setup, with_grammar=with_grammar)
         return await self.threads.run(guide) if with_grammar else guide()

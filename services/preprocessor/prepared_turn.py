@@ -7,14 +7,14 @@ from msgspec import Struct
 from schemas.errors import DEADLINE_PASSED, TimedOut
 from schemas.frames import GenerateRequest, TurnRequest
 from schemas.ledger import LedgerContext
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt import LimitedPrompt
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn with its prompt. Made once, and never changed."""
 
     request: TurnRequest
-    prompt: Prompt
+    prompt: LimitedPrompt
     generate: GenerateRequest
     """What every worker gets. `WorkerSender` completes it for the one that it is sent to."""
     block_key_ids: bytes

@@ -13,9 +13,6 @@ CPU-bound.
 A prompt of `/v1/completions` only has the steps encode (`raw_prompt.py`) and limit.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -24,7 +21,7 @@ from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import NoRecall, Recall, opens_nothing
+from services.ledger.recall import NO_LEDGER, NoLedger, OnStep, no_step, opens_nothing
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.raw_prompt import encode_raw, render_raw
@@ -36,16 +33,9 @@ from services.tokenization.segments import TokenIds
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
-LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec], Unseal], Recall]
-"""Looks up the turns of a stripped conversation, with its tools as the model sees them:
-`Ledger.look_up`, or that of a `LedgerReader`, which raises `UnfetchedTurns`."""
-OnStep: TypeAlias = Callable[[str], None]
-"""Called at the start of `strip`, `ledger` (the step restore, if there is a ledger), `render` and
-`encode`, with this name. The step limit is not reported; a raw prompt only has `encode`."""
-
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A prompt, with what the worker and the parser shard need."""
+    """A prompt, with what else its steps found out."""
 
     encoded: EncodedPrompt
     """The ids, and what the ledger has to do with them."""
@@ -64,12 +54,6 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """The only tools that may be called, under the names that the model sees; empty: all."""
     enforced_format: OutputFormat | None = None
     """The format that the engine enforces; None: the output is free."""
-    max_tokens: int
-    window_limited: bool
-    """Reaching `max_tokens` means that the context window is full."""
-    stop_ids: list[int]
-    sampling: Sampling
-    """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
     images: list[PromptImage] = []
 
     @property
@@ -78,8 +62,15 @@ class Prompt(Struct, frozen=True, kw_only=True):
         return self.encoded.ids
 
 
-def no_step(name: str) -> None:
-    """An `OnStep` that does nothing."""
+class LimitedPrompt(Prompt, frozen=True, kw_only=True):
+    """The prompt of a turn, with the settings of its output."""
+
+    max_tokens: int
+    window_limited: bool
+    """Reaching `max_tokens` means that the context window is full."""
+    stop_ids: list[int]
+    sampling: Sampling
+    """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
 
 
 def assemble(
@@ -87,38 +78,55 @@ def assemble(
     setup: ModelSetup,
     *,
     window: int | None = None,
-    limit: bool = True,
     unseal: Unseal = opens_nothing,
-    look_up: LookUp | None = None,
+    ledger: NoLedger = NO_LEDGER,
+    on_step: OnStep = no_step,
+) -> LimitedPrompt:
+    """The prompt of a turn, which the ledger keeps for the turn that follows.
+
+    `window`: the workers' context window in tokens, if known. The others are those of
+    `encode_prompt`.
+
+    Raises as `encode_prompt`, Invalid for stop strings or ids that cannot be served, too, and
+    ContextOverflow where prompt and answer do not fit.
+    """
+    check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
+    prompt = encode_prompt(conversation, setup, unseal=unseal, ledger=ledger, on_step=on_step)
+    limit = limit_output(
+        len(prompt.ids),
+        conversation.sampling.max_tokens,
+        setup.effective_window(window),
+        setup.card.max_output_tokens or None,
+    )
+    ledger.keep(prompt.encoded)
+    return _limited(prompt, limit, conversation.sampling, setup)
+
+
+def encode_prompt(
+    conversation: Conversation,
+    setup: ModelSetup,
+    *,
+    unseal: Unseal = opens_nothing,
+    ledger: NoLedger = NO_LEDGER,
     on_step: OnStep = no_step,
 ) -> Prompt:
-    """The prompt of a conversation.
+    """The prompt of a conversation, to count, show or prefill it.
 
-    `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to
-    count or show a prompt, which the ledger then does not keep. `unseal` opens sealed reasoning.
-    `look_up` looks up earlier turns in the ledger; its exceptions propagate.
+    `unseal` opens sealed reasoning. `ledger` has earlier turns; its exceptions propagate.
 
-    Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template
-    variable cannot be served, ContextOverflow where prompt and answer do not fit.
+    Raises Invalid where the conversation, a tool choice or a template variable cannot be served.
     """
-    if limit:
-        check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
     if conversation.prompt is not None:
         on_step("encode")
         rendered = render_raw(conversation, conversation.prompt)
-        encoded = encode_raw(conversation.prompt, setup.tokenizer)
-        output = _limit(conversation, encoded, setup, window, limit=limit)
-        return _prompt(conversation, rendered, encoded, output, setup)
+        return _prompt(rendered, encode_raw(conversation.prompt, setup.tokenizer), setup)
 
     try:
         on_step("strip")
         tools = setup.tools_of(conversation.tools)
         stripped = strip(conversation, preamble=setup.strip_preamble)
 
-        recall = NoRecall(stripped, setup.encoder)  # without a ledger
-        if look_up is not None:
-            on_step("ledger")
-            recall = look_up(stripped, tools.rendered, unseal)
+        recall = ledger.recall(stripped, tools.rendered, unseal, setup.encoder, on_step)
         restored = recall.restore()
 
         on_step("render")
@@ -128,11 +136,7 @@ def assemble(
         encoded = recall.encode(rendered.text, rendered.prefix, continues=rendered.continues)
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
-
-    output = _limit(conversation, encoded, setup, window, limit=limit)
-    if limit:
-        recall.keep(encoded)
-    return _prompt(conversation, rendered, encoded, output, setup)
+    return _prompt(rendered, encoded, setup)
 
 
 def prompt_ids(model: str, conversation: Conversation) -> list[int]:
@@ -154,32 +158,10 @@ def prompt_ids(model: str, conversation: Conversation) -> list[int]:
     return list(assemble(conversation, ModelSetup.load(PreprocessorConfig(model=model))).ids)
 
 
-def _limit(
-    conversation: Conversation,
-    encoded: EncodedPrompt,
-    setup: ModelSetup,
-    window: int | None,
-    *,
-    limit: bool,
-) -> OutputLimit:
-    """The limit of the output: what the client requests, cut if `limit` is set."""
-    requested = conversation.sampling.max_tokens
-    if not limit:
-        return OutputLimit(requested or 0, window_limited=False)
-    cap = setup.card.max_output_tokens or None
-    return limit_output(len(encoded.ids), requested, setup.effective_window(window), cap)
-
-
-def _prompt(
-    conversation: Conversation,
-    rendered: RenderedPrompt,
-    encoded: EncodedPrompt,
-    output: OutputLimit,
-    setup: ModelSetup,
-) -> Prompt:
+def _prompt(rendered: RenderedPrompt, encoded: EncodedPrompt, setup: ModelSetup) -> Prompt:
     """The prompt with these results of its steps."""
-    sampling = with_defaults(conversation.sampling, setup.sampling)
     return Prompt(
+        encoded=encoded,
         text=setup.encoder.plain(rendered.text),
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
@@ -187,12 +169,28 @@ def _prompt(
         parser_tools=rendered.tools.parser_json,
         allowed_tools=rendered.allowed_tools,
         enforced_format=rendered.enforced_format,
-        max_tokens=output.max_tokens,
-        window_limited=output.window_limited,
-        stop_ids=_stop_ids(conversation.sampling, setup),
-        sampling=replace(sampling, max_tokens=output.max_tokens),
-        encoded=encoded,
         images=place_images(encoded.ids, rendered.images),
+    )
+
+
+def _limited(
+    prompt: Prompt, limit: OutputLimit, of_client: Sampling, setup: ModelSetup
+) -> LimitedPrompt:
+    sampling = with_defaults(of_client, setup.sampling)
+    return LimitedPrompt(
+        encoded=prompt.encoded,
+        text=prompt.text,
+        in_reasoning=prompt.in_reasoning,
+        prefix=prompt.prefix,
+        tools=prompt.tools,
+        parser_tools=prompt.parser_tools,
+        allowed_tools=prompt.allowed_tools,
+        enforced_format=prompt.enforced_format,
+        images=prompt.images,
+        max_tokens=limit.max_tokens,
+        window_limited=limit.window_limited,
+        stop_ids=_stop_ids(of_client, setup),
+        sampling=replace(sampling, max_tokens=limit.max_tokens),
     )
 
 

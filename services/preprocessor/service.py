@@ -22,7 +22,11 @@ from schemas.frames import Accepted, TurnRequest
 from services.ledger.signer import EntrySigner
 from services.preprocessor.checks import PromptChecks
 from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.ledger_reader import NO_LEDGER, LedgerReader, NoLedger
+from services.preprocessor.ledger_reader import (
+    NO_LEDGER_READER,
+    LedgerReader,
+    NoLedgerReader,
+)
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.observer import PreprocessorObserver
 from services.preprocessor.open_work import OpenWork
@@ -62,7 +66,7 @@ class Preprocessor(Service):
         setup: ModelSetup,
         sealer: Sealer,
         config: PreprocessorConfig,
-        ledger: NoLedger = NO_LEDGER,
+        ledger: NoLedgerReader = NO_LEDGER_READER,
     ) -> None:
         self.models = [setup.card]
         self._process = process
@@ -103,7 +107,7 @@ class Preprocessor(Service):
         try:
             await self._still_wanted(deadline)
             prompt = await self._preparation.make_prompt(
-                request.conversation, limit=True, size=size, on_step=observer.step
+                request.conversation, size=size, on_step=observer.step
             )
             observer.prepared(prompt)
             turn = await self._preparation.make_turn(request, prompt, deadline)
@@ -155,9 +159,11 @@ def _deadline(request: TurnRequest) -> float:
     return asyncio.get_running_loop().time() + request.timeout_s
 
 
-async def _open_ledger(process: Process, setup: ModelSetup, config: PreprocessorConfig) -> NoLedger:
+async def _open_ledger(
+    process: Process, setup: ModelSetup, config: PreprocessorConfig
+) -> NoLedgerReader:
     if not config.enable_ledger:
-        return NO_LEDGER
+        return NO_LEDGER_READER
     room = config.ledger_mb * MIB
     make = partial(open_ledger, setup, entry_bytes=room, prompt_bytes=room)
     ledger = await asyncio.get_running_loop().run_in_executor(None, make)

@@ -15,7 +15,7 @@ from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.prompt import Prompt
+from services.preprocessor.prompt import LimitedPrompt
 from services.tokenization.block_keys import with_images
 
 MAX_PRIORITY = 2.0**31
@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 def prepare_turn(
     request: TurnRequest,
-    prompt: Prompt,
+    prompt: LimitedPrompt,
     setup: ModelSetup,
     guide: TurnGuide,
     *,
@@ -77,7 +77,7 @@ def prepare_turn(
 
 def _parse_context(
     request: TurnRequest,
-    prompt: Prompt,
+    prompt: LimitedPrompt,
     setup: ModelSetup,
     ledger: LedgerContext | None,
     comparison: PromptComparison | None,
@@ -130,7 +130,9 @@ def _with_tools(context: bytes, tools: bytes) -> bytes:
     return b'%b,"tools":%b}' % (context[:-1], tools)
 
 
-def _calls(conversation: Conversation, prompt: Prompt) -> Literal["parallel", "single", "none"]:
+def _calls(
+    conversation: Conversation, prompt: LimitedPrompt
+) -> Literal["parallel", "single", "none"]:
     """How the parser treats calls. Their markup in an output with an enforced format is content."""
     choice = conversation.tool_choice
     if choice.mode == "none" or prompt.enforced_format is not None:
@@ -138,7 +140,7 @@ def _calls(conversation: Conversation, prompt: Prompt) -> Literal["parallel", "s
     return "parallel" if choice.parallel else "single"
 
 
-def _ledger_context(prompt: Prompt, conversation: Conversation) -> LedgerContext | None:
+def _ledger_context(prompt: LimitedPrompt, conversation: Conversation) -> LedgerContext | None:
     """The prompt's part of the turn's ledger entry. None for a turn that may end where the template
     does not close it: its entry could not be used."""
     sampling = conversation.sampling

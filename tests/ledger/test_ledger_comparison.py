@@ -64,7 +64,7 @@ class Session:
     def prompt(self, *messages: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
         unseal = SEALER.of(None).open
-        return assemble(conversation, self.setup, unseal=unseal, look_up=self.ledger.look_up)
+        return assemble(conversation, self.setup, unseal=unseal, ledger=self.ledger)
 
     def ids(self, text: str) -> list[int]:
         """Ids that no tokenizer returns: two characters at a time."""

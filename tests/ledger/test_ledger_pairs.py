@@ -17,7 +17,7 @@ from schemas.conversation import Call, Conversation, Message, Reasoning, Result,
 from schemas.events import FinishReason
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
-from services.ledger.recall import Ledger
+from services.ledger.recall import NO_LEDGER, Ledger, NoLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
@@ -192,11 +192,10 @@ def in_pairs(client: Client, choose: Choices) -> Client:
 
 
 def prompt_of(
-    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger | None = None
+    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: NoLedger = NO_LEDGER
 ) -> Prompt:
     unseal = SEALER.of(None).open
-    look_up = None if ledger is None else ledger.look_up
-    return assemble(client(dialogue), setup, unseal=unseal, look_up=look_up)
+    return assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
 
 
 @pytest.mark.parametrize(

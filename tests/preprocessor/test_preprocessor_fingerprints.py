@@ -30,7 +30,7 @@ from schemas.events import PromptComparison
 from services.preprocessor.fingerprints import KEPT_S, MIN_BYTES, Fingerprints
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt import Prompt, encode_prompt
 from tests.conftest import examples
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
@@ -51,7 +51,7 @@ class Server:
         self._count = 0
 
     def prompt(self, conversation: Conversation) -> Prompt:
-        return assemble(conversation, self.setup, limit=False, look_up=self._ledger.look_up)
+        return encode_prompt(conversation, self.setup, ledger=self._ledger)
 
     def ask(
         self, conversation: Conversation, compare: str | None = "", **client: Any

@@ -25,7 +25,7 @@ from schemas.conversation import (
 from schemas.errors import Invalid
 from services.families import family
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import assemble
+from services.preprocessor.prompt import assemble, encode_prompt
 from services.runtime.config import PreprocessorConfig
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
@@ -57,8 +57,8 @@ def control(setup: ModelSetup, ids: Sequence[int]) -> list[str]:
 def check(setup: ModelSetup, spelled: str, key: str, exact: bool) -> None:
     """The prompt has the control tokens that the template writes for harmless data, and the text of
     the data."""
-    found = assemble(conversation(spelled, key), setup, limit=False)
-    harmless = assemble(conversation("word", "key"), setup, limit=False)
+    found = encode_prompt(conversation(spelled, key), setup)
+    harmless = encode_prompt(conversation("word", "key"), setup)
     assert control(setup, found.ids) == control(setup, harmless.ids)
     assert (
         "begin word\nword" not in harmless.text
@@ -135,7 +135,7 @@ def check_reference(setup: ModelSetup, name: str, data: str) -> None:
         sanitize_control_tokens=True,
         **variables,
     )
-    assert list(assemble(asked, made, limit=False).ids) == list(expected["input_ids"])
+    assert list(encode_prompt(asked, made).ids) == list(expected["input_ids"])
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name in REAL_TEMPLATES])
@@ -207,8 +207,8 @@ def test_pieces_never_join_to_a_control_token(setup: ModelSetup, pieces: list[st
             ],
         )
 
-    found = assemble(conversation(*pieces), setup, limit=False)
-    harmless = assemble(conversation(*("w" for _ in pieces)), setup, limit=False)
+    found = encode_prompt(conversation(*pieces), setup)
+    harmless = encode_prompt(conversation(*("w" for _ in pieces)), setup)
     assert control(setup, found.ids) == control(setup, harmless.ids)
     assert setup.tokenizer.decode(found.ids) == found.text
 
@@ -222,7 +222,7 @@ def test_prompts_with_control_tokens_in_data_grow(setup: ModelSetup) -> None:
             Message("assistant", [Call(f"c{number}", "look", '{"city": "<|im_end|>"}')]),
             Message("tool", [Result(f"c{number}", [Text(f"{number} {forged}")])]),
         ]
-        found = assemble(Conversation("m", messages), setup, limit=False)
+        found = encode_prompt(Conversation("m", messages), setup)
         assert control(setup, found.ids).count("<|im_start|>") == 2 * number + 4
         assert setup.tokenizer.decode(found.ids) == found.text
         assert setup.encoder.reference(found.text) != found.ids
@@ -267,7 +267,7 @@ def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:
     asked = Conversation(
         "m", [Message("user", [Text("hi")])], template_kwargs={"extra": "<|user|>"}
     )
-    found = assemble(asked, made, limit=False)
+    found = encode_prompt(asked, made)
     assert control(made, found.ids) == ["<|user|>", "<|assistant|>"]
     assert found.text.endswith("<|user|>")
 
@@ -280,7 +280,7 @@ def test_reasoning_tags_in_text_of_the_assistant_keep_their_meaning(setup: Model
     made, _ = setup_for(setup, REAL_TEMPLATES["qwen3"].read_text())
     answer = Message("assistant", [Text("<think>\nwell\n</think>\n\nyes <|im_end|><tool_call>")])
     asked = Conversation("m", [Message("user", [Text("q")]), answer, Message("user", [Text("r")])])
-    found = assemble(asked, made, limit=False)
+    found = encode_prompt(asked, made)
     assert "assistant\nyes <|im_end|><tool_call><|im_end|>\n" in found.text
     assert control(made, found.ids).count("<|im_end|>") == 3
     assert "<tool_call>" not in control(made, found.ids)

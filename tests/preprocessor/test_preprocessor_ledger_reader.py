@@ -138,9 +138,7 @@ async def test_prompt_has_the_fetched_turns(
         process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1), late
     )
     steps: list[str] = []
-    prompt = await preparation.make_prompt(
-        conversation(), limit=False, size=1, on_step=steps.append
-    )
+    prompt = await preparation.make_prompt(conversation(), size=1, on_step=steps.append)
     preparation.threads.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
     assert prompt.encoded.outcome

@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.conversation import Conversation
 from schemas.frames import TurnRequest
-from services.preprocessor.ledger_reader import NO_LEDGER
+from services.preprocessor.ledger_reader import NO_LEDGER_READER
 from services.preprocessor.observer import PreprocessorObserver, TracedAttempt
 from tests.conftest import MakeProcess
 
@@ -35,7 +35,7 @@ async def test_placement_of_a_held_turn_names_the_turn_that_it_waited_for(
     process = await make_process("preprocessor", "observed")
     scope: Any = FakeScope()
     request = TurnRequest("t", "f", Conversation("m", []), attempt=2)
-    attempt = TracedAttempt(PreprocessorObserver(process, NO_LEDGER), request, scope)
+    attempt = TracedAttempt(PreprocessorObserver(process, NO_LEDGER_READER), request, scope)
     attempt.held("other", 0.25)
     attempt.placed("w", "p")
     assert scope.spans["place"] == {

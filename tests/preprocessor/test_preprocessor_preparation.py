@@ -91,7 +91,6 @@ async def test_long_prompts_are_made_in_a_thread(
     names: set[str] = set()
     await preparation.make_prompt(
         Conversation("m", history),
-        limit=False,
         size=size,
         on_step=lambda _: names.add(threading.current_thread().name),
     )

@@ -1,6 +1,7 @@
 import gc
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace as changed
 from typing import Any
 
@@ -32,7 +33,7 @@ from services.frontend.apis.messages.request import parse
 from services.ledger.recall import Recall
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.prompt import Prompt, assemble, encode_prompt
 from services.preprocessor.render import allowed_tools
 from services.templates.jinja import CheckedContext
 from tests.conftest import examples
@@ -181,7 +182,7 @@ class TestLimits:
 
     def test_counting_has_no_limit(self, setup: ModelSetup) -> None:
         long = conversation(user("word " * 500))
-        assert len(assemble(long, setup, window=100, limit=False).ids) > 500
+        assert len(encode_prompt(long, setup).ids) > 500
 
     def test_operators_window_caps_the_workers(self, setup: ModelSetup) -> None:
         capped = changed(setup, window_cap=500, max_model_len=500)
@@ -201,18 +202,20 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("limit", [True, False])
-def test_too_deeply_nested_request_is_invalid(setup: ModelSetup, limit: bool) -> None:
+@pytest.mark.parametrize("make", [assemble, encode_prompt])
+def test_too_deeply_nested_request_is_invalid(
+    setup: ModelSetup, make: Callable[[Conversation, ModelSetup], Prompt]
+) -> None:
     deep = ToolSpec("deep", "", {"type": "object", "properties": nested(990)})
     with pytest.raises(Invalid, match="nested too deeply"):
-        assemble(conversation(tools=[deep]), setup, limit=limit)
+        make(conversation(tools=[deep]), setup)
 
 
 def test_too_long_stop_strings_are_refused_but_counted(setup: ModelSetup) -> None:
     greedy = conversation(sampling=Sampling(stop=["x" * 100_000]))
     with pytest.raises(Invalid, match="stop sequence"):
         assemble(greedy, setup)
-    assert assemble(greedy, setup, limit=False).ids
+    assert encode_prompt(greedy, setup).ids
 
 
 def test_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
@@ -386,9 +389,9 @@ class TestRaw:
         ],
     )
     def test_invalid_raw_prompt_is_refused(self, setup: ModelSetup, prompt: RawPrompt) -> None:
-        for limit in (True, False):
+        for make in (assemble, encode_prompt):
             with pytest.raises(Invalid) as refused:
-                assemble(raw(prompt), setup, limit=limit)
+                make(raw(prompt), setup)
             assert refused.value.info.param == "prompt"
 
     def test_raw_prompt_is_limited_by_the_window(self, setup: ModelSetup) -> None:
@@ -531,7 +534,7 @@ def test_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
     gc.collect()
     gc.disable()
     try:
-        assemble(agent_loop(8), setup, look_up=ledger.look_up)
+        assemble(agent_loop(8), setup, ledger=ledger)
         left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall)]
     finally:
         gc.enable()

@@ -44,7 +44,7 @@ def slow(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> ModelSet
 
 
 async def make(preparation: Preparation, text: str) -> Prompt:
-    return await preparation.make_prompt(ask(text), limit=False, size=100)
+    return await preparation.encode_prompt(ask(text), size=100)
 
 
 async def test_slow_template_does_not_block_other_requests(
