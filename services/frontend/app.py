@@ -30,7 +30,7 @@ from services.frontend.media.image_reader import ImageReader, PutImage
 from services.frontend.media.pdf_reader import PdfReader
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted_turns import HostedTools
+from services.frontend.turns.hosted_turns import HostedToolGateway
 from services.frontend.turns.interfaces import Pipeline, TurnGateway
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_service import TurnService
@@ -155,7 +155,9 @@ def _gateway(
     if config.web_provider is None:
         return pipeline.gateway
     provider = provider_of(config)
-    hosted = HostedTools(pipeline.gateway, provider, config, telemetry.registry, telemetry.log)
+    hosted = HostedToolGateway(
+        pipeline.gateway, provider, config, telemetry.registry, telemetry.log
+    )
     app.cleanup_ctx.append(hosted.context)
     return hosted
 

@@ -28,7 +28,7 @@ from services.frontend.apis.shared.decode import NULL, decode_body, is_set, obje
 from services.frontend.apis.shared.http_answer import read_request
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 
 class Text(Struct):
@@ -128,7 +128,7 @@ class TokenRoutes:
     ) -> Conversation:
         """The conversation as its turn would have it, with its context edits applied."""
         if isinstance(request, MessagesRequest):
-            model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+            model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
             request = await apply_context_edits(request, model)
         return request.conversation
 

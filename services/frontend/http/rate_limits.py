@@ -55,8 +55,8 @@ class TokenBucket:
         refilled = (self._clock() - self._updated) * self.size / _MINUTE_S
         return min(float(self.size), self._level + refilled)
 
-    def take(self, amount: float) -> None:
-        """Takes tokens. The level may become negative."""
+    def spend(self, amount: float) -> None:
+        """Spends tokens. The level may become negative."""
         self._level = self.level() - amount
         self._updated = self._clock()
 
@@ -132,7 +132,7 @@ class RateLimiter:
     def spend(self, tokens: int) -> None:
         """Charges the tokens of a request."""
         if "tokens" in self._buckets:
-            self._buckets["tokens"].take(tokens)
+            self._buckets["tokens"].spend(tokens)
 
     def rates(self) -> dict[str, Rate]:
         """Returns the state of the limited rates among `requests` and `tokens`."""
@@ -149,7 +149,7 @@ class RateLimiter:
         wait_s = bucket.wait_s(1)
         if wait_s > 0:
             raise _limit_error(f"{bucket.size} {name} per minute", wait_s)
-        bucket.take(amount)
+        bucket.spend(amount)
 
 
 def _limit_error(limit: str, wait_s: float) -> RateLimited:

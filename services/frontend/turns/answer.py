@@ -30,7 +30,7 @@ from services.frontend.turns.interfaces import (
     TurnSink,
 )
 from services.frontend.turns.shortening import shorten_conversation
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 
 class AnswerSink(TurnSink):
@@ -42,7 +42,7 @@ class AnswerSink(TurnSink):
     """All events of the answer have arrived."""
 
     @abstractmethod
-    def expect(self, choices: int) -> None:
+    def expect_choices(self, choices: int) -> None:
         """Takes the number of choices of an admitted request. Their turns are opened next."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class RunningAnswer:
 
     def __init__(
         self,
-        model: RequestModel,
+        model: ModelAccess,
         dialect: str,
         *,
         started: float | None = None,
@@ -171,7 +171,7 @@ class RunningAnswer:
         if it is the only one. Raises TurnwireError, for a stream only before its first byte: later
         errors are its last event.
         """
-        sink.expect(len(admitted))
+        sink.expect_choices(len(admitted))
         try:
             await self._open(admitted, sink, may_shorten)
             await self._finish(sink)

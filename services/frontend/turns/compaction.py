@@ -14,7 +14,7 @@ from schemas.conversation import Conversation, Message, Text, ToolChoice
 from schemas.events import TurnEvent
 from services.frontend.turns.answer import RunningAnswer, logged
 from services.frontend.turns.sinks import EventBuffer
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 SUMMARIZE = (
     "Summarize the conversation so far for a model that goes on with it and sees nothing else "
@@ -49,9 +49,7 @@ def request_summary(conversation: Conversation, instructions: str | None = None)
     )
 
 
-async def write_summary(
-    request: Conversation, model: RequestModel, dialect: str
-) -> list[TurnEvent]:
+async def write_summary(request: Conversation, model: ModelAccess, dialect: str) -> list[TurnEvent]:
     """Returns the events of the turn that answers a request for a summary. If cancelled, cancels
     the turn.
 

@@ -60,7 +60,7 @@ from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
-class HostedTools(TurnGateway):
+class HostedToolGateway(TurnGateway):
     """Opens answers, and runs the hosted tools of their conversations."""
 
     def __init__(
@@ -130,7 +130,7 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     def __init__(
         self,
-        tools: HostedTools,
+        tools: HostedToolGateway,
         admitted: Admitted,
         hosted: dict[str, HostedTool],
         sink: TurnSink,

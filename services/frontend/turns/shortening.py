@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Result
 from schemas.errors import ContextOverflow
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 _INSTRUCTIONS = ("system", "developer")
 
 
 async def shorten_conversation(
-    conversation: Conversation, overflow: ContextOverflow, model: RequestModel
+    conversation: Conversation, overflow: ContextOverflow, model: ModelAccess
 ) -> Conversation:
     """Drops as few messages as possible. Raises `overflow` again if it has no limit, or if dropping
     all droppable messages is not enough; TurnwireError if a count fails."""

@@ -89,7 +89,7 @@ class StreamSink(AnswerSink, FlushedStream):
         return failure_of(events[0])
 
     @override
-    def expect(self, choices: int) -> None:
+    def expect_choices(self, choices: int) -> None:
         self._running = choices
         after_sending(self.get_ready)
 
@@ -233,7 +233,7 @@ class EventBuffer(AnswerSink):
         self._done = asyncio.Event()
 
     @override
-    def expect(self, choices: int) -> None:
+    def expect_choices(self, choices: int) -> None:
         self._running = choices
         self.events = [[] for _ in range(choices)]
 

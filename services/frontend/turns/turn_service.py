@@ -1,5 +1,5 @@
 """What answers need of this server (`TurnService`), and what one request may do with its model
-(`RequestModel`)."""
+(`ModelAccess`)."""
 
 import re
 import time
@@ -38,7 +38,7 @@ class TurnService:
         self.flusher = Flusher(self.log)
 
 
-class RequestModel:
+class ModelAccess:
     """The model of one request, and what the request may do with it. It is looked up once, with the
     first of the request's conversations, so that all its turns and counts have the same model."""
 

@@ -47,13 +47,13 @@ def refused(limiter: RateLimiter) -> RateLimited:
 
 def test_bucket_fills_in_a_minute(clock: Clock) -> None:
     bucket = TokenBucket(60, clock)
-    bucket.take(60)
+    bucket.spend(60)
     assert bucket.wait_s(1) == pytest.approx(1.0)
     clock.now = 30.0
     assert bucket.level() == pytest.approx(30)
     clock.now = 60.0
     assert bucket.level() == 60
-    bucket.take(90)
+    bucket.spend(90)
     assert bucket.level() == pytest.approx(-30)
     assert bucket.wait_s(1) == pytest.approx(31)
     clock.now = 1e9
@@ -68,7 +68,7 @@ def test_minute_never_yields_more_than_two_sizes(steps: list[tuple[float, int]],
     for pause, amount in steps:
         clock.now += pause
         if bucket.wait_s(amount) == 0:
-            bucket.take(amount)
+            bucket.spend(amount)
             taken.append((clock.now, amount))
     for start, _ in taken:
         assert sum(amount for at, amount in taken if start <= at < start + 60) <= 2 * size

@@ -17,7 +17,7 @@ from services.frontend.apis.messages.context_edits import CLEARED
 from services.frontend.apis.messages.preparation import apply_context_edits
 from services.frontend.apis.messages.request import MessagesRequest, parse
 from services.frontend.turns.interfaces import Admitted
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
@@ -182,7 +182,7 @@ async def by_length(conversation: Conversation) -> int:
     return len(json.dumps(msgspec.to_builtins(conversation.messages)))
 
 
-class ByLength(RequestModel):
+class ByLength(ModelAccess):
     def __init__(self, counted: list[Conversation]) -> None:
         self.counted = counted
 

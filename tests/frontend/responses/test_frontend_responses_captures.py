@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.compaction import COMPACTED
 from services.frontend.turns.compaction import SUMMARIZE
@@ -155,7 +155,7 @@ def told_by_conversation(conversation: Conversation, opened: bool) -> Story:
     return story
 
 
-def check(body: dict[str, Any], headers: dict[str, str]) -> ResponsesTurn:
+def check(body: dict[str, Any], headers: dict[str, str]) -> ConvertedRequest:
     if isinstance(body["input"], str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
     special = any(item.get("type", "").startswith("compaction") for item in body["input"])

@@ -18,7 +18,7 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from openai.types.responses.tool_param import ToolParam
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.frontend.responses.responses_samples import Sampler, leaves_in
@@ -37,7 +37,7 @@ class OpenBox:
         return "turnwire.compaction.1\n" + blob
 
 
-def understood(body: dict[str, Any]) -> ResponsesTurn:
+def understood(body: dict[str, Any]) -> ConvertedRequest:
     request = decode(
         json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode()
     )
@@ -49,7 +49,7 @@ def stored(name: str) -> Raw:
     return Raw(json.dumps({"role": "user", "content": name}, ensure_ascii=False).encode())
 
 
-def told(ask: ResponsesTurn) -> str:
+def told(ask: ConvertedRequest) -> str:
     return msgspec.json.encode(ask.conversation).decode()
 
 
@@ -324,7 +324,7 @@ def test_fields_of_the_answer_have_an_effect(field: str) -> None:
     value = OF_THE_ANSWER[field]
     ask, plain = understood({field: value}), understood({})
     assert told(ask) == told(plain)
-    readers: dict[str, Callable[[ResponsesTurn], object]] = {
+    readers: dict[str, Callable[[ConvertedRequest], object]] = {
         "background": lambda ask: ask.request.body.background,
         "include": lambda ask: ask.shape.sealed,
         "previous_response_id": lambda ask: ask.request.body.previous_response_id,

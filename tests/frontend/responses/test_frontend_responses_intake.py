@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from schemas.errors import ContextOverflow
-from services.frontend.apis.responses.dialect import ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, serving
 from tests.frontend.responses.responses_client import Client
 
@@ -33,7 +33,7 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
     on_loop: list[bool] = []
     understand = served.responses.dialect.understand
 
-    def watched(*args: Any, **options: Any) -> ResponsesTurn:
+    def watched(*args: Any, **options: Any) -> ConvertedRequest:
         on_loop.append(threading.current_thread() is threading.main_thread())
         return understand(*args, **options)
 

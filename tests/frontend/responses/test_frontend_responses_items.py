@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Message, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.compaction import COMPACTED, seal_summary
 from services.frontend.content.pdf_document import make_document
@@ -30,7 +30,7 @@ class Box:
         return blob.removeprefix("box:") if blob.startswith("box:") else None
 
 
-def ask(*items: Any, **options: Any) -> ResponsesTurn:
+def ask(*items: Any, **options: Any) -> ConvertedRequest:
     body, stored = options.pop("body", {}), options.pop("stored", None)
     request = decode(json.dumps({"model": "m", "input": list(items), **body}).encode())
     if stored is not None:

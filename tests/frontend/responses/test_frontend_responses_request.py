@@ -19,7 +19,7 @@ from schemas.conversation import (
 )
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
 from services.frontend.apis.responses.state.input_items import stored_items
@@ -40,7 +40,7 @@ NS = {
 }
 
 
-def parse(headers: dict[str, str] | None = None, **body: Any) -> ResponsesTurn:
+def parse(headers: dict[str, str] | None = None, **body: Any) -> ConvertedRequest:
     return Responses().parse(
         json.dumps({"model": "m", "input": "Hi.", **body}).encode(), headers or {}
     )

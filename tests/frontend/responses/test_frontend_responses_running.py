@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.state.keep import AcceptedRequest
+from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.answer import RunningAnswer
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import StreamSink
-from services.frontend.turns.turn_service import RequestModel, TurnService
+from services.frontend.turns.turn_service import ModelAccess, TurnService
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import FakeGateway, admission, finish, text
 
@@ -44,8 +44,8 @@ def service(config: FrontendConfig, gateway: FakeGateway) -> TurnService:
     return TurnService(admission(gateway), config, metrics, log)
 
 
-def model_of(turns: TurnService) -> RequestModel:
-    return RequestModel(turns, RequestContext("0" * 24, None, asyncio.get_running_loop().time()))
+def model_of(turns: TurnService) -> ModelAccess:
+    return ModelAccess(turns, RequestContext("0" * 24, None, asyncio.get_running_loop().time()))
 
 
 def accepted() -> AcceptedRequest:
@@ -56,7 +56,7 @@ def accepted() -> AcceptedRequest:
 class Emitted(RunningResponse):
     """Keeps what is emitted."""
 
-    def __init__(self, model: RequestModel) -> None:
+    def __init__(self, model: ModelAccess) -> None:
         super().__init__(accepted(), model)
         self.parts: list[bytes] = []
 
@@ -78,9 +78,9 @@ class Lane:
         self.writer = Emitted(model)
 
     async def admit(self) -> None:
-        await self.answer.admit(self.writer.accepted.turn.conversations)
+        await self.answer.admit(self.writer.accepted.converted.conversations)
         self.sink = StreamSink(self.answer, lambda _: self.renderer, self.writer)
-        self.sink.expect(1)
+        self.sink.expect_choices(1)
 
     @property
     def emitted(self) -> list[bytes]:

@@ -13,14 +13,14 @@ from openai.types.responses import Response, ResponseItemList
 
 from schemas.conversation import Call
 from schemas.events import BlockStart, Delta, failure_of
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from tests.frontend.responses.test_frontend_responses_stream import CASES, PREPARED, Case, load
 
 
-def client(case: Case, asks: list[ResponsesTurn], *, strict: bool = True) -> openai.OpenAI:
+def client(case: Case, asks: list[ConvertedRequest], *, strict: bool = True) -> openai.OpenAI:
     """An SDK client with the dialect as its server. Except for a strict client, which does not
     accept `keepalive`, every event follows a keep-alive."""
 
@@ -118,7 +118,7 @@ def test_failure_reaches_the_iterating_client() -> None:
 
 def test_output_is_accepted_as_input() -> None:
     case = load(next(path for path in CASES if path.stem == "interleaved"))
-    asks: list[ResponsesTurn] = []
+    asks: list[ConvertedRequest] = []
     sdk = client(case, asks)
     first = sdk.responses.create(**request_of(case))
     outputs: list[Any] = []

@@ -12,7 +12,6 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
 from services.frontend.apis.responses.state.input_items import list_page, page_of
-from services.frontend.apis.responses.state.keep import EventPacker, unpack_events
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
     decode,
@@ -20,6 +19,7 @@ from services.frontend.apis.responses.state.record import (
     item_id,
     response_of_item,
 )
+from services.frontend.apis.responses.state.recording import EventPacker, unpack_events
 from services.frontend.apis.responses.state.store import ConnectionStore, MemoryStore, StoreLimits
 
 

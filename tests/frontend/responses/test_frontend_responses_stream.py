@@ -33,7 +33,7 @@ from schemas.events import (
     failure_of,
 )
 from services.frontend.apis.responses import routes
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.shared.openapi import document
@@ -59,7 +59,7 @@ class Case(msgspec.Struct):
     request: dict[str, Any] = msgspec.field(default_factory=lambda: dict(PLAIN))
     dispatch: bool = False
 
-    def ask(self) -> ResponsesTurn:
+    def ask(self) -> ConvertedRequest:
         return Responses().parse(json.dumps(self.request).encode(), {})
 
     def reply(self) -> AnswerInfo:
@@ -372,7 +372,7 @@ class Plain:
         return blob.removeprefix("sealed:") if blob.startswith("sealed:") else None
 
 
-def compacting(stream: bool = True) -> ResponsesTurn:
+def compacting(stream: bool = True) -> ConvertedRequest:
     items = [{"role": "user", "content": "Fix it."}, {"type": "compaction_trigger"}]
     body = {
         "model": "m",

@@ -193,7 +193,7 @@ class _ChatChoice(ChoiceRenderer):
             chunk.usage = usage
         return chunk
 
-    def _expect(self, delta: wire.MessageDelta) -> None:
+    def _prepare_plain(self, delta: wire.MessageDelta) -> None:
         """Prepares for further deltas that differ from this one, which is empty, only by their
         text."""
         self.plain = plain_chunk(self._head, wire.ChunkChoice(self._index, delta))
@@ -229,7 +229,7 @@ class _ChatChoice(ChoiceRenderer):
             self._add(self._call.piece(text), out)
             empty = self._call.empty_piece()
             if empty is not None:
-                self._expect(empty)
+                self._prepare_plain(empty)
 
     def _text(self, text: str, tokens: list[TokenLogprob], out: Chunks) -> None:
         delta = wire.MessageDelta(content=text)
@@ -238,7 +238,7 @@ class _ChatChoice(ChoiceRenderer):
         elif text:
             out.append(self._chunk(delta))
             if not self._shape.logprobs:
-                self._expect(wire.MessageDelta(content=""))
+                self._prepare_plain(wire.MessageDelta(content=""))
 
     def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
@@ -285,7 +285,7 @@ class _ChatChoice(ChoiceRenderer):
         if place == "inline" and is_first:
             text = _THINK[0] + text
         if not self._answer.dispatch_reasoning:
-            self._expect(_reasoning_delta(place, ""))
+            self._prepare_plain(_reasoning_delta(place, ""))
         out.append(self._chunk(_reasoning_delta(place, text)))
 
     def _stop_reasoning(self, event: BlockStop, out: Chunks) -> None:

@@ -16,12 +16,12 @@ from services.frontend.apis.messages.context_edits import (
 )
 from services.frontend.apis.messages.request import Messages, MessagesRequest
 from services.frontend.turns.compaction import write_summary
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 
-async def apply_context_edits(request: MessagesRequest, model: RequestModel) -> MessagesRequest:
+async def apply_context_edits(request: MessagesRequest, model: ModelAccess) -> MessagesRequest:
     """The request as the model sees it, and what its edits cleared. Raises as
-    `RequestModel.count`."""
+    `ModelAccess.count`."""
     edits = request.edits
     if edits is None:
         return request
@@ -37,7 +37,7 @@ async def apply_context_edits(request: MessagesRequest, model: RequestModel) -> 
     return replace(request, conversation=conversation, edits=edits)
 
 
-async def compact(request: MessagesRequest, model: RequestModel) -> MessagesRequest:
+async def compact(request: MessagesRequest, model: ModelAccess) -> MessagesRequest:
     """The request after compaction, if it needs one. Raises TurnwireError."""
     edit = request.compact
     conversation = request.conversation
@@ -67,7 +67,7 @@ async def _clear_tools(
     edits: Edits,
     edit: wire.ContextEdit,
     tokens: int,
-    model: RequestModel,
+    model: ModelAccess,
 ) -> tuple[Conversation, Edits]:
     """Clears tool uses, if there are enough of them. `tokens`: of the prompt; 0: not
     counted."""
@@ -93,7 +93,7 @@ async def _clear_tools(
     return edited, edits
 
 
-async def _is_due(edit: CompactEdit, conversation: Conversation, model: RequestModel) -> bool:
+async def _is_due(edit: CompactEdit, conversation: Conversation, model: ModelAccess) -> bool:
     # The answer continues a last message of the assistant, which a compaction would remove.
     if not conversation.messages or conversation.messages[-1].role == "assistant":
         return False

@@ -222,8 +222,8 @@ def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> No
         field_path = f"messages.{len(request.messages) - 1}.content.0.type"
         raise Invalid(
             f"{field_path}: Expected `thinking` or `redacted_thinking`, but found `{first_type}`. "
-            "When `thinking` is enabled, a final `assistant` message must start with a thinking block. "
-            "To avoid this requirement, disable `thinking`.",
+            "When `thinking` is enabled, a final `assistant` message must start with a thinking "
+            "block. To avoid this requirement, disable `thinking`.",
             param=field_path,
         )
 

@@ -15,7 +15,7 @@ from services.frontend.apis.shared.api import (
 )
 from services.frontend.apis.shared.http_answer import http_answer, read_request
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.config import FrontendConfig
 
 PATH = "/v1/messages"
@@ -86,7 +86,7 @@ class MessagesRoutes:
 
     async def count_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/messages/count_tokens`: the exact size of a message's prompt."""
-        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
         request = await read_request(http, self._max_bytes, self._messages.parse_count)
         request = await apply_context_edits(request, model)
 

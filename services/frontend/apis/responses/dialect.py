@@ -38,7 +38,7 @@ from services.frontend.turns.interfaces import AnswerInfo, Dialect
 from services.runtime.memo import Memo
 
 
-class ResponsesTurn(Struct, frozen=True):
+class ConvertedRequest(Struct, frozen=True):
     """A request with its conversation; it makes the renderer of its answer."""
 
     request: ResponsesRequest
@@ -64,8 +64,8 @@ class ResponsesTurn(Struct, frozen=True):
         """Whether the answer is streamed; a compaction by POST /v1/responses/compact never is."""
         return bool(self.request.body.stream) and self.user_messages is None
 
-    def without_input(self) -> "ResponsesTurn":
-        """Returns the turn of a response that is not stored."""
+    def without_input(self) -> "ConvertedRequest":
+        """Returns the request of a response that is not stored."""
         return replace(self, request=self.request.without_input())
 
     def renderer(self, answer: AnswerInfo) -> ResponsesStream:
@@ -104,7 +104,7 @@ class Responses(Dialect):
         sealer: TextSealer | None = None,
         counting: bool = False,
         compacting: bool = False,
-    ) -> ResponsesTurn:
+    ) -> ConvertedRequest:
         """Converts a request to a conversation. Raises Invalid; NotFound for a reference that was
         not resolved.
 
@@ -135,7 +135,7 @@ class Responses(Dialect):
         notes = [*tools.dropped, *items.notes]
         if is_set(body.moderation):
             notes.append("moderation")
-        return ResponsesTurn(
+        return ConvertedRequest(
             request,
             built,
             notes,
@@ -144,7 +144,7 @@ class Responses(Dialect):
             sealer=sealer if compacting else None,
         )
 
-    def parse(self, body: bytes, headers: Headers) -> ResponsesTurn:
+    def parse(self, body: bytes, headers: Headers) -> ConvertedRequest:
         """Converts a request without a store, as tests and benchmarks do; the server's requests go
         through `Intake`.
 

@@ -22,7 +22,7 @@ from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import RunningAnswer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, ParsedRequest
 from services.frontend.turns.sinks import EventBuffer, MakeRenderer, StreamSink
-from services.frontend.turns.turn_service import RequestModel, TurnService
+from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
@@ -36,7 +36,7 @@ class HttpAnswer(RunningAnswer):
 
     def __init__(self, turns: TurnService, http: web.Request, dialect: Dialect) -> None:
         context = http[REQUEST_CONTEXT]
-        super().__init__(RequestModel(turns, context), dialect.name, started=context.started)
+        super().__init__(ModelAccess(turns, context), dialect.name, started=context.started)
         self._http = http
         self._keepalive = dialect.keepalive
 

@@ -11,11 +11,11 @@ from typing_extensions import override
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.render.events import payloads
-from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
+from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.turns.turn_service import RequestModel, TurnService
+from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 RETRY_AFTER_S = 5.0
 
@@ -23,7 +23,7 @@ RETRY_AFTER_S = 5.0
 class Job(RunningResponse):
     """A background response that has not ended."""
 
-    def __init__(self, accepted: AcceptedRequest, model: RequestModel) -> None:
+    def __init__(self, accepted: AcceptedRequest, model: ModelAccess) -> None:
         super().__init__(accepted, model)
         self.payloads: list[bytes] = []
         """The events so far, each at the index of its sequence number."""
@@ -102,7 +102,7 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, model: RequestModel) -> Job:
+    def start(self, accepted: AcceptedRequest, model: ModelAccess) -> Job:
         """Starts a response. Raises RateLimited where too many wait or the caller has too many
         requests open, Unavailable while the server shuts down, and NotFound where the model is not
         served."""

@@ -13,18 +13,18 @@ from msgspec import Raw
 from schemas.conversation import Conversation
 from schemas.errors import raised
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.turns.compaction import write_summary
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 _INSTRUCTORS = ("system", "developer")
 
 
 async def exceeds_threshold(
-    request: ResponsesRequest, conversation: Conversation, model: RequestModel
+    request: ResponsesRequest, conversation: Conversation, model: ModelAccess
 ) -> bool:
     """Whether a conversation is to be compacted. Raises TurnwireError if its prompt cannot be
     counted."""
@@ -35,14 +35,14 @@ async def exceeds_threshold(
     return await model.count(conversation) >= threshold
 
 
-async def summarize(turn: ResponsesTurn, model: RequestModel) -> ResponseState:
+async def summarize(converted: ConvertedRequest, model: ModelAccess) -> ResponseState:
     """Has the summary of a conversation written, and returns the response that consists of it. The
     caller pays for the tokens. Raises TurnwireError.
 
-    `turn`: one that requests a summary.
+    `converted`: one that requests a summary.
     """
-    stream = turn.renderer(model.answer_info(model.name_for(turn.conversation)))
-    stream.events(await write_summary(turn.conversation, model, Responses.name))
+    stream = converted.renderer(model.answer_info(model.name_for(converted.conversation)))
+    stream.events(await write_summary(converted.conversation, model, Responses.name))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

@@ -7,8 +7,8 @@ from typing import TypeAlias
 from aiohttp import web
 
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.state.keep import unpack_events
 from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.apis.responses.state.recording import unpack_events
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.sse import EventStream, SseWriter
 from services.runtime.config import FrontendConfig

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.events import Usage
-from services.frontend.apis.responses.dialect import Responses, ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.compaction import TextSealer
 from services.frontend.apis.responses.state.compaction import (
@@ -20,12 +20,12 @@ from services.frontend.apis.responses.state.compaction import (
     user_messages,
 )
 from services.frontend.apis.responses.state.expand import history_of, resolve_references
-from services.frontend.apis.responses.state.keep import AcceptedRequest
+from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.apis.shared.client import Headers
 from services.frontend.http.bodies import is_large, run_in_thread_if
-from services.frontend.turns.turn_service import RequestModel, TurnService
+from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 
 class Intake:
@@ -43,7 +43,7 @@ class Intake:
         self,
         request: ResponsesRequest,
         headers: Headers,
-        model: RequestModel,
+        model: ModelAccess,
         *,
         store: MemoryStore | None = None,
         compacting: bool = False,
@@ -60,34 +60,34 @@ class Intake:
         request = await resolve_references(request, store, context.tenant)
 
         large = _is_large(request, history)
-        turn = await reader.read(request, history, in_thread=large, compacting=compacting)
-        accepted = AcceptedRequest(turn, context.id, context.tenant)
+        converted = await reader.read(request, history, in_thread=large, compacting=compacting)
+        accepted = AcceptedRequest(converted, context.id, context.tenant)
         if large and request.store:
             # A small input is prepared for the store after the answer, when no client waits.
             await asyncio.to_thread(lambda: accepted.items)
 
-        if turn.sealer is not None:  # the answer is a summary
+        if converted.sealer is not None:  # the answer is a summary
             items = [*history, *accepted.items]
             accepted.compacted = instructions(items)
             if compacting:
-                accepted.turn = replace(accepted.turn, user_messages=user_messages(items))
-        elif await exceeds_threshold(request, turn.conversation, model):
+                accepted.converted = replace(accepted.converted, user_messages=user_messages(items))
+        elif await exceeds_threshold(request, converted.conversation, model):
             await _compact_before(accepted, history, reader, model)
         return accepted
 
     async def prompt(
-        self, request: ResponsesRequest, headers: Headers, model: RequestModel
+        self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
         reader = self._reader(request, headers, model)
         history = await history_of(request, self.store, model.context.tenant)
         request = await resolve_references(request, self.store, model.context.tenant)
         large = _is_large(request, history)
-        turn = await reader.read(request, history, in_thread=large, counting=True)
-        return turn.conversation
+        converted = await reader.read(request, history, in_thread=large, counting=True)
+        return converted.conversation
 
     def _reader(
-        self, request: ResponsesRequest, headers: Headers, model: RequestModel
+        self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> "_RequestReader":
         return _RequestReader(self.dialect, headers, self._sealers.sealer(request.model, model))
 
@@ -108,7 +108,7 @@ class _RequestReader:
         in_thread: bool,
         counting: bool = False,
         compacting: bool = False,
-    ) -> ResponsesTurn:
+    ) -> ConvertedRequest:
         """Converts a request. Raises as `Responses.understand`."""
         return await run_in_thread_if(
             in_thread,
@@ -124,21 +124,23 @@ class _RequestReader:
 
 
 async def _compact_before(
-    accepted: AcceptedRequest, history: Sequence[Raw], reader: _RequestReader, model: RequestModel
+    accepted: AcceptedRequest, history: Sequence[Raw], reader: _RequestReader, model: ModelAccess
 ) -> None:
     """Replaces the conversation by a summary before it is answered. Raises TurnwireError."""
-    request = accepted.turn.request
+    request = accepted.converted.request
     items = [*history, *accepted.items]
-    summary_turn = await reader.read(
+    summary_request = await reader.read(
         request.with_items(items), in_thread=_is_large(request, history), compacting=True
     )
-    summary = await summarize(summary_turn, model)
+    summary = await summarize(summary_request, model)
 
     last_question = user_messages(items)[-1:]
     accepted.compacted = [*instructions(items), *summary.items, *last_question]
-    turn = await reader.read(request.with_items(accepted.compacted), in_thread=False)
-    shape = replace(turn.shape, before=summary.items, spent=summary.usage or Usage())
-    accepted.turn = replace(turn, request=request, notes=accepted.turn.notes, shape=shape)
+    converted = await reader.read(request.with_items(accepted.compacted), in_thread=False)
+    shape = replace(converted.shape, before=summary.items, spent=summary.usage or Usage())
+    accepted.converted = replace(
+        converted, request=request, notes=accepted.converted.notes, shape=shape
+    )
 
 
 def _is_large(request: ResponsesRequest, history: Sequence[Raw]) -> bool:

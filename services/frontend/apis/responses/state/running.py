@@ -9,11 +9,11 @@ from typing_extensions import override
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.render.document import response_id
-from services.frontend.apis.responses.state.keep import AcceptedRequest, StreamRecorder
+from services.frontend.apis.responses.state.recording import AcceptedRequest, StreamRecorder
 from services.frontend.turns.answer import RunningAnswer, logged
 from services.frontend.turns.interfaces import AnswerInfo
 from services.frontend.turns.sinks import StreamSink, StreamWriter
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 NOT_STARTED = Prepared(0, 0)
 """Stands for the preparation of a turn that could not start."""
@@ -22,9 +22,9 @@ NOT_STARTED = Prepared(0, 0)
 class RunningResponse(StreamWriter):
     """One response while it is made, and the writer of its stream: a subclass emits the parts."""
 
-    def __init__(self, accepted: AcceptedRequest, model: RequestModel) -> None:
-        """Raises as `RequestModel.name_for`."""
-        answer = model.answer_info(model.name_for(accepted.turn.conversation))
+    def __init__(self, accepted: AcceptedRequest, model: ModelAccess) -> None:
+        """Raises as `ModelAccess.name_for`."""
+        answer = model.answer_info(model.name_for(accepted.converted.conversation))
         self.id = response_id(answer.turn)
         self.accepted = accepted
         self.recorder = accepted.recorder(answer)
@@ -48,9 +48,9 @@ class RunningResponse(StreamWriter):
         """
         answer = RunningAnswer(self._model, Responses.name)
         async with logged(answer, "response"):
-            turn = self.accepted.turn
+            converted = self.accepted.converted
             sink = StreamSink(answer, self._renderer, self)
-            await answer.send(turn, sink, may_shorten=turn.truncate)
+            await answer.send(converted, sink, may_shorten=converted.truncate)
 
     def _renderer(self, _answer: AnswerInfo) -> StreamRecorder:
         """Returns the renderer that was made with the response."""

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from schemas.control import ModelCard
 from services.frontend.apis.responses.request.compaction import TextSealer
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 
@@ -18,7 +18,7 @@ class Sealers:
         """`key_file`: has the key for all models. Raises OSError where it cannot be read."""
         self._common = Sealer.load(key_file, "") if key_file else None
 
-    def sealer(self, name: str, model: RequestModel) -> TextSealer:
+    def sealer(self, name: str, model: ModelAccess) -> TextSealer:
         """Returns the sealer for a request. `name`: the model's name in it."""
         if self._common is not None:
             return self._common.of(model.context.tenant)
@@ -33,7 +33,7 @@ class ModelSealer(TextSealer):
     any of the models sealed that share an alias: one of them has the session.
     """
 
-    def __init__(self, name: str, model: RequestModel) -> None:
+    def __init__(self, name: str, model: ModelAccess) -> None:
         """`name`: the model's name or alias in the request."""
         self._name = name
         self._model = model

@@ -18,8 +18,8 @@ from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.follow import send_events, stored_events
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.keep import AcceptedRequest, StoredStream
 from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.apis.responses.state.recording import AcceptedRequest, StoredStream
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import (
@@ -31,7 +31,7 @@ from services.frontend.apis.responses.state.store import (
 from services.frontend.apis.shared.api import ApiSetup, encoded_response, json_response
 from services.frontend.apis.shared.http_answer import HttpAnswer, http_answer, read_request
 from services.frontend.http.middleware import REQUEST_CONTEXT
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 PATH = "/v1/responses"
 CANCEL_POLLS = 20
@@ -78,9 +78,9 @@ class ResponsesServer:
             if request.store:
                 return await self._send_stored(answer, accepted)
 
-            turn = accepted.turn.without_input()
+            converted = accepted.converted.without_input()
             del request, accepted  # their items keep the bytes of the whole request in memory
-            return await answer.respond(turn, may_shorten=turn.truncate)
+            return await answer.respond(converted, may_shorten=converted.truncate)
 
     async def compact(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
@@ -92,12 +92,12 @@ class ResponsesServer:
             accepted = await self._intake.accept(
                 request, http.headers, answer.model, compacting=True
             )
-            return await answer.respond(accepted.turn)
+            return await answer.respond(accepted.converted)
 
     async def input_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
         request = await self._decode(http)
-        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
         conversation = await self._intake.prompt(request, http.headers, model)
 
         tokens = await model.count_for_client(conversation)
@@ -203,15 +203,17 @@ class ResponsesServer:
         self, answer: HttpAnswer, accepted: AcceptedRequest
     ) -> web.StreamResponse:
         """Sends an answer that is stored before the client gets its end."""
-        turn = accepted.turn
-        if turn.stream:
+        converted = accepted.converted
+        if converted.stream:
             log = self._turns.log
             return await answer.stream(
-                turn,
-                lambda info: StoredStream(turn.renderer(info), accepted, self.store, log),
-                may_shorten=turn.truncate,
+                converted,
+                lambda info: StoredStream(converted.renderer(info), accepted, self.store, log),
+                may_shorten=converted.truncate,
             )
-        collector = await answer.collect(turn, turn.collector, may_shorten=turn.truncate)
+        collector = await answer.collect(
+            converted, converted.collector, may_shorten=converted.truncate
+        )
         document = collector.body()
         self.store.put(accepted.record(collector.stream))
         return encoded_response(document)
@@ -220,12 +222,12 @@ class ResponsesServer:
         self, http: web.Request, request: ResponsesRequest
     ) -> web.StreamResponse:
         """Starts a response that the client polls or follows."""
-        model = RequestModel(self._turns, http[REQUEST_CONTEXT])
+        model = ModelAccess(self._turns, http[REQUEST_CONTEXT])
         accepted = await self._intake.accept(request, http.headers, model)
         # A request that must be refused is refused now. The job admits it again when its time has
         # come, because rights and stored images may have changed while it waited.
-        await model.admit(accepted.turn.conversation)
-        await model.report(accepted.turn)
+        await model.admit(accepted.converted.conversation)
+        await model.report(accepted.converted)
 
         job = self.background.start(accepted, model)
         if request.body.stream:

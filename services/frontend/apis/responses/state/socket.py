@@ -37,14 +37,14 @@ from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.apis.responses.state.recording import AcceptedRequest
 from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.frontend.apis.responses.state.store import ConnectionStore, StoreLimits
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.turns.turn_service import RequestModel
+from services.frontend.turns.turn_service import ModelAccess
 
 MAX_AGE_S = 60 * 60.0
 """The maximum age of a connection, as in the native API."""
@@ -195,7 +195,7 @@ class Socket:
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         context.caller = self._context.caller
-        model = RequestModel(self._intake.turns, context)
+        model = ModelAccess(self._intake.turns, context)
         accepted = await self._intake.accept(request, self._http.headers, model, store=self._memory)
         response = LaneResponse(self, lane, accepted, model)
         if lane is not None:
@@ -230,7 +230,7 @@ class LaneResponse(RunningResponse):
     """A response in a lane of a connection."""
 
     def __init__(
-        self, socket: Socket, lane: str | None, accepted: AcceptedRequest, model: RequestModel
+        self, socket: Socket, lane: str | None, accepted: AcceptedRequest, model: ModelAccess
     ) -> None:
         super().__init__(accepted, model)
         self._socket = socket
@@ -246,7 +246,7 @@ class LaneResponse(RunningResponse):
         it."""
         record = self.accepted.record(self.recorder.stream)
         self._socket.keep(record)
-        if self.accepted.turn.request.store:
+        if self.accepted.converted.request.store:
             self._socket.share(replace(record, events=self.recorder.recording()))
 
     def end_empty(self) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from schemas.errors import ErrorInfo
 from schemas.events import Failed, Finish, Prepared, TurnEvent
 from services.frontend.apis.responses import wire_answers
-from services.frontend.apis.responses.dialect import ResponsesTurn
+from services.frontend.apis.responses.dialect import ConvertedRequest
 from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
@@ -104,7 +104,7 @@ class StreamRecorder(Renderer):
 class AcceptedRequest:
     """A converted request, with the data for storing its response."""
 
-    turn: ResponsesTurn
+    converted: ConvertedRequest
     id: str
     """The turn's id."""
     tenant: str | None
@@ -115,12 +115,12 @@ class AcceptedRequest:
     @cached_property
     def items(self) -> list[Raw]:
         """The items of the request's own input, each with an id."""
-        return stored_items(self.turn.request, self.id)
+        return stored_items(self.converted.request, self.id)
 
     def recorder(self, answer: AnswerInfo) -> StreamRecorder:
         """Returns a renderer that records its stream if the response is stored."""
-        packer = EventPacker() if self.turn.request.store else NoPacker()
-        return StreamRecorder(self.turn.renderer(answer), packer)
+        packer = EventPacker() if self.converted.request.store else NoPacker()
+        return StreamRecorder(self.converted.renderer(answer), packer)
 
     def record(
         self,
@@ -137,7 +137,7 @@ class AcceptedRequest:
             status: overrides the status of the stream.
             owner: the process in which the response still runs.
         """
-        body = self.turn.request.body
+        body = self.converted.request.body
         document = stream.state.document(status)
         output = list(stream.state.items)
         return StoredResponse(
@@ -159,7 +159,7 @@ class AcceptedRequest:
         """The items with which a chain starts at this response; None if it was not compacted."""
         if self.compacted is None:
             return None
-        summary_items = len(self.turn.shape.before)
+        summary_items = len(self.converted.shape.before)
         return [*self.compacted, *output[summary_items:]]
 
 
