@@ -16,7 +16,7 @@ from schemas.control import Heartbeat, Load
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.tokenization.block_keys import pack, unpack
-from services.worker.kv.held_blocks import HeldBlocks
+from services.worker.kv.cached_blocks import CachedBlocks
 
 BLOCK = 32
 """Tokens in a KV block."""
@@ -106,7 +106,7 @@ class Bus:
             stage: [name(stage, one) for one in range(count)]
             for stage, count in self.counts.items()
         }
-        self._caches = [HeldBlocks(KV_BLOCKS) for _ in self.names["worker"]]
+        self._caches = [CachedBlocks(KV_BLOCKS) for _ in self.names["worker"]]
         self._running: dict[str, list[int]] = {
             stage: [0] * count for stage, count in self.counts.items()
         }

@@ -34,11 +34,11 @@ class FastPath:
         self._start = len(stream.ids)
         self._plain = plain
         self._block, self.offset = stream.log.end
-        """Up to where the text was read, as `Cursor.place`."""
+        """Up to where the text was read, as `Cursor.text_position`."""
         self.fresh = ""
         """The text that was not read."""
 
-    def take(self, entry: TokenEntry) -> bool:
+    def append(self, entry: TokenEntry) -> bool:
         """Takes an entry. Returns False, and changes nothing, if it must be parsed."""
         if entry.at != len(self._ids) or entry.attempt != self._attempt:
             return False
@@ -81,8 +81,8 @@ class NoFastPath:
 
     __slots__ = ()
 
-    def take(self, entry: TokenEntry) -> bool:
-        """As `FastPath.take`."""
+    def append(self, entry: TokenEntry) -> bool:
+        """As `FastPath.append`."""
         return False
 
 

@@ -88,7 +88,7 @@ class _TurnContent(Struct):
             self._add(stream.log, block)
             if self.incomplete:
                 break
-            start, stop = stream.log.ends(block)
+            start, stop = stream.log.bounds(block)
             if stop is None or (start.kind != "tool_use" and not any_block):
                 continue
             tokens = parse.blocks.ends[block]
@@ -99,7 +99,7 @@ class _TurnContent(Struct):
         return beginnings
 
     def _add(self, log: TurnLog, block: int) -> None:
-        start, stop = log.ends(block)
+        start, stop = log.bounds(block)
         text = log.text(block)
         if start.kind == "text":
             self.text += text

@@ -81,7 +81,7 @@ class Parser(Service, FrameSource):
         try:
             for entry in frame.entries:
                 parse = turns.get(entry.turn)
-                if parse is not None and parse.fast.take(entry):
+                if parse is not None and parse.fast.append(entry):
                     parsed.append(parse)
                 else:
                     self._parse(entry, frame.sender, parsed)
@@ -99,7 +99,7 @@ class Parser(Service, FrameSource):
 
         arrived_ns = time_ns()
         try:
-            outcome = self._shard.take(entry, worker)
+            outcome = self._shard.parse(entry, worker)
         except Exception as error:
             # One turn's failure (an unknown family in its context, a defect) must not affect other
             # turns.

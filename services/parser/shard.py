@@ -74,7 +74,7 @@ class Shard:
         self._contexts = ContextDecoder()
         self.turns: dict[str, TurnParse] = {}
 
-    def take(self, entry: TokenEntry, worker: str) -> TurnParse | StreamPosition | None:
+    def parse(self, entry: TokenEntry, worker: str) -> TurnParse | StreamPosition | None:
         """Parses an entry.
 
         Returns the turn if there are new events, the `StreamPosition` to replay from if tokens are
@@ -87,7 +87,7 @@ class Shard:
             return None
         if _leaves_gap(entry, parse):
             return parse.stream.position
-        return parse if parse.take(entry) else None
+        return parse if parse.add(entry) else None
 
     def _take_first(self, entry: TokenEntry, worker: str) -> TurnParse | StreamPosition | None:
         if entry.context == ABSENT:
@@ -96,7 +96,7 @@ class Shard:
         parse = self._open(entry, worker)
         if _leaves_gap(entry, parse):
             return parse.stream.position
-        parse.take(entry)
+        parse.add(entry)
         return parse
 
     def _open(self, entry: TokenEntry, worker: str) -> TurnParse:

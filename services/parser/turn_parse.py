@@ -116,7 +116,7 @@ class TurnParse:
 
     # -- tokens
 
-    def take(self, entry: TokenEntry) -> bool:
+    def add(self, entry: TokenEntry) -> bool:
         """Takes the new tokens of an entry, and the turn's end. Returns whether there are new
         events."""
         stream = self.stream

@@ -46,7 +46,7 @@ class TurnStream:
 
     def __repr__(self) -> str:
         state = "streaming" if self.log.terminal is None else type(self.log.terminal).__name__
-        block, length = self.sent.place
+        block, length = self.sent.text_position
         return (
             f"turn {self.turn} {state}, attempt {self.attempt}, worker {self.worker}, "
             f"{len(self.ids)} tokens, sent to block {block} + {length}"

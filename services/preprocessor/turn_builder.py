@@ -59,7 +59,7 @@ def prepare_turn(
         session=tenant_key(conversation, client.session),
         guided=msgspec.Raw(_encode(prompt.enforced_format)),
         grammar=guide.grammar,
-        thoughts=guide.thought_budget,
+        thought_budget=guide.thought_budget,
         trace=request.trace,
         reused=prompt.encoded.reused,
         recall=prompt.encoded.outcome.value,

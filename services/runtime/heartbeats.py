@@ -163,7 +163,7 @@ class Heartbeats:
         )
         subject = subjects.heartbeat(self._stage, self._process)
         if self._bus.publish(subject, self._auth.encode(heartbeat)):
-            self._liveness.sent(self._number, _now())
+            self._liveness.record_sent(self._number, _now())
 
     def leave(self) -> None:
         """Sends the last heartbeat, unless none was sent so far."""

@@ -30,7 +30,7 @@ class Liveness:
         """Notes that the first heartbeat is about to be sent."""
         self._returned = self._returned_at = now
 
-    def sent(self, number: int, now: float) -> None:
+    def record_sent(self, number: int, now: float) -> None:
         """Notes a heartbeat that was sent."""
         self._under_way.append((number, now))
 

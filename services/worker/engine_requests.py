@@ -32,7 +32,7 @@ class DecodingStart(Struct, frozen=True):
     """Output of earlier attempts, and the end of a thought that had spent its budget."""
     blocks: PromptBlocks
     """The blocks of the prompt with `resume`."""
-    thoughts: ThoughtCounter | None
+    counter: ThoughtCounter | None
     """None: reasoning has no budget."""
 
     @property
@@ -61,17 +61,17 @@ class EngineRequests:
     ) -> DecodingStart:
         """Returns what an attempt begins with. `now`: the loop's time. Raises as `check`."""
         resume = unpack_ids(request.resume)
-        thoughts = None
-        if request.thoughts is not None:
-            thoughts = ThoughtCounter(request.thoughts)
+        counter = None
+        if request.thought_budget is not None:
+            counter = ThoughtCounter(request.thought_budget)
             room = max((request.sampling.max_tokens or 0) - len(resume), 0)
-            resume += thoughts.resume(resume)[:room]
+            resume += counter.resume(resume)[:room]
 
         prompt = request.prompt + pack_ids(resume)
         blocks = self._kv.look_up(with_images(prompt, request.images), request.cache_salt)
         sampling = request.sampling
         if resume:
-            sampling = self._rest_of_sampling(sampling, len(resume), thoughts)
+            sampling = self._rest_of_sampling(sampling, len(resume), counter)
         grammar = request.grammar if "grammar" in self._info.features else ""
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
@@ -90,10 +90,10 @@ class EngineRequests:
             images=images,
         )
         check(engine_request, self._info)
-        return DecodingStart(request, engine_request, resume, blocks, thoughts)
+        return DecodingStart(request, engine_request, resume, blocks, counter)
 
     def rest(
-        self, first: EngineRequest, output: Sequence[int], thoughts: ThoughtCounter
+        self, first: EngineRequest, output: Sequence[int], counter: ThoughtCounter
     ) -> EngineRequest:
         """Returns the request for the rest of a turn, after a thought that was ended.
 
@@ -110,9 +110,9 @@ class EngineRequests:
             # the engine may still hold the stopped one under its id
             id=f"{first.id}.{len(output)}",
             token_ids=unpack_array(pack_ids(prompt) + pack_ids(output)),
-            sampling=self._rest_of_sampling(first.sampling, done, thoughts),
+            sampling=self._rest_of_sampling(first.sampling, done, counter),
             priority=priority,
-            rest_grammar=thoughts.rest_grammar if first.grammar else "",
+            rest_grammar=counter.rest_grammar if first.grammar else "",
             resumed=len(output),
             block_keys=None,
         )
@@ -130,7 +130,7 @@ class EngineRequests:
         return self._retention.seconds(request, tokens, blocks.cached or 0, now)
 
     def _rest_of_sampling(
-        self, sampling: Sampling, done: int, thoughts: ThoughtCounter | None
+        self, sampling: Sampling, done: int, counter: ThoughtCounter | None
     ) -> Sampling:
         """Returns the sampling of the rest of a turn, after `done` output tokens."""
         most = (sampling.max_tokens or 0) - done
@@ -139,7 +139,7 @@ class EngineRequests:
             least = max(least - done, 0)
         sampling = msgspec.structs.replace(sampling, max_tokens=max(most, 0), min_tokens=least)
         # An engine without biases has each further thought ended.
-        if thoughts is not None and "logit_bias" in self._info.features:
-            bias = {**sampling.logit_bias, **thoughts.bans}
+        if counter is not None and "logit_bias" in self._info.features:
+            bias = {**sampling.logit_bias, **counter.bans}
             sampling = msgspec.structs.replace(sampling, logit_bias=bias)
         return sampling

@@ -27,7 +27,7 @@ class PrefillSink:
 
 
 @dataclass(slots=True, eq=False)
-class TurnPrompt:
+class PrefillReporter:
     """The prompt of one turn: reports that it is computed, to the index of KV blocks and to the
     preprocessor that holds back turns with the same beginning."""
 

@@ -35,7 +35,7 @@ from services.worker.observer import WorkerObserver
 from services.worker.output.decoding import Decoding
 from services.worker.output.token_output import TokenOutput
 from services.worker.output.token_stream import TokenStream
-from services.worker.prefill import PrefillSink, TurnPrompt
+from services.worker.prefill import PrefillReporter, PrefillSink
 
 HEALTH_INTERVAL_S = 0.5
 
@@ -134,11 +134,11 @@ class Worker(Service):
             expected_cached=start.blocks.cached or 0,
         )
         notice = request.notice if self._is_awaited(start) else ""
-        prompt = TurnPrompt(self._process, self._kv, request.turn, start.blocks, notice)
+        prefill = PrefillReporter(self._process, self._kv, request.turn, start.blocks, notice)
         observer = self._observer.open(
             start.prompt_tokens, len(start.first.token_ids), request.trace
         )
-        return Decoding(self._turns, stream, prompt, observer)
+        return Decoding(self._turns, stream, prefill, observer)
 
     def _is_awaited(self, start: DecodingStart) -> bool:
         """Returns whether the turn computes so much of its prompt that others wait for it."""
@@ -151,10 +151,10 @@ class Worker(Service):
         """Has the engine open the turn, before its stream is scheduled: the frame with the parse
         context can then have the first token, too."""
         sink: Sink = decoding
-        if start.thoughts is not None:
+        if start.counter is not None:
             limit = start.request.sampling.max_tokens or 0
             rest = Continuation(self._engine, self._requests, start.first, self._observer)
-            sink = BudgetedTurn(decoding, start.thoughts, limit, rest)
+            sink = BudgetedTurn(decoding, start.counter, limit, rest)
         try:
             decoding.handle = self._engine.open(start.first, sink)
         except EngineDied as death:

@@ -114,7 +114,7 @@ async def test_child_that_does_not_start_is_reported(
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(ChildSpec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
-        await watched.supervisor.failed()
+        await watched.supervisor.raise_on_failure()
     assert len(watched.reports) == 2
 
 
@@ -140,7 +140,7 @@ async def test_slow_failed_start_is_reported(
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(ChildSpec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
-        await watched.supervisor.failed()
+        await watched.supervisor.raise_on_failure()
 
 
 async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
@@ -149,7 +149,7 @@ async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
         ChildSpec("a", python("print('begin'); print('no key'); raise SystemExit(2)"))
     )
     with pytest.raises(ChildFailed, match="a does not run: status 2: no key"):
-        await watched.supervisor.failed()
+        await watched.supervisor.raise_on_failure()
     assert watched.reports == []
 
 

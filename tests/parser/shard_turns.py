@@ -68,8 +68,8 @@ def parsed(
     shard = Shard(VOCABULARY, SEALER)
     step = cuts or len(ids)
     for at in range(0, len(ids), step):
-        shard.take(entry(at, ids[at : at + step], scored=scored, **context), "w")
-    shard.take(entry(len(ids), [], scored=scored, finish=TokenFinish(reason, stop_id)), "w")
+        shard.parse(entry(at, ids[at : at + step], scored=scored, **context), "w")
+    shard.parse(entry(len(ids), [], scored=scored, finish=TokenFinish(reason, stop_id)), "w")
     return shard.turns["t"]
 
 

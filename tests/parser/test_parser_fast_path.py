@@ -93,16 +93,16 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
     slow = Reader(parsed(ids, cuts=1, scored=False, **context), 10_000)
     slow.read()
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, [], scored=False, **context), "w")
+    shard.parse(entry(0, [], scored=False, **context), "w")
     reader = Reader(shard.turns["t"], data.draw(st.sampled_from([3, 20, 10_000])))
     parse, at, fast = reader.parse, 0, 0
     while at < len(ids) and not parse.ended:
         step = data.draw(st.sampled_from([1, 1, 1, 2, 7]))
         piece = entry(at, ids[at : at + step], scored=False, **context)
-        if parse.fast.take(piece):
+        if parse.fast.append(piece):
             fast += 1
         else:
-            shard.take(piece, "w")
+            shard.parse(piece, "w")
         at += step
         what = data.draw(st.sampled_from(["read", "read", "read", "wait", "again"]))
         if what == "again":
@@ -110,8 +110,8 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
         if what != "wait":
             reader.read()
     last = entry(len(ids), [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP))
-    assert not parse.fast.take(last)
-    shard.take(last, "w")
+    assert not parse.fast.append(last)
+    shard.parse(last, "w")
     reader.read()
     assert reader.blocks() == slow.blocks()
     assert scored_blocks(parse) == scored_blocks(slow.parse)
@@ -122,7 +122,7 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
 
 def on_fast_path(text: str) -> tuple[Shard, TurnParse]:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, ids_of(text), scored=False), "w")
+    shard.parse(entry(0, ids_of(text), scored=False), "w")
     parse = shard.turns["t"]
     parse.read(10_000)
     parse.enter_fast_path()
@@ -144,13 +144,13 @@ def test_the_fast_path_takes_only_the_next_tokens_of_this_attempt() -> None:
         TokenEntry("t", 1, have, ids_of("🌊")[:1]),
         TokenEntry("t", 1, have, [10**6]),
     ):
-        assert not parse.fast.take(other)
+        assert not parse.fast.append(other)
         assert len(parse.stream.ids) == have
-    assert parse.fast.take(TokenEntry("t", 1, have, [token]))
+    assert parse.fast.append(TokenEntry("t", 1, have, [token]))
     assert next_delta(parse) == Delta(0, len("Hello there"), "!")
     assert parse.fast is not NO_FAST_PATH
-    shard.take(TokenEntry("t", 1, have + 1, finish=GONE), "w")
-    assert not parse.fast.take(TokenEntry("t", 1, have + 1, [token]))
+    shard.parse(TokenEntry("t", 1, have + 1, finish=GONE), "w")
+    assert not parse.fast.append(TokenEntry("t", 1, have + 1, [token]))
     assert [type(event) for event in parse.read(10_000)[0]] == [Interrupted]
     parse.enter_fast_path()
     assert parse.fast is NO_FAST_PATH
@@ -172,7 +172,7 @@ def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
     _, parse = on_fast_path("Hello")
     (token,) = ids_of("!")
     count = 0
-    while parse.fast.take(TokenEntry("t", 1, len(parse.stream.ids), [token])):
+    while parse.fast.append(TokenEntry("t", 1, len(parse.stream.ids), [token])):
         count += 1
     assert UNREAD < count < 2 * UNREAD
     assert parse.read(10_000)[0] == [Delta(0, 5, "!" * count)]
@@ -180,15 +180,15 @@ def test_a_turn_that_is_not_read_leaves_the_fast_path() -> None:
 
 def test_tokens_are_counted_as_reasoning_on_the_fast_path() -> None:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(entry(0, ids_of("Hm"), scored=False, in_reasoning=True), "w")
+    shard.parse(entry(0, ids_of("Hm"), scored=False, in_reasoning=True), "w")
     parse = shard.turns["t"]
     for _ in range(5):
         parse.read(10_000)
         parse.enter_fast_path()
-        assert parse.fast.take(TokenEntry("t", 1, len(parse.stream.ids), ids_of("!")))
+        assert parse.fast.append(TokenEntry("t", 1, len(parse.stream.ids), ids_of("!")))
     thought = len(parse.stream.ids)
     closed = ids_of("\n</think>\n\nYes")
-    shard.take(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")
+    shard.parse(TokenEntry("t", 1, thought, closed, finish=TokenFinish(FinishReason.LENGTH)), "w")
     within = len(ids_of("\n</think>"))
     assert finish(parse).usage.reasoning == thought + within
     assert finish(parse).usage.output == thought + len(closed)
@@ -200,5 +200,5 @@ def test_a_parse_shows_its_state() -> None:
         f"turn t streaming, attempt 1, worker w, {len(parse.stream.ids)} tokens, "
         "sent to block 0 + 5, fast path to 5"
     )
-    shard.take(entry(len(parse.stream.ids), [], scored=False, finish=GONE), "w")
+    shard.parse(entry(len(parse.stream.ids), [], scored=False, finish=GONE), "w")
     assert repr(parse).startswith("turn t Interrupted, attempt 1, worker w, ")

@@ -145,7 +145,7 @@ def dispatched(parse: TurnParse) -> list[tuple[int, str, str]]:
     read = events(parse)
     for at, event in enumerate(read):
         if isinstance(event, Dispatch):
-            start, stop = parse.stream.log.ends(event.block)
+            start, stop = parse.stream.log.bounds(event.block)
             assert read[at + 1] is stop
             assert (start.name, start.call_id) == (event.name, event.call_id)
     return [
@@ -190,7 +190,7 @@ def test_raw_completions_are_passed_on_as_they_are(text: str, cuts: int, stop: l
 
 def test_a_raw_completion_of_nothing_has_no_block() -> None:
     shard = Shard(VOCABULARY, SEALER)
-    shard.take(
+    shard.parse(
         entry(0, [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP), family="verbatim"),
         "w",
     )
@@ -241,18 +241,18 @@ def test_a_reader_that_stands_anywhere_gets_each_token_once(
 def test_an_unreadable_family_fails_its_own_turn() -> None:
     shard = Shard(VOCABULARY, SEALER)
     with pytest.raises(ValueError, match="no parser"):
-        shard.take(entry(0, [], scored=False, family="nonesuch"), "w")
+        shard.parse(entry(0, [], scored=False, family="nonesuch"), "w")
     assert not isinstance(shard.turns.get("t"), Failed)
 
 
 def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> None:
     shard = Shard(VOCABULARY, SEALER)
     ids = ids_of("Hello there")
-    shard.take(entry(0, ids, scored=False), "w")
+    shard.parse(entry(0, ids, scored=False), "w")
     # The worker answers what was asked: a place that the shard may have passed since, or not have
     # reached.
     for at in (0, len(ids) + 3):
-        parse = shard.take(TokenEntry("t", 1, at, finish=GONE), "w")
+        parse = shard.parse(TokenEntry("t", 1, at, finish=GONE), "w")
         if at == 0:
             assert isinstance(parse, TurnParse)
             last = parse.stream.log.terminal
@@ -264,6 +264,6 @@ def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> N
 
 def test_a_stream_that_is_gone_is_not_requested_again() -> None:
     shard = Shard(VOCABULARY, SEALER)
-    assert shard.take(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
-    assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), StreamPosition)
+    assert shard.parse(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
+    assert isinstance(shard.parse(TokenEntry("unknown", 1, 0, [1]), "w"), StreamPosition)
     assert shard.turns == {}

@@ -10,7 +10,7 @@ def test_a_sender_stops_at_its_window_and_goes_on_with_credit() -> None:
     link = SendLink(100)
     for size in (60, 60):
         assert link.open
-        link.sent(size)
+        link.record_sent(size)
     assert not link.open
     link.credit(1, 100, 0)
     assert link.open
@@ -19,7 +19,7 @@ def test_a_sender_stops_at_its_window_and_goes_on_with_credit() -> None:
 
 def test_credit_can_change_the_window() -> None:
     link = SendLink(100)
-    link.sent(80)
+    link.record_sent(80)
     link.credit(0, 50, 0)
     assert not link.open
     link.credit(0, 200, 0)
@@ -83,7 +83,7 @@ def test_whatever_is_lost_the_link_opens_again(sizes: list[int], data: st.DataOb
                 assert seq is not None
                 if data.draw(st.booleans()):  # else the credit is lost, and the next beat says so
                     sender.credit(seq, window, 0)
-        sender.sent(size)
+        sender.record_sent(size)
         seq = sender.seq
         if data.draw(st.booleans()):
             receiver.arrived(seq, size)
@@ -98,7 +98,7 @@ def test_credit_that_was_lost_is_granted_again() -> None:
     """Also where nothing more is sent: the last frames of a busy hour are let go all the same."""
     sender, receiver = SendLink(1000), ReceiveLink(1000)
     for seq in (1, 2):
-        sender.sent(10)
+        sender.record_sent(10)
         receiver.arrived(seq, 10)
     assert receiver.take_credit() == 2, "lost"
     assert receiver.take_credit() is None
@@ -115,7 +115,7 @@ def test_a_frame_that_was_given_up_is_not_delivered_before_its_replay() -> None:
     """The request for a replay gets lost, the credit that gives the frames up does not."""
     sender, receiver = SendLink(1000), ReceiveLink(1000)
     for _ in range(3):
-        sender.sent(10)
+        sender.record_sent(10)
     receiver.arrived(1, 10)
     assert receiver.arrived(3, 10), "the second is missing"
     first = receiver.request_replay()
@@ -140,7 +140,7 @@ def test_requests_that_come_one_after_the_other_are_not_widened() -> None:
 def test_a_new_generation_has_numbers_of_its_own() -> None:
     old, new = SendLink(1000), SendLink(1000, generation=3)
     for link in (old, new):
-        link.sent(10)
+        link.record_sent(10)
     assert (generation(old.seq), generation(new.seq)) == (0, 3)
     receiver = ReceiveLink(1000, generation(new.seq))
     assert not receiver.arrived(new.seq, 10), "the first of its generation follows nothing"
@@ -163,7 +163,7 @@ def test_a_receiver_is_given_up_when_heartbeats_stop_naming_it() -> None:
 def test_a_window_of_nothing_is_one_of_a_frame_at_a_time() -> None:
     link = SendLink(-5)
     assert link.open
-    link.sent(100)
+    link.record_sent(100)
     assert not link.open
     link.credit(1, 0, 0)
     assert link.open

@@ -16,7 +16,7 @@ def test_a_process_is_silent_when_no_heartbeat_comes_back_for_longer_than_the_li
     liveness = begun()
     assert not liveness.silent(103.0)
     assert liveness.silent(103.1)
-    liveness.sent(1, 101.0)
+    liveness.record_sent(1, 101.0)
     assert liveness.receive(1, 101.5) == (101.0, 1.5, False)
     assert not liveness.silent(104.0), "the limit counts from when the heartbeat was sent"
     assert liveness.silent(104.1)
@@ -24,22 +24,22 @@ def test_a_process_is_silent_when_no_heartbeat_comes_back_for_longer_than_the_li
 
 def test_after_a_gap_only_a_heartbeat_that_was_sent_after_it_ends_the_silence() -> None:
     liveness = begun()
-    liveness.sent(1, 101.0)
+    liveness.record_sent(1, 101.0)
     assert liveness.receive(1, 110.0) == (101.0, 10.0, True)
     assert liveness.silent(110.0)
-    liveness.sent(2, 110.0)
+    liveness.record_sent(2, 110.0)
     assert liveness.receive(2, 110.1) == (110.0, 110.1 - 110.0, False)
     assert not liveness.silent(110.1)
 
 
 def test_a_heartbeat_of_an_earlier_connection_proves_nothing() -> None:
     liveness = begun()
-    liveness.sent(1, 101.0)
+    liveness.record_sent(1, 101.0)
     liveness.forget_sent()
     assert liveness.receive(1, 102.0) is None
     assert liveness.silent(103.1)
-    liveness.sent(2, 103.0)
-    liveness.sent(3, 103.5)
+    liveness.record_sent(2, 103.0)
+    liveness.record_sent(3, 103.5)
     assert liveness.receive(3, 104.0) == (103.5, 4.0, True), (
         "the newest of those that are back counts"
     )

@@ -182,7 +182,7 @@ def test_a_turn_can_be_read_in_rooms_of_any_size(events: list[LoggedEvent], room
         assert piece
         read += piece
     assert joined(read) == joined(events)
-    assert log.end == cursor.place
+    assert log.end == cursor.text_position
 
 
 @given(turns(), st.data())
@@ -199,7 +199,7 @@ def test_a_replay_begins_where_the_receiver_stands_and_not_before(
     sent.rewind(receiver.position("t", 1))
     again, _ = log.read(sent)
     first = next((e for e in again if isinstance(e, Delta)), None)
-    assert first is None or (first.block, first.offset) >= receiver.place
+    assert first is None or (first.block, first.offset) >= receiver.text_position
     assert not any(receiver.accept(event) is Verdict.GAP for event in again)
     assert receiver.ended
 

@@ -253,7 +253,7 @@ async def test_turn_keeps_its_images_after_an_ended_thought(
     spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
     end = spelling["</think>"]
     budget = ThoughtBudget(2, spelling, ["<think>"], ["</think>"], ["</think>"], end, end)
-    assert (await trial.send(trial.request("t", ids, images, thoughts=budget))).error is None
+    assert (await trial.send(trial.request("t", ids, images, thought_budget=budget))).error is None
     answer = await trial.answer("t")
     assert trial.ids["t"].index(trial.token("</think>")) == 3
     assert f"I see an image of 84 x 56 pixels ({images[0].hash[:8]})." in answer

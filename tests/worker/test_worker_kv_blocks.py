@@ -103,16 +103,16 @@ def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
     assumed = book(capacity=8 * SIZE)
     assumed.used(keys(*A, *B))
     for index in (reported, assumed):
-        assert index.held(keys(*A, *B, *C)) == index.held(keys(*A, *B)) == 2
-        assert index.held(keys(*A, *C)) == 1
-        assert index.held(keys(*C, *A)) == index.held([]) == 0
+        assert index.count_cached(keys(*A, *B, *C)) == index.count_cached(keys(*A, *B)) == 2
+        assert index.count_cached(keys(*A, *C)) == 1
+        assert index.count_cached(keys(*C, *A)) == index.count_cached([]) == 0
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_a_long_prompt_is_held_up_to_the_reported_blocks(blocks: int, other: int) -> None:
     told = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
     prompt = pack_ids([number for number in range(blocks + other) for _ in range(SIZE)])
-    assert told.held(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
+    assert told.count_cached(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
 
 
 _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)

@@ -299,7 +299,13 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     budget = budget_of(3, "rest")
     sampling = Sampling(max_tokens=10, min_tokens=4, seed=1)
     await trial.generate(
-        "t", None, thoughts=budget, sampling=sampling, priority=2.0, cache_salt="s", stop_ids=[2, 9]
+        "t",
+        None,
+        thought_budget=budget,
+        sampling=sampling,
+        priority=2.0,
+        cache_salt="s",
+        stop_ids=[2, 9],
     )
     first = trial.engine.open_turns["t.1"]
     first.put(EngineDelta([11], cached=0))
@@ -328,7 +334,7 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
 async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(
     trial: Trial, error: TurnwireError
 ) -> None:
-    await trial.generate("t", None, thoughts=budget_of(1))
+    await trial.generate("t", None, thought_budget=budget_of(1))
     trial.engine.refuses = error
     trial.engine.open_turns["t.1"].put(EngineDelta([11, 12], cached=0))
     end = await trial.end_of("t")
@@ -339,7 +345,7 @@ async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(
 
 
 async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> None:
-    await trial.generate("t", None, thoughts=budget_of(1))
+    await trial.generate("t", None, thought_budget=budget_of(1))
     trial.engine.open_turns["t.1"].put(EngineDelta([11, 12], cached=0))
     cancel = Cancel("t", 1, "hangup")
     trial.shard.publish(subjects.cancel("m"), cancel)
@@ -351,7 +357,7 @@ async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> No
 
 async def test_resumed_turn_gets_the_rest_of_the_end_of_its_thought(trial: Trial) -> None:
     budget = budget_of(3)
-    await trial.generate("t", None, thoughts=budget, resume=pack_ids([11, 12, 13, 61]))
+    await trial.generate("t", None, thought_budget=budget, resume=pack_ids([11, 12, 13, 61]))
     (request,) = trial.engine.requests
     assert list(request.token_ids) == [1, 2, 3, 11, 12, 13, 61, 60]
     assert (request.resumed, request.sampling.max_tokens) == (5, 5)
@@ -359,7 +365,9 @@ async def test_resumed_turn_gets_the_rest_of_the_end_of_its_thought(trial: Trial
 
 async def test_resumed_turn_with_a_spent_budget_opens_no_thought(trial: Trial) -> None:
     await trial.generate(
-        "t", None, thoughts=budget_of(3), resume=pack_ids([11, 12, 13, 61, 60, 21])
+        "t", None, thought_budget=budget_of(3), resume=pack_ids([11, 12, 13, 61, 60, 21])
     )
-    await trial.generate("u", None, thoughts=budget_of(4), resume=pack_ids([11, 12, 13, 60, 21]))
+    await trial.generate(
+        "u", None, thought_budget=budget_of(4), resume=pack_ids([11, 12, 13, 60, 21])
+    )
     assert [request.sampling.logit_bias for request in trial.engine.requests] == [{50: -100.0}, {}]

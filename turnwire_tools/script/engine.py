@@ -47,7 +47,7 @@ from services.worker.engine import (
     Sink,
 )
 from services.worker.engines.support import EngineTurn, OpenTurns
-from services.worker.kv.held_blocks import HeldBlocks
+from services.worker.kv.cached_blocks import CachedBlocks
 from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
 from turnwire_tools.script.stream import MarkFile, ScriptedStream
@@ -73,7 +73,7 @@ class ScriptEngine:
         self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
         self._ticker: Ticker[ScriptedStream] = Ticker(self._step)
         self._turns = OpenTurns("script", self._ticker.stop)
-        self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
+        self._cache = CachedBlocks(max(1, self._capacity // BLOCK_TOKENS))
         self._waiting: list[tuple[float, ScriptedStream]] = []
         """(-priority, turn), the next one first."""
         self._running: set[ScriptedStream] = set()

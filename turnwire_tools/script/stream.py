@@ -10,7 +10,7 @@ from schemas.events import FinishReason
 from schemas.frames import pack_ids
 from services.worker.engine import EngineDelta
 from services.worker.engines.support import EngineTurn
-from services.worker.kv.held_blocks import extend_keys
+from services.worker.kv.cached_blocks import extend_keys
 from turnwire_tools.script.player import Action, Playback, PlayDirective
 
 _FALL = 0.7

@@ -132,7 +132,7 @@ class FollowedTurn(Struct, dict=True):
         """The text and calls, as the client received them."""
         written: list[Text | Call] = []
         for block in range(self.log.blocks):
-            start = self.log.ends(block)[0]
+            start = self.log.bounds(block)[0]
             text = self.log.text(block)
             if start.kind == "text":
                 written.append(Text(text))

@@ -134,7 +134,7 @@ class _UpRun:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._serve(Path(directory), tasks))
-                    tasks.create_task(self._supervisor.failed())
+                    tasks.create_task(self._supervisor.raise_on_failure())
                     tasks.create_task(self._interrupted())
             except* UpInterrupted:
                 pass

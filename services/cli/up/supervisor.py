@@ -82,7 +82,7 @@ class Supervisor:
         child = await self._spawn(spec)
         self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=spec.name)
 
-    async def failed(self) -> None:
+    async def raise_on_failure(self) -> None:
         """Waits until a child cannot be kept running. Raises ChildFailed with the reason."""
         raise ChildFailed(await self._failures.get())
 

@@ -97,7 +97,10 @@ class TurnAttempts:
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
         token_count = len(lost.token_ids) // 4
-        if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > token_count:
+        if (
+            turn.cursor.text_position > (lost.block, lost.offset)
+            or turn.cursor.tokens > token_count
+        ):
             # rare: the client has more than any process still knows
             # The parser that sent more than this is lost, too. Another worker would decode other
             # tokens from here on.
@@ -116,7 +119,7 @@ class TurnAttempts:
             return
         error = EngineFailed(reason).info
         self._turns.supersede(turn, "tokens lost")
-        if turn.cursor.place == (0, 0) and not turn.cursor.tokens:
+        if turn.cursor.text_position == (0, 0) and not turn.cursor.tokens:
             self._resume(turn, error)
         else:
             self._turns.fail(turn, error)

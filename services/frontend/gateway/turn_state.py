@@ -328,7 +328,7 @@ class BusTurn(OpenTurn):
     @override
     def __repr__(self) -> str:
         name = type(self.state).__name__.upper()
-        block, offset = self.cursor.place
+        block, offset = self.cursor.text_position
         text = f"turn {self.id} {name}, {self.attempt}, at block {block} + {offset}"
         if isinstance(self.state, Streaming):
             text += f", worker {self.state.worker}, parser {self.state.parser}"

@@ -165,7 +165,7 @@ class FrameSender:
                 if not self._source.take_back(receiver, frame):
                     raise
                 continue
-            link.sent(len(data))
+            link.record_sent(len(data))
             try:
                 self._process.bus.publish(self._subject(receiver), data)
             except TooLarge as error:

@@ -47,7 +47,7 @@ class SendLink:
         size."""
         return self.under_way < self.window
 
-    def sent(self, size: int) -> None:
+    def record_sent(self, size: int) -> None:
         """Records that the frame with the next number was sent."""
         self.seq += 1
         self.under_way += size

@@ -135,22 +135,22 @@ class Cursor:
         return event
 
     @property
-    def place(self) -> tuple[int, int]:
-        """The number of the open or next block, and how many of its characters were passed. Places
+    def text_position(self) -> tuple[int, int]:
+        """The number of the open or next block, and how many of its characters were passed. They
         can be compared."""
         return (self.blocks, 0) if self.stopped else (self.blocks - 1, self.length)
 
     def position(self, turn: str, attempt: int) -> StreamPosition:
         """Returns the position for a replay."""
-        block, length = self.place
+        block, length = self.text_position
         return StreamPosition(turn, attempt, length, block, self.tokens)
 
     def rewind(self, position: StreamPosition) -> None:
         """Moves back (never forward) to a receiver's position, so that the log is read again from
         there."""
-        place = (max(position.block, 0), max(position.offset, 0))
-        if place <= self.place:
-            block, self.length = place
+        received = (max(position.block, 0), max(position.offset, 0))
+        if received <= self.text_position:
+            block, self.length = received
             # A receiver without text of a block may lack its start.
             self.stopped = self.length == 0
             self.blocks = block if self.stopped else block + 1
@@ -337,7 +337,7 @@ class TurnLog:
 
     @property
     def end(self) -> tuple[int, int]:
-        """The place (`Cursor.place`) after the last event."""
+        """The place (`Cursor.text_position`) after the last event."""
         if self.open_kind is None:
             return len(self._blocks), 0
         return len(self._blocks) - 1, self._blocks[-1].length
@@ -358,7 +358,7 @@ class TurnLog:
         """Returns all text of a block so far."""
         return self._blocks[block].text()
 
-    def ends(self, block: int) -> tuple[BlockStart, BlockStop | None]:
+    def bounds(self, block: int) -> tuple[BlockStart, BlockStop | None]:
         """Returns the start of a block, and its stop if it has one."""
         return self._blocks[block].start, self._blocks[block].stop
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, KvEvent
-from services.worker.kv.held_blocks import HeldBlocks
+from services.worker.kv.cached_blocks import CachedBlocks
 
 DEFAULT_BLOCKS = 65536
 """The assumed capacity of an engine that does not report it."""
@@ -29,7 +29,7 @@ class KvBlockIndex:
         capacity = DEFAULT_BLOCKS
         if capacity_tokens:
             capacity = max(1, capacity_tokens // block_tokens)
-        self._assumed = HeldBlocks(capacity)
+        self._assumed = CachedBlocks(capacity)
         self._reported: dict[int, int] = {}
         """Key → how many ranks hold the block, by the engine's events."""
         self._keys: dict[tuple[int, BlockHash], int] = {}
@@ -79,7 +79,7 @@ class KvBlockIndex:
         self._record(added, held=True)
         self._record(evicted, held=False)
 
-    def held(self, keys: Sequence[int]) -> int:
+    def count_cached(self, keys: Sequence[int]) -> int:
         """Returns how many blocks of a prompt the cache holds, from its start."""
         if not self._reported:
             return self._assumed.match(keys)

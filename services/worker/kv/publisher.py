@@ -16,7 +16,7 @@ from services.runtime.requests import after_sending
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
 from services.worker.kv.blocks import KvBlockIndex
-from services.worker.kv.held_blocks import extend_keys
+from services.worker.kv.cached_blocks import extend_keys
 
 MAX_KEYS = 32768
 """Keys in one update; the others are sent in further ones."""
@@ -103,7 +103,7 @@ class KvPublisher:
         keys = PromptKeys(self._memo, prompt, salt)
         size = self._index.block_tokens
         before_last = (len(prompt) // TOKEN_ID_BYTES - 1) // size
-        cached = max(min(self._index.held(keys), before_last), 0) * size
+        cached = max(min(self._index.count_cached(keys), before_last), 0) * size
         if self._events is not None:
             return PromptBlocks(cached)
         tail = prompt[len(keys) * size * TOKEN_ID_BYTES :]

@@ -12,7 +12,7 @@ from services.worker.output.drain import Drain
 from services.worker.output.outbox import Outbox
 from services.worker.output.pacing import Pacer
 from services.worker.output.token_stream import TokenStream
-from services.worker.prefill import TurnPrompt
+from services.worker.prefill import PrefillReporter
 
 
 class _NoHandle:
@@ -35,7 +35,7 @@ class Decoding:
         "ended",
         "handle",
         "observer",
-        "prompt",
+        "prefill",
         "stream",
     )
 
@@ -43,11 +43,11 @@ class Decoding:
         self,
         turns: "Decodings",
         stream: TokenStream,
-        prompt: TurnPrompt,
+        prefill: PrefillReporter,
         observer: DecodingObserver,
     ) -> None:
         self.stream = stream
-        self.prompt = prompt
+        self.prefill = prefill
         self.observer = observer
         self.handle: Handle = _NO_HANDLE
         """The engine's, except after the end, and while another one is being opened."""
@@ -158,7 +158,7 @@ class Decodings:
         else:
             decoding.observer.first_tokens()
             self._pacer.send_now(stream.parser)
-            decoding.prompt.end(computed=True)
+            decoding.prefill.end(computed=True)
 
     def end(self, decoding: Decoding) -> None:
         """Sends the end of a turn, and reports it to all who count on it."""
@@ -169,12 +169,12 @@ class Decodings:
         self._send(stream)
 
         computed = observer.has_tokens or not stream.broken_off
-        decoding.prompt.end(computed=computed)
+        decoding.prefill.end(computed=computed)
         self._outbox.end(stream, self._loop.time())
         self._forget(decoding)
         observer.ended(stream)
         if computed:
-            decoding.prompt.add_output(stream.output)
+            decoding.prefill.add_output(stream.output)
         self._drain.turn_ended()
 
     def _send(self, stream: TokenStream) -> None:

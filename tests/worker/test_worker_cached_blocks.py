@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys
-from services.worker.kv.held_blocks import HeldBlocks, extend_keys
+from services.worker.kv.cached_blocks import CachedBlocks, extend_keys
 
 
 class Plain:
@@ -45,7 +45,7 @@ _paths = st.lists(st.integers(0, 2), max_size=9)
 def test_held_blocks_are_those_of_a_plain_list(
     uses: list[tuple[list[int], bool]], capacity: int
 ) -> None:
-    blocks, plain = HeldBlocks(capacity), Plain(capacity)
+    blocks, plain = CachedBlocks(capacity), Plain(capacity)
     for path, known_only in uses:
         keys = chain(path)
         assert blocks.match(keys) == plain.match(keys)
@@ -60,7 +60,7 @@ def test_held_blocks_are_those_of_a_plain_list(
 
 
 def test_memory_does_not_grow_with_uses() -> None:
-    blocks, keys = HeldBlocks(100), chain([0, 1, 2])
+    blocks, keys = CachedBlocks(100), chain([0, 1, 2])
     tracemalloc.start()
     try:
         for _ in range(10_000):
@@ -71,7 +71,7 @@ def test_memory_does_not_grow_with_uses() -> None:
 
 
 def test_an_empty_chain_changes_nothing() -> None:
-    blocks = HeldBlocks(3)
+    blocks = CachedBlocks(3)
     came, went = blocks.use([])
     assert not came
     assert not went

@@ -41,7 +41,7 @@ class _BlockRun:
     """The number of runs that follow this one."""
 
 
-class HeldBlocks:
+class CachedBlocks:
     """A prefix cache's blocks, `capacity` at most."""
 
     def __init__(self, capacity: int) -> None:
