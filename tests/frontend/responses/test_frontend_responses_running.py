@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.state.recording import AcceptedRequest
+from services.frontend.apis.responses.state.recording import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.answer import RunningAnswer
@@ -49,8 +49,9 @@ def model_of(turns: TurnService) -> ModelAccess:
 
 
 def accepted() -> AcceptedRequest:
-    turn = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
-    return AcceptedRequest(turn, "0" * 24, None)
+    converted = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
+    turn_id = "0" * 24
+    return AcceptedRequest(converted, turn_id, None, InputItems(converted.request, turn_id))
 
 
 class Emitted(RunningResponse):

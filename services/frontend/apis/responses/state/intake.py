@@ -20,7 +20,7 @@ from services.frontend.apis.responses.state.compaction import (
     user_messages,
 )
 from services.frontend.apis.responses.state.expand import history_of, resolve_references
-from services.frontend.apis.responses.state.recording import AcceptedRequest
+from services.frontend.apis.responses.state.recording import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.apis.shared.client import Headers
@@ -61,19 +61,20 @@ class Intake:
 
         large = _is_large(request, history)
         converted = await reader.read(request, history, in_thread=large, compacting=compacting)
-        accepted = AcceptedRequest(converted, context.id, context.tenant)
+        input_items = InputItems(request, context.id)
         if large and request.store:
-            # A small input is prepared for the store after the answer, when no client waits.
-            await asyncio.to_thread(lambda: accepted.items)
+            await asyncio.to_thread(input_items.read)
 
+        compacted: list[Raw] | None = None
         if converted.sealer is not None:  # the answer is a summary
-            items = [*history, *accepted.items]
-            accepted.compacted = instructions(items)
+            items = [*history, *input_items.read()]
+            compacted = instructions(items)
             if compacting:
-                accepted.converted = replace(accepted.converted, user_messages=user_messages(items))
+                converted = replace(converted, user_messages=user_messages(items))
         elif await exceeds_threshold(request, converted.conversation, model):
-            await _compact_before(accepted, history, reader, model)
-        return accepted
+            items = [*history, *input_items.read()]
+            compacted, converted = await _compact_before(converted, items, reader, model, large)
+        return AcceptedRequest(converted, context.id, context.tenant, input_items, compacted)
 
     async def prompt(
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
@@ -124,23 +125,28 @@ class _RequestReader:
 
 
 async def _compact_before(
-    accepted: AcceptedRequest, history: Sequence[Raw], reader: _RequestReader, model: ModelAccess
-) -> None:
-    """Replaces the conversation by a summary before it is answered. Raises TurnwireError."""
-    request = accepted.converted.request
-    items = [*history, *accepted.items]
+    converted: ConvertedRequest,
+    items: list[Raw],
+    reader: _RequestReader,
+    model: ModelAccess,
+    in_thread: bool,
+) -> tuple[list[Raw], ConvertedRequest]:
+    """Replaces the conversation by a summary before it is answered. Raises TurnwireError.
+
+    `items`: the whole conversation. Returns the items that replace it, and the request with them.
+    """
+    request = converted.request
     summary_request = await reader.read(
-        request.with_items(items), in_thread=_is_large(request, history), compacting=True
+        request.with_items(items), in_thread=in_thread, compacting=True
     )
     summary = await summarize(summary_request, model)
 
     last_question = user_messages(items)[-1:]
-    accepted.compacted = [*instructions(items), *summary.items, *last_question]
-    converted = await reader.read(request.with_items(accepted.compacted), in_thread=False)
-    shape = replace(converted.shape, before=summary.items, spent=summary.usage or Usage())
-    accepted.converted = replace(
-        converted, request=request, notes=accepted.converted.notes, shape=shape
-    )
+    compacted = [*instructions(items), *summary.items, *last_question]
+    shortened = await reader.read(request.with_items(compacted), in_thread=False)
+    shape = replace(shortened.shape, before=summary.items, spent=summary.usage or Usage())
+    answered = replace(shortened, request=request, notes=converted.notes, shape=shape)
+    return compacted, answered
 
 
 def _is_large(request: ResponsesRequest, history: Sequence[Raw]) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 import zstandard
@@ -14,6 +13,7 @@ from schemas.events import Failed, Finish, Prepared, TurnEvent
 from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.dialect import ConvertedRequest
 from services.frontend.apis.responses.render.stream import ResponsesStream
+from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.store import MemoryStore
@@ -100,7 +100,26 @@ class StreamRecorder(Renderer):
         return data
 
 
-@dataclass
+class InputItems:
+    """The items of a request's own input, each with an id.
+
+    They are made when they are first read: those of a small input after the answer, when no client
+    waits.
+    """
+
+    def __init__(self, request: ResponsesRequest, turn_id: str) -> None:
+        self._request = request
+        self._turn_id = turn_id
+        self._items: list[Raw] | None = None
+
+    def read(self) -> list[Raw]:
+        """Returns the items; makes them the first time."""
+        if self._items is None:
+            self._items = stored_items(self._request, self._turn_id)
+        return self._items
+
+
+@dataclass(frozen=True)
 class AcceptedRequest:
     """A converted request, with the data for storing its response."""
 
@@ -108,14 +127,10 @@ class AcceptedRequest:
     id: str
     """The turn's id."""
     tenant: str | None
+    input_items: InputItems
     compacted: list[Raw] | None = None
     """Set where the context was compacted: the items that replace everything before the turn's own
     output."""
-
-    @cached_property
-    def items(self) -> list[Raw]:
-        """The items of the request's own input, each with an id."""
-        return stored_items(self.converted.request, self.id)
 
     def recorder(self, answer: AnswerInfo) -> StreamRecorder:
         """Returns a renderer that records its stream if the response is stored."""
@@ -147,7 +162,7 @@ class AcceptedRequest:
             status=document.status,
             tenant=self.tenant,
             previous=body.previous_response_id,
-            input=self.items,
+            input=self.input_items.read(),
             output=output,
             events=recording,
             background=bool(body.background),
