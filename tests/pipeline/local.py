@@ -33,9 +33,9 @@ from schemas.events import (
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
-from services.frontend.gateway.turn_state import BusTurn
 from services.frontend.http.auth import anyone
 from services.frontend.turns.admission import Admission
+from services.frontend.turns.interfaces import OpenTurn
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
@@ -408,7 +408,7 @@ class Running:
         self.sink = Sink()
         self.task = asyncio.create_task(self._open(pipeline))
 
-    async def _open(self, pipeline: BusPipeline) -> BusTurn:
+    async def _open(self, pipeline: BusPipeline) -> OpenTurn:
         admitted = await admission(pipeline).admit(self.conversation, anyone())
         return await pipeline.gateway.open(admitted, self.sink, turn_id=self.id)
 

@@ -207,9 +207,10 @@ async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(loc
     turn = local.turn(held(20))
     await turn.sink.words_at_least(10)
     opened = await turn.task
+    state = local.gateway.turns.by_id[turn.id]
     local.of("preprocessor")[0].lose(".gen.", 1000)
     await local.worker_of(turn).kill()
-    await eventually(lambda: opened.attempt.number > 1)
+    await eventually(lambda: state.attempt.number > 1)
     opened.cancel("hangup")
     await eventually(lambda: not any("resume" in task.get_name() for task in asyncio.all_tasks()))
     await eventually(lambda: not frontend.turns)

@@ -5,6 +5,7 @@ notices lost processes, and `TurnTable` ends it.
 """
 
 import asyncio
+from functools import partial
 
 from typing_extensions import override
 
@@ -22,7 +23,7 @@ from services.frontend.gateway.turn_span import observe_turn
 from services.frontend.gateway.turn_state import BusTurn, Ended, Search, StateEvent, Waiting
 from services.frontend.gateway.turn_table import TurnTable
 from services.frontend.media.image_reader import RequestImages
-from services.frontend.turns.interfaces import Admitted, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import Admitted, OpenedTurn, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -40,12 +41,13 @@ class BusGateway(TurnGateway):
         preprocessors: PreprocessorClient,
     ) -> None:
         self.prompts = PromptOrigins(process)
+        self.turns = TurnTable(process)
+        """The open turns."""
         self._process = process
         self._config = config
-        self._turns = TurnTable(process)
-        self._attempts = TurnAttempts(process, config, catalog, preprocessors, self._turns)
-        self._receiver = EventReceiver(process, catalog, self.prompts, self._turns, self._attempts)
-        ProcessWatch(process, self._turns, self._attempts)
+        self._attempts = TurnAttempts(process, config, catalog, preprocessors, self.turns)
+        self._receiver = EventReceiver(process, catalog, self.prompts, self.turns, self._attempts)
+        ProcessWatch(process, self.turns, self._attempts)
 
     async def start(self) -> None:
         """Subscribes to events. Turns can be opened afterwards."""
@@ -54,38 +56,37 @@ class BusGateway(TurnGateway):
     @property
     def running(self) -> int:
         """The number of open turns."""
-        return len(self._turns)
+        return len(self.turns)
 
     @override
-    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> BusTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         if self._process.draining and not admitted.continues:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         turn = self._make_turn(admitted, sink, turn_id)
-        self._turns.add(turn)
+        self.turns.add(turn)
         opening = asyncio.create_task(self._search(turn, admitted.images))
         turn.search.task = opening
         try:
             await asyncio.wait([opening])
         except asyncio.CancelledError:
-            self._turns.cancel(turn, "hangup")
+            self.turns.cancel(turn, "hangup")
             raise
         if opening.cancelled():
             raise _reason_of_end(turn)
         outcome = opening.result()
         if isinstance(outcome, TurnwireError):
-            self._turns.end(turn, StateEvent.GIVEN_UP, error=outcome.info)
+            self.turns.end(turn, StateEvent.GIVEN_UP, error=outcome.info)
             raise outcome
-        turn.prepared = outcome
-        return turn
+        return OpenedTurn(outcome, partial(self.turns.cancel, turn))
 
     @override
     async def drain(self) -> None:
         try:
-            await self._turns.wait_until_empty()
+            await self.turns.wait_until_empty()
         except asyncio.CancelledError:
             error = Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S)
-            for turn in self._turns.all():
-                self._turns.abandon(turn, "shut down", error.info)
+            for turn in self.turns.all():
+                self.turns.abandon(turn, "shut down", error.info)
             raise
 
     def _make_turn(self, admitted: Admitted, sink: TurnSink, turn_id: str) -> BusTurn:
@@ -96,7 +97,6 @@ class BusGateway(TurnGateway):
             conversation=admitted.conversation,
             sink=sink,
             deadline=now + self._config.request_timeout_s,
-            on_cancel=self._turns.cancel,
             observer=observe_turn(self._process, turn_id, admitted.conversation),
             state=Waiting(Search(until=now + self._config.wait_s)),
         )

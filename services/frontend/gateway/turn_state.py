@@ -6,7 +6,7 @@ the parser that get it. A state holds what is true only in it. `TurnTable`, `Tur
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -19,7 +19,7 @@ from schemas.errors import MEDIA_MISSING, ErrorInfo, TimedOut, TurnwireError, Un
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
 from services.frontend.gateway.turn_observer import BusTurnObserver
-from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
+from services.frontend.turns.interfaces import TurnSink
 from services.runtime.streams.turn_log import Cursor
 
 
@@ -213,7 +213,7 @@ class Attempt:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class BusTurn(OpenTurn):
+class BusTurn:
     """One open turn of the gateway."""
 
     id: str
@@ -222,12 +222,8 @@ class BusTurn(OpenTurn):
     sink: TurnSink
     deadline: float
     """The event loop's time at which the request times out."""
-    on_cancel: "Callable[[BusTurn, CancelReason], None]"
     observer: BusTurnObserver
     state: State
-    prepared: Prepared = field(init=False)
-    """From the first attempt that was prepared; set before the caller of the gateway gets the
-    turn."""
     compared: PromptSeen | None = None
     """The origin of the prompt that this turn's is compared with."""
     attempt: Attempt = field(default_factory=Attempt)
@@ -301,10 +297,6 @@ class BusTurn(OpenTurn):
         if isinstance(state, Searching):
             state.search.stop()
         return True
-
-    @override
-    def cancel(self, reason: CancelReason) -> None:
-        self.on_cancel(self, reason)
 
     def position(self) -> StreamPosition:
         """Returns the position after the events that the sink has received."""

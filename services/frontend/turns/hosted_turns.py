@@ -52,6 +52,7 @@ from services.frontend.hosted.contract import Provider
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
+    OpenedTurn,
     OpenTurn,
     TurnGateway,
     TurnSink,
@@ -94,9 +95,7 @@ class HostedToolGateway(TurnGateway):
                 "with ids of none",
                 param="return_token_ids",
             )
-        answer = HostedAnswer(self, admitted, hosted, sink, turn_id)
-        await answer.open()
-        return answer
+        return await HostedAnswer(self, admitted, hosted, sink, turn_id).open()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task for the work between two turns."""
@@ -123,10 +122,8 @@ class HostedToolGateway(TurnGateway):
         await self._provider.close()
 
 
-class HostedAnswer(OpenTurn, TurnSink):
-    """One answer of several turns: the open turn of its client, and the sink of each turn."""
-
-    prepared: Prepared
+class HostedAnswer(TurnSink):
+    """One answer of several turns, and the sink of each."""
 
     def __init__(
         self,
@@ -152,7 +149,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._events: list[TurnEvent] = []
         """Events of the current turn."""
 
-    async def open(self) -> None:
+    async def open(self) -> OpenTurn:
         """Runs calls that the previous answer left open, then opens the first turn. Raises
         TurnwireError."""
         conversation = self._admitted.conversation
@@ -164,10 +161,10 @@ class HostedAnswer(OpenTurn, TurnSink):
             self._admitted = self._admitted.with_messages(messages)
         turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
         self._turn = turn
-        self.prepared = turn.prepared
+        return OpenedTurn(turn.prepared, self.cancel)
 
-    @override
     def cancel(self, reason: CancelReason) -> None:
+        """Stops the answer as `OpenTurn.cancel`."""
         self._is_over = True
         if self._task is not None:
             self._task.cancel()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias, final
 
 from msgspec import Struct, structs
+from typing_extensions import override
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
@@ -102,6 +103,19 @@ class OpenTurn(Protocol):
     def cancel(self, reason: CancelReason) -> None:
         """Stops the turn everywhere. Idempotent; afterwards nothing more is pushed."""
         ...
+
+
+@final
+@dataclass(slots=True)
+class OpenedTurn(OpenTurn):
+    """An open turn that another object runs, and cancels."""
+
+    prepared: Prepared
+    on_cancel: Callable[[CancelReason], None]
+
+    @override
+    def cancel(self, reason: CancelReason) -> None:
+        self.on_cancel(reason)
 
 
 class TurnGateway(Protocol):

@@ -41,9 +41,9 @@ from services.frontend.content.image import ImageSource, InlineImage
 from services.frontend.gateway import preprocessor_client, turn_table
 from services.frontend.gateway.gateway import BusGateway
 from services.frontend.gateway.pipeline import BusPipeline
-from services.frontend.gateway.turn_state import BusTurn
 from services.frontend.http.auth import anyone
 from services.frontend.media.image_reader import PutImage
+from services.frontend.turns.interfaces import OpenTurn
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import ProcessRegistry
@@ -143,7 +143,7 @@ class Stage:
 
     async def begin(
         self, turn_id: str, conversation: Conversation | None = None
-    ) -> tuple[Sink, asyncio.Task[BusTurn]]:
+    ) -> tuple[Sink, asyncio.Task[OpenTurn]]:
         """Requests a turn; the preprocessor has it."""
         sink, before = Sink(), len(self.process.bus.requests)
         opening = asyncio.create_task(
@@ -152,7 +152,7 @@ class Stage:
         await eventually(lambda: len(self.process.bus.requests) > before)
         return sink, opening
 
-    async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> BusTurn:
+    async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
         admitted = await admission(self.pipeline, self.put_image).admit(conversation, anyone())
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
@@ -338,7 +338,7 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
     assert stage.gateway.running == 0
 
 
-async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[BusTurn]]:
+async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
     """Requests a turn with an image. Returns the hashes of the images that are stored, from now on,
     too."""
     stored: list[str] = []
@@ -430,7 +430,8 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage:
     await eventually(lambda: len(stage.process.bus.requests) == 1)
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
-    assert (await opening).card.name == "v2"
+    await opening
+    assert stage.gateway.turns.by_id["a"].card.name == "v2"
     assert SessionPlaced(placement_key(asked), "coder", "v2") in stage.process.published
 
 
@@ -470,7 +471,8 @@ async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_wit
     (request,) = stage.process.bus.requests
     assert (request.conversation.model, request.attempt) == ("v2", 2)
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]), attempt=2)
-    assert (await opening).card.name == "v2"
+    await opening
+    assert stage.gateway.turns.by_id["a"].card.name == "v2"
 
 
 async def cut_drain(gateway: BusGateway) -> None:

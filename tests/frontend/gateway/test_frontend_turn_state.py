@@ -98,7 +98,6 @@ def turn(kind: type[State] = Waiting, sink: Sink | None = None) -> BusTurn:
         conversation=Conversation("m", []),
         sink=sink or Sink(),
         deadline=60.0,
-        on_cancel=lambda *_: None,
         observer=BusTurnObserver(structlog.get_logger(), "t"),
         state=state_of(kind),
     )

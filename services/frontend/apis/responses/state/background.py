@@ -13,7 +13,7 @@ from services.frontend.apis.responses import wire_answers
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
 from services.frontend.apis.responses.state.recording import AcceptedRequest
-from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
+from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 
@@ -56,7 +56,7 @@ class Job(RunningResponse):
     def fail(self, error: ErrorInfo) -> None:
         """Ends the response with an error."""
         if not self.payloads:
-            self.emit(self.recorder.start([NOT_STARTED]))
+            self.emit_opening()
         self.emit(self.recorder.error(error))
 
     def wake(self) -> None:

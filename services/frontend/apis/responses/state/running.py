@@ -15,7 +15,7 @@ from services.frontend.turns.interfaces import AnswerInfo
 from services.frontend.turns.sinks import StreamSink, StreamWriter
 from services.frontend.turns.turn_service import ModelAccess
 
-NOT_STARTED = Prepared(0, 0)
+_NO_PROMPT = Prepared(0, 0)
 """Stands for the preparation of a turn that could not start."""
 
 
@@ -40,6 +40,10 @@ class RunningResponse(StreamWriter):
 
     def on_end(self) -> None:
         """Called once, before the last part is emitted."""
+
+    def emit_opening(self) -> None:
+        """Emits the opening of a response with a turn that could not start."""
+        self.emit(self.recorder.start([_NO_PROMPT]))
 
     async def make(self) -> None:
         """Runs the turn to its end. Cancelling this cancels the turn.

@@ -39,7 +39,7 @@ from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.recording import AcceptedRequest
-from services.frontend.apis.responses.state.running import NOT_STARTED, RunningResponse
+from services.frontend.apis.responses.state.running import RunningResponse
 from services.frontend.apis.responses.state.socket_writer import SocketWriter
 from services.frontend.apis.responses.state.store import ConnectionStore, StoreLimits
 from services.frontend.http.bodies import is_large, run_in_thread_if
@@ -252,7 +252,7 @@ class LaneResponse(RunningResponse):
     def end_empty(self) -> None:
         """Ends the response to a prefill that could not start: Codex warms up with instructions
         only, which some templates cannot render."""
-        self.emit(self.recorder.start([NOT_STARTED]))
+        self.emit_opening()
         last = self.recorder.events([Finish(FinishReason.LENGTH, 0, Usage())])
         self.on_end()
         self.emit(last)
