@@ -2,11 +2,12 @@
 
 import math
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from schemas.errors import DEADLINE_PASSED, TimedOut
-from schemas.frames import GenerateRequest, TurnRequest
+from schemas.frames import TurnRequest
 from schemas.ledger import LedgerContext
+from services.preprocessor.guide import TurnGuide
 from services.preprocessor.prompt import LimitedPrompt
 
 
@@ -15,11 +16,17 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
 
     request: TurnRequest
     prompt: LimitedPrompt
-    generate: GenerateRequest
-    """What every worker gets. `WorkerSender` completes it for the one that it is sent to."""
+    guide: TurnGuide
+    packed_ids: bytes
+    """The prompt's ids, as the worker gets them (`pack_ids`)."""
     block_key_ids: bytes
-    """The prompt's ids (`pack_ids`) from which the keys of its KV blocks are made: as in
-    `generate`, but images with different content have different ids."""
+    """The same, but images with different content have different ids. The keys of the prompt's KV
+    blocks are made of them."""
+    context: Raw
+    """The `ParseContext` for the parser shard."""
+    output_format: Raw
+    """The format that the engine enforces (`GenerateRequest.guided`)."""
+    priority: float
     ledger: LedgerContext | None
     """The prompt's part of the turn's ledger entry; None: the turn gets none."""
     deadline: float

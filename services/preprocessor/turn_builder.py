@@ -1,5 +1,4 @@
-"""Makes the prepared turn: the `GenerateRequest` for its worker, with the parse context for the
-parser. Pure."""
+"""Makes the prepared turn: what its worker gets, with the parse context for the parser. Pure."""
 
 import math
 from typing import Literal
@@ -8,9 +7,8 @@ import msgspec
 
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
-from schemas.frames import GenerateRequest, ParseContext, TurnRequest, pack_ids
+from schemas.frames import ParseContext, TurnRequest, pack_ids
 from schemas.ledger import LedgerContext
-from schemas.session import tenant_key
 from services.families.family import VERBATIM
 from services.preprocessor.guide import TurnGuide
 from services.preprocessor.model import ModelSetup
@@ -37,39 +35,18 @@ def prepare_turn(
     """The turn of a request with its prompt. `comparison`: as in `Prepared`; `deadline`: as in
     `PreparedTurn`."""
     conversation = request.conversation
-    client = conversation.client
-    hints = conversation.hints
-    packed = pack_ids(prompt.ids)
+    packed_ids = pack_ids(prompt.ids)
     ledger = _ledger_context(prompt, conversation)
     context = _parse_context(request, prompt, setup, ledger, comparison)
-    generate = GenerateRequest(
-        turn=request.turn,
-        attempt=request.attempt,
-        model=setup.card.name,
-        prompt=packed,
-        parser="",
-        frontend=request.frontend,
-        sampling=prompt.sampling,
-        stop_ids=prompt.stop_ids,
-        context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
-        resume=request.resume,
-        priority=priority(conversation),
-        retain_s=hints.retain_s,
-        tenant=(client.tenant or "") if hints.retain_s else "",
-        session=tenant_key(conversation, client.session),
-        guided=msgspec.Raw(_encode(prompt.enforced_format)),
-        grammar=guide.grammar,
-        thought_budget=guide.thought_budget,
-        trace=request.trace,
-        reused=prompt.encoded.reused,
-        recall=prompt.encoded.outcome.value,
-        images=prompt.images,
-    )
     return PreparedTurn(
         request=request,
         prompt=prompt,
-        generate=generate,
-        block_key_ids=with_images(packed, prompt.images),
+        guide=guide,
+        packed_ids=packed_ids,
+        block_key_ids=with_images(packed_ids, prompt.images),
+        context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
+        output_format=msgspec.Raw(_encode(prompt.enforced_format)),
+        priority=priority(conversation),
         ledger=ledger,
         deadline=deadline,
     )

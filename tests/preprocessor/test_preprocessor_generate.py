@@ -29,6 +29,8 @@ from services.preprocessor.guide import (
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
+from services.preprocessor.routing.placement import Assignment
+from services.preprocessor.routing.sending import generate_request
 from services.preprocessor.turn_builder import prepare_turn
 
 llguidance: Any = pytest.importorskip("llguidance")
@@ -98,7 +100,8 @@ def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
         prompt = assemble(conversation, setup)
         request = TurnRequest("t", "f", conversation)
         guide = turn_guide(conversation, prompt, setup, with_grammar=False)
-        return prepare_turn(request, prompt, setup, guide).generate
+        turn = prepare_turn(request, prompt, setup, guide)
+        return generate_request("m", turn, Assignment("w", "p", None), None, {})
 
     turns = [
         made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")

@@ -141,7 +141,7 @@ class Holding:
         prompt = PendingPrompt(
             turn=turn.request.turn,
             tokens=turn.prompt_tokens,
-            priority=turn.generate.priority,
+            priority=turn.priority,
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
         if 0 < self.leads.hold_tokens <= prompt.tokens:

@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.control import Heartbeat
@@ -19,7 +18,8 @@ from schemas.errors import (
     Unavailable,
     raised,
 )
-from schemas.frames import GenerateReply
+from schemas.frames import GenerateReply, GenerateRequest
+from schemas.session import tenant_key
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.holding import Hold, Holding
@@ -50,7 +50,7 @@ class _WorkerQueue:
 
     def images_of(self, turn: PreparedTurn) -> AbstractAsyncContextManager[None]:
         """The bound of requests with images, if the turn has any."""
-        return self.images if turn.generate.images else nullcontext()
+        return self.images if turn.prompt.images else nullcontext()
 
 
 class WorkerSender:
@@ -120,18 +120,13 @@ class WorkerSender:
     async def _request(
         self, turn: PreparedTurn, assignment: Assignment, notice: dict[str, Any]
     ) -> bytes:
-        """Completes the request for its worker, and waits for the worker's answer. `notice`: fields
-        of the request. Raises as `Bus.request`."""
+        """Sends the request to its worker, and waits for the worker's answer. `notice`: fields of
+        the request. Raises as `Bus.request`."""
         worker = assignment.worker
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
-        generate = replace(
-            turn.generate,
-            parser=assignment.parser,
-            cache_salt=assignment.salt,
-            timeout_s=seconds_left(turn.deadline, asyncio.get_running_loop().time()),
-            **notice,
-        )
+        timeout_s = seconds_left(turn.deadline, asyncio.get_running_loop().time())
+        generate = generate_request(self._model, turn, assignment, timeout_s, notice)
         return await self._process.bus.request(
             subjects.generate(self._model, worker),
             self._placement.encode(generate, worker),
@@ -140,6 +135,46 @@ class WorkerSender:
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._queues.pop(heartbeat.id, None)
+
+
+def generate_request(
+    model: str,
+    turn: PreparedTurn,
+    assignment: Assignment,
+    timeout_s: float | None,
+    notice: dict[str, Any],
+) -> GenerateRequest:
+    """What the worker gets of a turn. `notice`: fields of the request."""
+    request = turn.request
+    client = request.conversation.client
+    retain_s = request.conversation.hints.retain_s
+    prompt = turn.prompt
+    return GenerateRequest(
+        turn=request.turn,
+        attempt=request.attempt,
+        model=model,
+        prompt=turn.packed_ids,
+        parser=assignment.parser,
+        frontend=request.frontend,
+        sampling=prompt.sampling,
+        stop_ids=prompt.stop_ids,
+        context=turn.context,
+        resume=request.resume,
+        priority=turn.priority,
+        timeout_s=timeout_s,
+        cache_salt=assignment.salt,
+        retain_s=retain_s,
+        tenant=(client.tenant or "") if retain_s else "",
+        session=tenant_key(request.conversation, client.session),
+        guided=turn.output_format,
+        grammar=turn.guide.grammar,
+        thought_budget=turn.guide.thought_budget,
+        trace=request.trace,
+        reused=prompt.encoded.reused,
+        recall=prompt.encoded.outcome.value,
+        images=prompt.images,
+        **notice,
+    )
 
 
 def _another_may_take_it(refusal: ErrorInfo) -> bool:
