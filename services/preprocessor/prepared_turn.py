@@ -20,8 +20,8 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     packed_ids: bytes
     """The prompt's ids, as the worker gets them (`pack_ids`)."""
     block_key_ids: bytes
-    """The same, but images with different content have different ids. The keys of the prompt's KV
-    blocks are made of them."""
+    """The ids (packed, too) from which the keys of the prompt's KV blocks are made: images with
+    different content have different ids."""
     context: Raw
     """The `ParseContext` for the parser shard."""
     output_format: Raw
