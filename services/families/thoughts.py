@@ -94,9 +94,9 @@ def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str
     """What ends a thought, with the white space around it: as a template has written it, else in
     the family's style."""
     for closer in closers:
-        found = re.match(rf"(?s).*?{re.escape(closer)}\s*", written)
-        if found is not None:
-            return found[0]
+        match = re.match(rf"(?s).*?{re.escape(closer)}\s*", written)
+        if match is not None:
+            return match[0]
     end = family.style.reasoning.partition("{text}")[2]
     if end.strip() != end or family.think is None:
         return end

@@ -120,7 +120,7 @@ def _member(
     if visit not in done:
         branches = chain.from_iterable(_branches(schema, union, depth) for union in _UNIONS)
         inner = (_member(branch, key, root, depth + 1, done) for branch in branches)
-        done[visit] = next((found for found in inner if found is not None), None)
+        done[visit] = next((other for other in inner if other is not None), None)
     return done[visit]
 
 

@@ -178,12 +178,12 @@ def _reasoning(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:
     candidates = [replace(traits, reasoning=field) for field in fields]
     if traits.arguments is not None:
         messages = [QUESTION, turn(THOUGHT_PART, CALL_PART), ONE_RESULT]
-        found = trial.first_that_shows(candidates, messages, [THOUGHT, ARGUMENT])
-        if found is not None:
-            return found
+        suitable = trial.first_that_shows(candidates, messages, [THOUGHT, ARGUMENT])
+        if suitable is not None:
+            return suitable
     messages = [QUESTION, turn(THOUGHT_PART, TEXT_PART)]
-    found = trial.first_that_shows(candidates, messages, [THOUGHT, ANSWER], generation=False)
-    return found or traits
+    suitable = trial.first_that_shows(candidates, messages, [THOUGHT, ANSWER], generation=False)
+    return suitable or traits
 
 
 def _system(trial: TemplateTrial, traits: TemplateTraits) -> TemplateTraits:

@@ -51,7 +51,7 @@ def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
     _, started, header = header.rpartition(START)
     if started and _OTHERS.match(header):
         return MessageKind.NOTHING
-    recipient = next((found for found in _TO.findall(header) if found not in NOBODY), None)
+    recipient = next((name for name in _TO.findall(header) if name not in NOBODY), None)
     if recipient is not None:
         return ToolChannel(recipient, arguments)
     channels = _CHANNEL.findall(header)

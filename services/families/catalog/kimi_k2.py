@@ -29,8 +29,8 @@ BEGINS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
 def identify(header: str) -> tuple[str, str]:
     """The tool's name and the call id in `functions.NAME:NUMBER`; a name may have dots."""
     header = header.strip()
-    found = _ID.match(header)
-    return (found["name"] if found else header), header
+    match = _ID.match(header)
+    return (match["name"] if match else header), header
 
 
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, call_closers=("<|tool_call_end|>",))

@@ -132,10 +132,10 @@ class Scanner:
 
     def follows(self, *shapes: Shape) -> Reader[bool]:
         """Whether one of `shapes` matches here; passes over nothing."""
-        found = yield from self.match(*shapes)
-        if found is not None:
-            self.position = found[1].start()
-        return found is not None
+        match = yield from self.match(*shapes)
+        if match is not None:
+            self.position = match[1].start()
+        return match is not None
 
     def skip(self, *shapes: Shape) -> Reader[None]:
         """Passes over all of `shapes` that follow each other here."""

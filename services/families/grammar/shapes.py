@@ -107,10 +107,10 @@ class Shape:
             return None
         if final:
             return self._final.match(text, position)
-        found = self._full.match(text, position)
-        if found is None and self._partial.match(text, position):
+        match = self._full.match(text, position)
+        if match is None and self._partial.match(text, position):
             return MORE
-        return found
+        return match
 
     def cut(self, text: str, position: int) -> tuple[bool, bool] | None:
         """If the input ends inside this shape: whether its marker is there, and whether more than
@@ -271,15 +271,15 @@ class Markers(Generic[T]):
     def find(self, text: str, position: int, final: bool) -> int:
         """The position of the first head, which may be a partial one at the end of the text; -1 if
         there is none."""
-        found = self._heads.search(text, position)
+        match = self._heads.search(text, position)
         end = len(text)
-        if found is not None:
-            end = found.start()
+        if match is not None:
+            end = match.start()
         if not final:  # a partial head may have another one in it
             for start in self._first.finditer(text, max(position, len(text) - self._reach), end):
                 if text[start.start() :] in self._prefixes:
                     return start.start()
-        return -1 if found is None else end
+        return -1 if match is None else end
 
     def at(
         self, text: str, position: int, final: bool, line_start: bool = True
