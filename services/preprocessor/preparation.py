@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
@@ -21,12 +21,13 @@ from services.preprocessor.ledger_reader import (
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.prompt import LimitedPrompt, Prompt, assemble, encode_prompt
-from services.preprocessor.threads import PromptThreads, Work, expected_s
+from services.preprocessor.threads import PromptThreads, expected_s
 from services.preprocessor.turn_builder import prepare_turn
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 
+A = TypeVarTuple("A")
 SomePrompt = TypeVar("SomePrompt", bound=Prompt)
 
 
@@ -62,13 +63,14 @@ class Preparation:
         takes too long.
         """
         seconds = expected_s(self.setup, conversation, size)
-        return await self._with_turns(partial(self._assembly, conversation, on_step), seconds)
+        window = self._window()
+        return await self._with_turns(seconds, self._assemble, conversation, window, on_step)
 
     async def encode_prompt(self, conversation: Conversation, *, size: int) -> Prompt:
         """The prompt of a conversation that is not sent to a worker. Exceptions are those of
         `encode_prompt`; `size` is that of `make_prompt`."""
         seconds = expected_s(self.setup, conversation, size)
-        return await self._with_turns(partial(self._encoding, conversation), seconds)
+        return await self._with_turns(seconds, self._encode, conversation)
 
     async def make_turn(
         self, request: TurnRequest, prompt: LimitedPrompt, deadline: float
@@ -84,37 +86,36 @@ class Preparation:
     def encode_prompt_here(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation, without fetching turns from the bucket. For the threads of
         `threads`."""
-        return self.threads.run_here(self._encoding(conversation, self._ledger.ledger))
+        return self.threads.run_here(self._encode, self._ledger.ledger, conversation)
 
     async def _with_turns(
-        self, work_with: Callable[[NoLedger], Work[SomePrompt]], seconds: float
+        self, seconds: float, make: Callable[[NoLedger, *A], SomePrompt], *args: *A
     ) -> SomePrompt:
         """Makes a prompt with a ledger. Turns that are only in the ledger's bucket are fetched
-        first."""
+        first. `seconds`: the time that this is expected to take."""
         try:
-            return await self.threads.run_limited(work_with(self._ledger.fetched), seconds)
+            return await self.threads.run_limited(seconds, make, self._ledger.fetched, *args)
         except UnfetchedTurns as unfetched:
             await self._ledger.fetch(unfetched.keys)
-        return await self.threads.run_limited(work_with(self._ledger.ledger), seconds)
+        return await self.threads.run_limited(seconds, make, self._ledger.ledger, *args)
 
-    def _assembly(
-        self, conversation: Conversation, on_step: OnStep, ledger: NoLedger
-    ) -> Work[LimitedPrompt]:
-        """The work of `assemble` with these arguments, for any thread."""
-        return partial(
-            assemble,
+    def _assemble(
+        self, ledger: NoLedger, conversation: Conversation, window: int | None, on_step: OnStep
+    ) -> LimitedPrompt:
+        """`assemble` with these arguments, in any thread."""
+        return assemble(
             conversation,
             self.setup,
-            window=self._window(),
+            window=window,
             unseal=self._unseal(conversation),
             ledger=ledger,
             on_step=on_step,
         )
 
-    def _encoding(self, conversation: Conversation, ledger: NoLedger) -> Work[Prompt]:
-        """The work of `encode_prompt` with these arguments, for any thread."""
+    def _encode(self, ledger: NoLedger, conversation: Conversation) -> Prompt:
+        """`encode_prompt` with these arguments, in any thread."""
         unseal = self._unseal(conversation)
-        return partial(encode_prompt, conversation, self.setup, unseal=unseal, ledger=ledger)
+        return encode_prompt(conversation, self.setup, unseal=unseal, ledger=ledger)
 
     def _unseal(self, conversation: Conversation) -> Unseal:
         return self._sealer.of(conversation.client.tenant).open
