@@ -81,6 +81,8 @@ class Running:
     engine: SimEngine | None = None
     """The engine of a worker."""
     failure: BaseException | None = None
+    is_terminated: bool = False
+    """It has got SIGTERM."""
 
 
 class World:
@@ -283,9 +285,14 @@ class World:
         self.network.lost(machine, silently=silently)
 
     def terminate(self, name: str) -> None:
-        """Sends SIGTERM."""
+        """Sends SIGTERM, once: a second one cuts the drain short, and starts a real timer that
+        would end this interpreter."""
+        running = self.running[name]
+        if running.is_terminated:
+            return
+        running.is_terminated = True
         self.note(name, "gets SIGTERM")
-        self.loop.signal(self.running[name].machine, signal.SIGTERM)
+        self.loop.signal(running.machine, signal.SIGTERM)
 
     def machine(self, name: str) -> Machine | None:
         """The machine of a living process."""
