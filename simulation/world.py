@@ -82,7 +82,7 @@ class Running:
     """The engine of a worker."""
     failure: BaseException | None = None
     is_terminated: bool = False
-    """It has got SIGTERM."""
+    """It has got SIGTERM, and handles it."""
 
 
 class World:
@@ -290,7 +290,7 @@ class World:
         running = self.running[name]
         if running.is_terminated:
             return
-        running.is_terminated = True
+        running.is_terminated = signal.SIGTERM in running.machine.signals
         self.note(name, "gets SIGTERM")
         self.loop.signal(running.machine, signal.SIGTERM)
 
