@@ -289,7 +289,7 @@ class SseWriter:
             if self._client.idle_s(now) >= self._config.slow_reader_timeout_s:
                 self._give_up()
                 return
-        elif now - self._last >= self._config.ping_interval_s:
+        elif now >= self._last + self._config.ping_interval_s:  # as in `_schedule_check`
             self.write(self._keepalive)
         self._schedule_check()
 
