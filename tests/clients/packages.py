@@ -5,12 +5,14 @@ installed, large ones by `make clients` only; where that fails, the tests that n
 with the reason.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,12 +40,13 @@ class Package:
     def find(self) -> Path:
         """The file, installed if necessary; skips the test where that is impossible."""
         wanted = HOME / self.folder / "node_modules" / self.path
-        if not wanted.exists() or not self.is_installed():
-            if self.large and not INSTALL_LARGE:
-                pytest.skip(f"{self.spec} is not installed; `make clients` does it")
-            _install(self, HOME / self.folder)
-            if not wanted.exists():
-                pytest.skip(f"{self.spec} has no {self.path} for this machine")
+        with installing(HOME / self.folder):
+            if not wanted.exists() or not self.is_installed():
+                if self.large and not INSTALL_LARGE:
+                    pytest.skip(f"{self.spec} is not installed; `make clients` does it")
+                _install(self, HOME / self.folder)
+        if not wanted.exists():
+            pytest.skip(f"{self.spec} has no {self.path} for this machine")
         return wanted
 
     def is_installed(self) -> bool:
@@ -66,13 +69,23 @@ class PythonPackage:
         impossible."""
         folder = HOME / "python" / self.folder
         complete = folder / f".{'-'.join(self.specs).replace('/', '-')}"
-        if not complete.exists():
-            if not INSTALL_LARGE:
-                pytest.skip(f"{self.specs[0]} is not installed; `make clients` does it")
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            _run([*pip, "--upgrade", "--target", str(folder), *self.specs], self.specs[0])
-            complete.touch()
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        with installing(folder):
+            if not complete.exists():
+                if not INSTALL_LARGE:
+                    pytest.skip(f"{self.specs[0]} is not installed; `make clients` does it")
+                _run([*pip, "--upgrade", "--target", str(folder), *self.specs], self.specs[0])
+                complete.touch()
         return folder
+
+
+@contextmanager
+def installing(folder: Path) -> Iterator[None]:
+    """While entered, no other process of the tests fills this folder of `HOME`."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 CLAUDE_CODE = Package(

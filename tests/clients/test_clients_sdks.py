@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import MODEL
-from tests.clients.packages import HOME, NODE, SDKS
+from tests.clients.packages import HOME, NODE, SDKS, installing
 from tests.pipeline.stack import Stack
 
 NEEDS = ("http-snapshot[httpx]==0.1.9", "inline-snapshot")
@@ -33,8 +33,15 @@ pytestmark = pytest.mark.timeout(2 * INSTALL_S + RUN_S)
 def sources(spec: str, folder: Path) -> Path:
     """A source distribution, unpacked, and the requirements of its tests in its folder `needs`."""
     kept = HOME / "sdk-tests" / spec
-    if (kept / "needs").is_dir():
-        return kept
+    with installing(kept):
+        if not (kept / "needs").is_dir():
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.move(_unpacked(spec, folder), kept)
+    return kept
+
+
+def _unpacked(spec: str, folder: Path) -> Path:
+    """The same in a folder of `folder`. Skips the test where it cannot be had."""
     name = spec.partition("==")[0]
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "0"]
     fetch = [*pip, "download", "--no-deps", "--no-binary", name, "-d", str(folder), spec]
@@ -52,10 +59,7 @@ def sources(spec: str, folder: Path) -> Path:
         archive.extractall(folder, filter="data")
     unpacked = next(path for path in folder.iterdir() if (path / "tests").is_dir())
     (folder / "needs").rename(unpacked / "needs")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    if kept.exists():
-        shutil.rmtree(kept)
-    return Path(shutil.move(unpacked, kept))
+    return unpacked
 
 
 def resources(tree: Path, url: str, *arguments: str) -> str:

@@ -50,6 +50,14 @@ def test_same_seeds_have_the_same_traces_in_every_interpreter() -> None:
     assert traces[0] == traces[1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [57, 96, 125])
+def test_seeds_that_failed_once_pass(seed: int) -> None:
+    """57: a second SIGTERM; 96: a keep-alive at a rounded time; 125: a signal before its
+    handler."""
+    played("--seed", str(seed))
+
+
 def test_names_of_rare_branches_are_unique() -> None:
     assert not [name for name, count in Counter(marks()).items() if count > 1]
 

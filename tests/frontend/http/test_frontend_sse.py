@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from schemas.events import BlockStart, Delta
 from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
@@ -284,6 +286,59 @@ patient = partial(FrontendConfig, ping_interval_s=9, slow_reader_timeout_s=9)
 
 def writer_of(request: Request, config: FrontendConfig, slow: list[str]) -> SseWriter:
     return SseWriter(request, request, config, b"ping\n", on_slow=lambda: slow.append("slow"))  # type: ignore[arg-type]
+
+
+class Clock:
+    """What the writer uses of the loop: its time, and its next timer."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.due = 0.0
+        self.callback: Callable[[], None] = lambda: None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, due: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        self.due = due
+        self.callback = callback
+        return asyncio.TimerHandle(due, callback, (), asyncio.get_running_loop())
+
+    def pass_to_the_timer(self) -> None:
+        self.now = self.due
+        self.callback()
+
+
+@given(
+    start=st.floats(0, 1e7),
+    first_write=st.floats(0, 60),
+    interval_s=st.floats(0.01, 60),
+    timeout_s=st.floats(1, 600),
+)
+@example(start=9.7, first_write=0.0, interval_s=0.1, timeout_s=60.0)
+async def test_keepalive_is_sent_when_it_is_due(
+    start: float, first_write: float, interval_s: float, timeout_s: float
+) -> None:
+    """Whatever the rounding of times: the timer is set to the same sum that is compared."""
+    request = Request()
+    config = FrontendConfig(ping_interval_s=interval_s, slow_reader_timeout_s=timeout_s)
+    clock = Clock(start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "get_running_loop", lambda: clock)
+        writer = writer_of(request, config, [])
+    running = asyncio.create_task(writer.run())
+    await asyncio.sleep(0)
+    clock.now += min(first_write, interval_s / 2)
+    writer.write(b"one")
+    due = clock.now + interval_s
+    while clock.due < due:
+        clock.pass_to_the_timer()
+        assert request.transport.written == b"one"
+    clock.pass_to_the_timer()
+    assert request.transport.written == b"oneping\n"
+    assert clock.now == due
+    writer.close()
+    await running
 
 
 async def test_bytes_are_sent_without_waiting_for_the_task(played: Request) -> None:
