@@ -14,7 +14,7 @@ from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.chat import wire as chat_wire
 from services.frontend.apis.completions import wire as completions_wire
 from services.frontend.apis.responses import wire as responses_wire
-from services.frontend.apis.tokens import Ids, Text
+from services.frontend.apis.tokens import Ids, TokensText
 from services.worker.engine import SAMPLING_FIELDS
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
@@ -31,12 +31,12 @@ ELSEWHERE = frozenset({"engine", "engine_args", "id", "tokens"})
 alone."""
 QUESTION = {"messages": [{"role": "user", "content": "hi"}]}
 APIS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "/v1/chat/completions": (chat_wire.Body, QUESTION),
-    "/v1/completions": (completions_wire.Body, {"prompt": "hi"}),
-    "/v1/responses": (responses_wire.Body, {"input": "hi"}),
-    "/v1/responses/input_tokens": (responses_wire.Body, {"input": "hi"}),
-    "/v1/responses/compact": (responses_wire.Body, {"input": "hi"}),
-    "/v1/tokenize": (Text, QUESTION),
+    "/v1/chat/completions": (chat_wire.ChatBody, QUESTION),
+    "/v1/completions": (completions_wire.CompletionsBody, {"prompt": "hi"}),
+    "/v1/responses": (responses_wire.ResponsesBody, {"input": "hi"}),
+    "/v1/responses/input_tokens": (responses_wire.ResponsesBody, {"input": "hi"}),
+    "/v1/responses/compact": (responses_wire.ResponsesBody, {"input": "hi"}),
+    "/v1/tokenize": (TokensText, QUESTION),
     "/v1/detokenize": (Ids, {"tokens": [1]}),
 }
 CONVERSATION = {"messages", "tools", "tool_choice", "format", "chat_template_kwargs"}

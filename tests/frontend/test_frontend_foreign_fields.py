@@ -21,12 +21,12 @@ from tests.frontend.responses.responses_cases import responses
 
 Json: TypeAlias = dict[str, Any]
 PATHS: dict[str, tuple[type[Struct], Json]] = {
-    "/v1/messages": (messages_wire.Body, messages()),
-    "/v1/messages/count_tokens": (messages_wire.Body, messages()),
-    "/v1/chat/completions": (chat_wire.Body, chat()),
-    "/v1/completions": (completions_wire.Body, {"prompt": "Once"}),
-    "/v1/responses": (responses_wire.Body, responses()),
-    "/v1/responses/input_tokens": (responses_wire.Body, responses()),
+    "/v1/messages": (messages_wire.MessagesBody, messages()),
+    "/v1/messages/count_tokens": (messages_wire.MessagesBody, messages()),
+    "/v1/chat/completions": (chat_wire.ChatBody, chat()),
+    "/v1/completions": (completions_wire.CompletionsBody, {"prompt": "Once"}),
+    "/v1/responses": (responses_wire.ResponsesBody, responses()),
+    "/v1/responses/input_tokens": (responses_wire.ResponsesBody, responses()),
 }
 VALUES: tuple[object, ...] = ("a", 5, 0, False, ["a"], {"type": "text"}, [], "", {})
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"

@@ -31,7 +31,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.turns.turn_service import ModelAccess
 
 
-class Text(Struct):
+class TokensText(Struct):
     """Text to tokenize, or a request of Chat Completions or of the Messages API."""
 
     model: str = ""
@@ -63,7 +63,9 @@ class PlainPrompt(Struct):
     prompt: str
 
 
-_text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
+_text = msgspec.json.Decoder(
+    msgspec.defstruct("TokensText", [("messages", Raw, NULL)], bases=(TokensText,))
+)
 """Decodes the body; conversations stay raw and are parsed by their dialect."""
 _ids = msgspec.json.Decoder(Ids)
 
@@ -111,7 +113,7 @@ class TokenRoutes:
 
     def _parse(
         self, body: bytes, headers: Headers
-    ) -> tuple[Text, ChatRequest | MessagesRequest | None]:
+    ) -> tuple[TokensText, ChatRequest | MessagesRequest | None]:
         """Parses a request to tokenize: its own fields, and its conversation if it has no text.
         Raises Invalid."""
         fields: Any = decode_body(_text.decode, body, explain)
@@ -133,7 +135,7 @@ class TokenRoutes:
         return request.conversation
 
 
-def _text_of(fields: Text) -> str | None:
+def _text_of(fields: TokensText) -> str | None:
     return fields.text if fields.prompt is None else fields.prompt
 
 
@@ -141,9 +143,11 @@ def _parse_ids(body: bytes, _headers: Headers) -> Ids:
     return decode_body(_ids.decode, body, explain)
 
 
-_MESSAGES_FIELDS = {*messages.Body.__struct_fields__, "service_tier"}
-_CHAT_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES_FIELDS
-_CHAT_MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
+_MESSAGES_FIELDS = {*messages.MessagesBody.__struct_fields__, "service_tier"}
+_CHAT_FIELDS = {*chat.ChatBody.__struct_fields__, "add_generation_prompt"} - _MESSAGES_FIELDS
+_CHAT_MEMBERS = {*chat.ChatMessage.__struct_fields__} - {
+    *messages.MessagesMessage.__struct_fields__
+}
 _CHAT_ROLES = ("developer", "tool", "function")
 _CHAT_PARTS = {*tags_of(chat.Part)} - {*tags_of(messages.Block)}
 _CHAT_CHOICES = ("function", "custom", "allowed_tools")
@@ -201,7 +205,7 @@ def _operations(prefix: str) -> tuple[Operation, Operation]:
         Operation(
             f"{prefix}/tokenize",
             "Ids of a text or of a request's prompt",
-            body=Text,
+            body=TokensText,
             example={"model": "your-model", "prompt": "What is the weather in Paris?"},
             answer=TokenIds,
         ),

@@ -330,7 +330,7 @@ def test_counting_accepts_unknown_fields() -> None:
     body = {"model": "m", "input": "Hi.", "personality": "friendly"}
     ask = Responses().understand(decode(json.dumps(body).encode()), {}, counting=True)
     assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
-    assert json.loads(msgspec.json.encode(wire_answers.Tokens(input_tokens=7))) == {
+    assert json.loads(msgspec.json.encode(wire_answers.ResponsesTokens(input_tokens=7))) == {
         "object": "response.input_tokens",
         "input_tokens": 7,
     }

@@ -272,7 +272,8 @@ VALUES: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize(
-    "name", [*wire.Body.__struct_fields__, "personality", "messages", "n", "response_format"]
+    "name",
+    [*wire.ResponsesBody.__struct_fields__, "personality", "messages", "n", "response_format"],
 )
 async def test_field_that_create_refuses_is_refused_wherever_the_body_is_read(
     client: Client, name: str

@@ -26,26 +26,26 @@ class CallWriter:
         self._input = FreeformInput() if freeform else None
         self._started = False
 
-    def opening(self) -> wire.MessageDelta:
+    def opening(self) -> wire.ChatMessageDelta:
         """The first delta: the call without its arguments."""
         if self._legacy:
-            return wire.MessageDelta(function_call=wire.CalledFunction(self._name))
-        return wire.MessageDelta(tool_calls=[self._call("")])
+            return wire.ChatMessageDelta(function_call=wire.CalledFunction(self._name))
+        return wire.ChatMessageDelta(tool_calls=[self._call("")])
 
-    def piece(self, text: str) -> wire.MessageDelta | None:
+    def piece(self, text: str) -> wire.ChatMessageDelta | None:
         """The delta for the next piece of the arguments; None if nothing can be sent yet."""
         if self._input is not None:
             text = self._input.feed(text)
         return self._delta(text)
 
-    def empty_piece(self) -> wire.MessageDelta | None:
+    def empty_piece(self) -> wire.ChatMessageDelta | None:
         """The delta for the next piece, without its text; None where `piece` does more than add the
         text."""
         if not self._started or self._input is not None:
             return None
         return self._text_delta("")
 
-    def end(self, *, complete: bool) -> wire.MessageDelta | None:
+    def end(self, *, complete: bool) -> wire.ChatMessageDelta | None:
         """The last delta. It makes the arguments of a complete call valid JSON, and those of an
         incomplete call invalid."""
         if self._input is not None:
@@ -61,21 +61,21 @@ class CallWriter:
         arguments = arguments or "{}"
         return self._call(arguments) if is_json(arguments, dict[str, Raw]) else None
 
-    def _delta(self, text: str) -> wire.MessageDelta | None:
+    def _delta(self, text: str) -> wire.ChatMessageDelta | None:
         if not text:
             return None
         self._started = True
         return self._text_delta(text)
 
-    def _text_delta(self, text: str) -> wire.MessageDelta:
+    def _text_delta(self, text: str) -> wire.ChatMessageDelta:
         if self._legacy:
-            return wire.MessageDelta(function_call=wire.CalledFunction(arguments=text))
+            return wire.ChatMessageDelta(function_call=wire.CalledFunction(arguments=text))
         if self._input is not None:
             call = wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))
         else:
             function = wire.CalledFunction(arguments=text)
             call = wire.AnswerCall(index=self.index, function=function)
-        return wire.MessageDelta(tool_calls=[call])
+        return wire.ChatMessageDelta(tool_calls=[call])
 
     def _call(self, arguments: str) -> wire.AnswerCall:
         call = wire.AnswerCall(index=self.index, id=self.id)

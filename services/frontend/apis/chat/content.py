@@ -53,7 +53,7 @@ def _texts(text: str) -> list[Text]:
     return [Text(text)] if text else []
 
 
-def _audio(audio: wire.InputAudio) -> Media:
+def _audio(audio: wire.ChatInputAudio) -> Media:
     media_type = f"audio/{audio.format}" if audio.format else ""
     return Media("audio", media_type=media_type, size_bytes=base64_size(audio.data))
 

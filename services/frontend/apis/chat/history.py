@@ -50,7 +50,7 @@ class ChatHistoryReader(CallHistory):
         super().__init__(pairing=pairing)
         self._legacy_ids: dict[str, str] = {}
 
-    def read(self, messages: list[wire.Message]) -> None:
+    def read(self, messages: list[wire.ChatMessage]) -> None:
         """Reads all messages. Raises Invalid."""
         results: list[Result] = []
         for index, message in enumerate(messages):
@@ -65,7 +65,7 @@ class ChatHistoryReader(CallHistory):
         if results:
             self._add_results(results)
 
-    def _message(self, message: wire.Message, field_path: str) -> None:
+    def _message(self, message: wire.ChatMessage, field_path: str) -> None:
         if message.role == "assistant":
             parts = self._assistant(message, field_path)
             if parts:
@@ -80,7 +80,7 @@ class ChatHistoryReader(CallHistory):
             role: Role = "developer" if message.role == "developer" else "system"
             self.messages.append(Message(role, parts, message.name))
 
-    def _assistant(self, message: wire.Message, field_path: str) -> list[Part]:
+    def _assistant(self, message: wire.ChatMessage, field_path: str) -> list[Part]:
         if message.audio is not None:
             raise unsupported(
                 f"{field_path}.audio",
@@ -92,7 +92,7 @@ class ChatHistoryReader(CallHistory):
             content = [Text(message.refusal)]
         return _merge_parts(thoughts(message, [call.call_id for call in calls]), content, calls)
 
-    def _calls_of(self, message: wire.Message, field_path: str) -> list[Call]:
+    def _calls_of(self, message: wire.ChatMessage, field_path: str) -> list[Call]:
         calls: list[Call] = []
         ids: set[str] = set()
         for index, tool_call in enumerate(message.tool_calls or []):
@@ -114,7 +114,7 @@ class ChatHistoryReader(CallHistory):
             self._add_call(call)
         return calls
 
-    def _result(self, message: wire.Message, field_path: str) -> Result:
+    def _result(self, message: wire.ChatMessage, field_path: str) -> Result:
         call_id = message.tool_call_id
         if message.role == "function":
             if message.name is None:
@@ -169,7 +169,7 @@ def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Ca
     return [*parts, *before.get(None, ())]
 
 
-def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
+def thoughts(message: wire.ChatMessage, call_ids: Sequence[str]) -> list[Thought]:
     """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
     reasoning = _our_details(details, call_ids) or _details(details)
@@ -220,7 +220,7 @@ def _seal_of(holder: dict[str, Any]) -> str | None:
     return _text_of(holder, "signature") or _text_of(holder, "data")
 
 
-def _text(message: wire.Message, calls: int) -> list[Thought]:
+def _text(message: wire.ChatMessage, calls: int) -> list[Thought]:
     segments = message.reasoning_content
     if isinstance(segments, list) and calls and len(segments) == calls + 1:
         call_indices = [*range(calls), None]

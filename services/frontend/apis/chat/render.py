@@ -98,21 +98,21 @@ def chat_stream(answer: AnswerInfo, shape: ChatShape, choices: int = 1) -> Chunk
 class ChatCollector(ChunkCollector[wire.AnswerChoice]):
     """Collects one answer."""
 
-    def _open(self, choice: wire.ChunkChoice, chunk: Chunk) -> wire.AnswerChoice:
+    def _open(self, choice: wire.ChatChunkChoice, chunk: Chunk) -> wire.AnswerChoice:
         message = wire.AnswerMessage(role="assistant", content="", refusal=None)
         ids: list[int] | UnsetType = UNSET if chunk.prompt_token_ids is UNSET else []
         return wire.AnswerChoice(choice.index, message, None, "stop", ids)
 
-    def _add(self, answer: wire.AnswerChoice, choice: wire.ChunkChoice) -> None:
+    def _add(self, answer: wire.AnswerChoice, choice: wire.ChatChunkChoice) -> None:
         _add_message(answer.message, choice.delta)
 
-    def _document(self, choices: list[wire.AnswerChoice], usage: UsageAnswer) -> wire.Answer:
+    def _document(self, choices: list[wire.AnswerChoice], usage: UsageAnswer) -> wire.ChatAnswer:
         for choice in choices:
             message = choice.message
             if not message.content and (message.tool_calls or message.function_call):
                 message.content = None
         head = self._head
-        return wire.Answer(
+        return wire.ChatAnswer(
             id=head.id,
             created=head.created,
             model=head.model,
@@ -124,7 +124,7 @@ class ChatCollector(ChunkCollector[wire.AnswerChoice]):
         )
 
 
-def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
+def _add_message(into: wire.AnswerMessage, piece: wire.ChatMessageDelta) -> None:
     """Adds a delta to the message so far, as the SDKs do."""
     for name in ("content", "refusal", "reasoning_content", "reasoning"):
         text = getattr(piece, name)
@@ -177,26 +177,26 @@ class _ChatChoice(ChoiceRenderer):
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The role chunk."""
-        role = wire.MessageDelta(role="assistant", content="", refusal=None)
+        role = wire.ChatMessageDelta(role="assistant", content="", refusal=None)
         chunk = self._chunk(role, usage=usage)
         if prepared.prompt_ids:
             chunk.prompt_token_ids = unpack_ids(prepared.prompt_ids)
         return [chunk]
 
     def _chunk(
-        self, delta: wire.MessageDelta, *, usage: UsageAnswer | None = None, **fields: Any
+        self, delta: wire.ChatMessageDelta, *, usage: UsageAnswer | None = None, **fields: Any
     ) -> Chunk:
         """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`,
         `token_ids`."""
-        chunk = replace(self._head, choices=[wire.ChunkChoice(self._index, delta, **fields)])
+        chunk = replace(self._head, choices=[wire.ChatChunkChoice(self._index, delta, **fields)])
         if usage is not None:
             chunk.usage = usage
         return chunk
 
-    def _prepare_plain(self, delta: wire.MessageDelta) -> None:
+    def _prepare_plain(self, delta: wire.ChatMessageDelta) -> None:
         """Prepares for further deltas that differ from this one, which is empty, only by their
         text."""
-        self.plain = plain_chunk(self._head, wire.ChunkChoice(self._index, delta))
+        self.plain = plain_chunk(self._head, wire.ChatChunkChoice(self._index, delta))
 
     def _start(self, event: BlockStart, out: Chunks) -> None:
         self._block = event
@@ -232,13 +232,13 @@ class _ChatChoice(ChoiceRenderer):
                 self._prepare_plain(empty)
 
     def _text(self, text: str, tokens: list[TokenLogprob], out: Chunks) -> None:
-        delta = wire.MessageDelta(content=text)
+        delta = wire.ChatMessageDelta(content=text)
         if tokens and self._shape.logprobs:
             out.append(self._chunk(delta, logprobs=_logprobs(tokens)))
         elif text:
             out.append(self._chunk(delta))
             if not self._shape.logprobs:
-                self._prepare_plain(wire.MessageDelta(content=""))
+                self._prepare_plain(wire.ChatMessageDelta(content=""))
 
     def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
@@ -256,7 +256,7 @@ class _ChatChoice(ChoiceRenderer):
 
     def _tokens(self, event: OutputTokens, out: Chunks) -> None:
         logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
-        out.append(self._chunk(wire.MessageDelta(), token_ids=event.ids, logprobs=logprobs))
+        out.append(self._chunk(wire.ChatMessageDelta(), token_ids=event.ids, logprobs=logprobs))
 
     def _finish(self, event: Finish, out: Chunks) -> None:
         if self._block is not None:
@@ -266,7 +266,7 @@ class _ChatChoice(ChoiceRenderer):
         if self._complete:
             calls = "function_call" if self._shape.legacy else "tool_calls"
         usage = usage_of(event.usage) if self._shape.continuous_usage else None
-        out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
+        out.append(self._chunk(wire.ChatMessageDelta(), usage=usage, **reason_of(event, calls)))
 
     def _reasoning(self, text: str, out: Chunks) -> None:
         if not text:
@@ -279,7 +279,7 @@ class _ChatChoice(ChoiceRenderer):
         if place == "omitted":
             return
         if place == "both":
-            out.append(self._chunk(wire.MessageDelta(reasoning_content=text, reasoning=text)))
+            out.append(self._chunk(wire.ChatMessageDelta(reasoning_content=text, reasoning=text)))
             return
 
         if place == "inline" and is_first:
@@ -292,7 +292,7 @@ class _ChatChoice(ChoiceRenderer):
         if self._shape.reasoning == "omitted":
             return
         if self._shape.reasoning == "inline":
-            out.append(self._chunk(wire.MessageDelta(content=_THINK[1])))
+            out.append(self._chunk(wire.ChatMessageDelta(content=_THINK[1])))
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
         if self._answer.dispatch_reasoning:
@@ -331,19 +331,19 @@ class _ChatChoice(ChoiceRenderer):
             details.append(wire.ReasoningDetail("reasoning.encrypted", seal, id, DETAILS, index))
         self._seals_sent += len(details)
         self._seals.clear()
-        out.append(self._chunk(wire.MessageDelta(reasoning_details=details)))
+        out.append(self._chunk(wire.ChatMessageDelta(reasoning_details=details)))
 
-    def _add(self, delta: wire.MessageDelta | None, out: Chunks) -> None:
+    def _add(self, delta: wire.ChatMessageDelta | None, out: Chunks) -> None:
         if delta is not None:
             out.append(self._chunk(delta))
 
 
-def _reasoning_delta(place: ReasoningPlace, text: str) -> wire.MessageDelta:
+def _reasoning_delta(place: ReasoningPlace, text: str) -> wire.ChatMessageDelta:
     if place == "inline":
-        return wire.MessageDelta(content=text)
+        return wire.ChatMessageDelta(content=text)
     if place == "reasoning":
-        return wire.MessageDelta(reasoning=text)
-    return wire.MessageDelta(reasoning_content=text)
+        return wire.ChatMessageDelta(reasoning=text)
+    return wire.ChatMessageDelta(reasoning_content=text)
 
 
 def _logprobs(tokens: Sequence[TokenLogprob | None]) -> Logprobs:

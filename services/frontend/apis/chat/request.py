@@ -92,8 +92,8 @@ class ChatRequest(Struct, frozen=True):
         return ChatCollector(chat_stream(answer, self.shape.for_document(), self.choices))
 
 
-Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]
-_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_parameter)
+Decoder: TypeAlias = BodyDecoder[wire.ChatBody, ToolList]
+_decoder: Decoder = BodyDecoder(wire.ChatBody, tools.read_tools, _explain, unknown_parameter)
 
 
 def parse(
@@ -154,7 +154,7 @@ def parse(
     return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
 
 
-def _ignored(request: wire.Body) -> list[str]:
+def _ignored(request: wire.ChatBody) -> list[str]:
     """The fields that ask for what this server lacks."""
     fields: list[str] = []
     if request.store:
@@ -164,7 +164,7 @@ def _ignored(request: wire.Body) -> list[str]:
     return fields
 
 
-def _logprobs(request: wire.Body) -> int | None:
+def _logprobs(request: wire.ChatBody) -> int | None:
     if request.logprobs:
         return request.top_logprobs or 0
     if request.top_logprobs:
@@ -173,7 +173,7 @@ def _logprobs(request: wire.Body) -> int | None:
     return None
 
 
-def _format(request: wire.Body) -> OutputFormat | None:
+def _format(request: wire.ChatBody) -> OutputFormat | None:
     response_format = request.response_format
     if response_format is None or response_format.type == "text":
         return None
@@ -188,7 +188,7 @@ def _format(request: wire.Body) -> OutputFormat | None:
 
 
 def _shape(
-    request: wire.Body,
+    request: wire.ChatBody,
     specs: Sequence[ToolSpec],
     headers: Headers,
     settings: ChatSettings,
@@ -206,7 +206,7 @@ def _shape(
     )
 
 
-def _reasoning(request: wire.Body, headers: Headers, settings: ChatSettings) -> ReasoningPlace:
+def _reasoning(request: wire.ChatBody, headers: Headers, settings: ChatSettings) -> ReasoningPlace:
     excluded = request.reasoning is not None and request.reasoning.exclude
     if excluded or request.include_reasoning is False:
         return "omitted"
@@ -220,7 +220,7 @@ def _reasoning(request: wire.Body, headers: Headers, settings: ChatSettings) -> 
     return settings.reasoning_field
 
 
-def thinking(body: wire.Body) -> Thinking:
+def thinking(body: wire.ChatBody) -> Thinking:
     """The request's thinking settings, from any of the ecosystem's fields. Raises Invalid for an
     unknown effort.
 
@@ -243,11 +243,11 @@ def thinking(body: wire.Body) -> Thinking:
     return Thinking("adaptive" if is_set_at_all else "default", budget, effort)
 
 
-def _budget(body: wire.Body, options: wire.ReasoningOptions) -> int | None:
+def _budget(body: wire.ChatBody, options: wire.ReasoningOptions) -> int | None:
     """The limit of reasoning tokens in the first field that has one."""
     switch = body.thinking
     budgets = [options.max_tokens, body.thinking_budget, body.thinking_token_budget]
-    if isinstance(switch, wire.Thinking):
+    if isinstance(switch, wire.ChatThinking):
         budgets.insert(0, switch.budget_tokens)
     for budget in budgets:
         if budget is not None:
@@ -255,9 +255,9 @@ def _budget(body: wire.Body, options: wire.ReasoningOptions) -> int | None:
     return None
 
 
-def _mode(body: wire.Body, options: wire.ReasoningOptions) -> Mode | None:
+def _mode(body: wire.ChatBody, options: wire.ReasoningOptions) -> Mode | None:
     setting = body.thinking
-    if isinstance(setting, wire.Thinking):
+    if isinstance(setting, wire.ChatThinking):
         return "adaptive" if setting.type == "auto" else setting.type
     for switch in (setting, options.enabled, body.enable_thinking):
         if switch is not None:
@@ -291,7 +291,7 @@ class Chat(Dialect):
         self._settings = settings
         self._memo: Memo[Any] = Memo()
         self._decoder: Decoder = BodyDecoder(
-            wire.Body, tools.read_tools, _explain, unknown_parameter, self._memo
+            wire.ChatBody, tools.read_tools, _explain, unknown_parameter, self._memo
         )
 
     def parse(self, body: bytes, headers: Headers) -> ChatRequest:

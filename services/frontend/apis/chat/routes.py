@@ -54,9 +54,9 @@ API = Api(
         Operation(
             PATH,
             "Create a chat completion",
-            body=wire.Body,
+            body=wire.ChatBody,
             example=_EXAMPLE,
-            answer=wire.Answer,
+            answer=wire.ChatAnswer,
             events=EVENTS,
         ),
     ),

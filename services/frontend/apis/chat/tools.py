@@ -25,7 +25,7 @@ class _SearchOptions(Struct):
 
 _WEB_SEARCH: Final = "web_search"
 _options = msgspec.json.Decoder(_SearchOptions)
-_tools = msgspec.json.Decoder(list[wire.Tool] | None)
+_tools = msgspec.json.Decoder(list[wire.ChatTool] | None)
 _MODES: dict[str, Literal["none", "auto", "any"]] = {
     "none": "none",
     "auto": "auto",
@@ -41,7 +41,7 @@ def read_tools(data: bytes) -> ToolList:
     return ToolList(tools, _first_of_each(specs))
 
 
-def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
+def specs(body: wire.ChatBody, tools: ToolList) -> list[ToolSpec]:
     """The tools, then the legacy functions; the first of each name. Raises Invalid."""
     if not body.functions:
         return tools.specs
@@ -49,7 +49,7 @@ def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
 
 
 def web_search(
-    body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]
+    body: wire.ChatBody, tools: Sequence[ToolSpec], served: frozenset[str]
 ) -> ToolSpec | None:
     """The tool of `web_search_options`; None if it is not requested or not served, or the client
     has one with its name."""
@@ -66,7 +66,7 @@ def web_search(
     return hosted_spec(HostedTool(_WEB_SEARCH, location=location))
 
 
-def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
+def choice(body: wire.ChatBody, tools: Sequence[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
     choice = body.tool_choice
     parallel = body.parallel_tool_calls is not False
@@ -87,7 +87,7 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     return ToolChoice("tool", name, parallel)
 
 
-def legacy(body: wire.Body) -> bool:
+def legacy(body: wire.ChatBody) -> bool:
     """Whether the answer's call is in `function_call`: the request has `functions` and no
     `tools`."""
     return bool(body.functions) and not body.tools
@@ -97,7 +97,7 @@ def _first_of_each(specs: list[ToolSpec]) -> list[ToolSpec]:
     return list({tool.name: tool for tool in reversed(specs)}.values())[::-1]
 
 
-def _tool(tool: wire.Tool, field_path: str, grammars: list[Grammar]) -> ToolSpec:
+def _tool(tool: wire.ChatTool, field_path: str, grammars: list[Grammar]) -> ToolSpec:
     """`grammars`: those of the tools before it, to which its own is added."""
     if tool.type == "function":
         if tool.function is None:
@@ -126,7 +126,7 @@ def _function(function: wire.Function) -> ToolSpec:
 
 
 def _allowed_choice(
-    choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool
+    choice: wire.ChatToolChoice, tools: Sequence[ToolSpec], parallel: bool
 ) -> ToolChoice:
     allowed = choice.allowed_tools
     if allowed is None:
@@ -154,7 +154,7 @@ def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -
     return ToolChoice("tool", _known_tool(choice.name, offered, "function_call"), parallel=False)
 
 
-def _name(choice: wire.ToolChoice | wire.ChosenTool, field_path: str) -> str:
+def _name(choice: wire.ChatToolChoice | wire.ChosenTool, field_path: str) -> str:
     named = choice.custom if choice.type == "custom" else choice.function
     if named is None:
         raise missing_parameter(f"{field_path}.{choice.type}")

@@ -22,7 +22,7 @@ class InputTextPart(TextPart, tag="input_text"):
     """Text as in Responses; some clients mix the two APIs."""
 
 
-class OutputTextPart(TextPart, tag="output_text"):
+class ChatOutputTextPart(TextPart, tag="output_text"):
     """Text as in Responses; some clients mix the two APIs."""
 
 
@@ -52,7 +52,7 @@ class AudioUrlPart(Struct, tag="audio_url"):
     audio_url: str | Url
 
 
-class InputAudio(Struct):
+class ChatInputAudio(Struct):
     """Audio in base64."""
 
     data: str
@@ -60,7 +60,7 @@ class InputAudio(Struct):
 
 
 class AudioPart(Struct, tag="input_audio"):
-    input_audio: InputAudio
+    input_audio: ChatInputAudio
 
 
 class File(Struct):
@@ -84,7 +84,7 @@ class ThinkingPart(Struct, tag="thinking"):
 Part: TypeAlias = (
     TextPart
     | InputTextPart
-    | OutputTextPart
+    | ChatOutputTextPart
     | RefusalPart
     | ImagePart
     | VideoPart
@@ -96,14 +96,14 @@ Part: TypeAlias = (
 Content: TypeAlias = str | list[Part | str]
 
 
-class FunctionCall(Struct):
+class ChatFunctionCall(Struct):
     """A call of a function. Natively `arguments` is JSON text; some clients send an object."""
 
     name: str
     arguments: Raw = NULL
 
 
-class CustomCall(Struct):
+class ChatCustomCall(Struct):
     """A call of a freeform tool."""
 
     name: str
@@ -115,11 +115,11 @@ class ToolCall(Struct):
 
     id: str
     type: Literal["function", "custom"] | None = None
-    function: FunctionCall | None = None
-    custom: CustomCall | None = None
+    function: ChatFunctionCall | None = None
+    custom: ChatCustomCall | None = None
 
 
-class Message(Struct):
+class ChatMessage(Struct):
     """One message of any role. The answer continues a message with `prefix` (DeepSeek) or `partial`
     (Kimi)."""
 
@@ -128,7 +128,7 @@ class Message(Struct):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
-    function_call: FunctionCall | None = None
+    function_call: ChatFunctionCall | None = None
     refusal: str | None = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -169,7 +169,7 @@ class Custom(Struct):
     format: CustomFormat | None = None
 
 
-class Tool(Struct):
+class ChatTool(Struct):
     """A tool; its `type` is the name of the member that it has."""
 
     type: Literal["function", "custom"] = "function"
@@ -198,7 +198,7 @@ class AllowedTools(Struct):
     tools: list[ChosenTool]
 
 
-class ToolChoice(Struct):
+class ChatToolChoice(Struct):
     """Which tool to call. Only `function` and `custom` name one."""
 
     type: Literal["function", "custom", "allowed_tools"]
@@ -222,7 +222,7 @@ class ResponseFormat(Struct):
     json_schema: JsonSchema | None = None
 
 
-class Thinking(Struct):
+class ChatThinking(Struct):
     """The switch of DeepSeek, GLM and Kimi."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
@@ -238,22 +238,22 @@ class ReasoningOptions(Struct):
     exclude: bool | None = None
 
 
-class Body(OpenAIFields, kw_only=True):
+class ChatBody(OpenAIFields, kw_only=True):
     """The request."""
 
     store: bool | None = None
-    messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
+    messages: Annotated[list[ChatMessage], Meta(extra_json_schema={"minItems": 1})]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | ToolChoice | None = None
+    tools: list[ChatTool] | None = None
+    tool_choice: str | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: list[Function] | None = None
     function_call: str | Named | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
-    thinking: bool | Thinking | None = None
+    thinking: bool | ChatThinking | None = None
     thinking_budget: Limit | None = None
     thinking_token_budget: Limit | None = None
     enable_thinking: bool | None = None
@@ -309,7 +309,7 @@ class ReasoningDetail(Struct):
     index: int
 
 
-class MessageDelta(Struct, kw_only=True):
+class ChatMessageDelta(Struct, kw_only=True):
     """A piece of the assistant's message. Reasoning is in the field that the server is configured
     for."""
 
@@ -323,7 +323,7 @@ class MessageDelta(Struct, kw_only=True):
     reasoning_details: list[ReasoningDetail] | UnsetType = UNSET
 
 
-class AnswerMessage(MessageDelta, kw_only=True):
+class AnswerMessage(ChatMessageDelta, kw_only=True):
     """The assistant's message."""
 
     role: Literal["assistant"]
@@ -334,11 +334,11 @@ class AnswerMessage(MessageDelta, kw_only=True):
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "function_call"]
 
 
-class ChunkChoice(Struct):
+class ChatChunkChoice(Struct):
     """A piece of one of the answers."""
 
     index: int
-    delta: MessageDelta
+    delta: ChatMessageDelta
     logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
     token_ids: list[int] | UnsetType = UNSET
@@ -356,7 +356,7 @@ class AnswerChoice(Struct):
     stop_reason: str | UnsetType | None = UNSET
 
 
-class Answer(Struct, kw_only=True):
+class ChatAnswer(Struct, kw_only=True):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int

@@ -48,18 +48,18 @@ def completions_stream(answer: AnswerInfo, shape: CompletionsShape) -> ChunkStre
 class CompletionsCollector(ChunkCollector[wire.Choice]):
     """Collects one answer."""
 
-    def _open(self, choice: wire.ChunkChoice, chunk: Chunk) -> wire.Choice:
+    def _open(self, choice: wire.CompletionsChunkChoice, chunk: Chunk) -> wire.Choice:
         ids: list[int] | UnsetType = UNSET if choice.prompt_token_ids is UNSET else []
         return wire.Choice(
             choice.index, "", None, "stop", prompt_token_ids=choice.prompt_token_ids, token_ids=ids
         )
 
-    def _add(self, answer: wire.Choice, choice: wire.ChunkChoice) -> None:
+    def _add(self, answer: wire.Choice, choice: wire.CompletionsChunkChoice) -> None:
         answer.text += choice.text
 
-    def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.Answer:
+    def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.CompletionsAnswer:
         head = self._head
-        return wire.Answer(
+        return wire.CompletionsAnswer(
             head.id,
             "text_completion",
             head.created,
@@ -82,7 +82,7 @@ class _CompletionsChoice(ChoiceRenderer):
         """The length in characters of the choice's text, and of the text before its open block.
         Counted only for log probabilities; with token ids, from the tokens' texts."""
         if not shape.logprobs:
-            self.plain = plain_chunk(head, wire.ChunkChoice(index, ""))
+            self.plain = plain_chunk(head, wire.CompletionsChunkChoice(index, ""))
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The chunk with the echoed prompt and the prompt's ids, if either is requested."""
@@ -123,7 +123,9 @@ class _CompletionsChoice(ChoiceRenderer):
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 
     def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
-        chunk = replace(self._head, choices=[wire.ChunkChoice(self._index, text, **fields)])
+        chunk = replace(
+            self._head, choices=[wire.CompletionsChunkChoice(self._index, text, **fields)]
+        )
         if usage is not None:
             chunk.usage = usage
         return chunk

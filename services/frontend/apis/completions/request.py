@@ -30,7 +30,7 @@ from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, R
 MAX_TOKENS = 16
 """The default of the native API."""
 
-_decode = body_decoder(wire.Body, unknown_parameter)
+_decode = body_decoder(wire.CompletionsBody, unknown_parameter)
 _explain = explainer({})
 
 MAX_CHOICES = 1024
@@ -68,7 +68,7 @@ class CompletionsRequest(Struct, frozen=True):
         return CompletionsCollector(completions_stream(answer, self.shape.for_document()))
 
 
-def prompts(body: wire.Body) -> list[RawPrompt]:
+def prompts(body: wire.CompletionsBody) -> list[RawPrompt]:
     """The prompts in the field's four forms; None is the empty text. Raises Invalid for an empty or
     mixed list."""
     special = body.add_special_tokens is not False
@@ -97,7 +97,7 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
     return raw_prompts
 
 
-def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
+def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.CompletionsBody) -> list[str]:
     """The text before each prompt's answer: with `echo` the prompt, else "". Raises Invalid for a
     prompt of token ids."""
     if not body.echo:
@@ -149,7 +149,7 @@ class Completions(Dialect):
         )
 
     def _shape(
-        self, request: wire.Body, raw_prompts: Sequence[RawPrompt], choices: int
+        self, request: wire.CompletionsBody, raw_prompts: Sequence[RawPrompt], choices: int
     ) -> CompletionsShape:
         echoes: list[str] = []
         for text in echo_texts(raw_prompts, request):
@@ -164,7 +164,7 @@ class Completions(Dialect):
         )
 
 
-def _check_choices(request: wire.Body, prompts: int, choices: int) -> None:
+def _check_choices(request: wire.CompletionsBody, prompts: int, choices: int) -> None:
     """Raises Invalid for too many choices, or a choice among several."""
     if prompts * choices > MAX_CHOICES:
         message = f"Too many choices: {prompts * choices} of at most {MAX_CHOICES} in one request."

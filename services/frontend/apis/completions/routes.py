@@ -47,9 +47,9 @@ API = Api(
         Operation(
             PATH,
             "Continue a text",
-            body=wire.Body,
+            body=wire.CompletionsBody,
             example={"model": "your-model", "prompt": "Once upon a time", "max_tokens": 64},
-            answer=wire.Answer,
+            answer=wire.CompletionsAnswer,
             events=EVENTS,
         ),
     ),

@@ -10,7 +10,7 @@ from services.frontend.apis.shared.sampling_fields import OpenAIFields
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
-class Body(OpenAIFields, kw_only=True):
+class CompletionsBody(OpenAIFields, kw_only=True):
     """The request. `prompt`: one text, one list of token ids, or a list of texts and of lists of
     token ids."""
 
@@ -25,7 +25,7 @@ class Body(OpenAIFields, kw_only=True):
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
-class ChunkChoice(Struct):
+class CompletionsChunkChoice(Struct):
     """A piece of one of the answers."""
 
     index: int
@@ -37,14 +37,14 @@ class ChunkChoice(Struct):
     stop_reason: str | UnsetType | None = UNSET
 
 
-class Choice(ChunkChoice):
+class Choice(CompletionsChunkChoice):
     """One of the answers."""
 
     logprobs: Logprobs | None
     finish_reason: FinishReason
 
 
-class Answer(Struct):
+class CompletionsAnswer(Struct):
     id: str
     object: Literal["text_completion"]
     created: int

@@ -91,8 +91,8 @@ _TYPES = {
 
 _BLOCKS = tags_of(wire.Block)
 _TAGS = {
-    "thinking": get_args(wire.Thinking.__annotations__["type"]),
-    "tool_choice": get_args(wire.ToolChoice.__annotations__["type"]),
+    "thinking": get_args(wire.MessagesThinking.__annotations__["type"]),
+    "tool_choice": get_args(wire.MessagesToolChoice.__annotations__["type"]),
     "system": ("text",),
     "format": ("json_schema",),
     "output_format": ("json_schema",),

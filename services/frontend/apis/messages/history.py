@@ -31,7 +31,7 @@ class MessagesHistoryReader(CallHistory):
         self._hosted: list[tuple[Result, int]] = []
         """Results of tools that this server ran, and the number of messages before each."""
 
-    def read(self, messages: list[wire.Message]) -> None:
+    def read(self, messages: list[wire.MessagesMessage]) -> None:
         """Reads all messages. Raises Invalid."""
         users = [index for index, message in enumerate(messages) if message.role == "user"]
         last_user = users[-1] if users else -1
@@ -47,7 +47,7 @@ class MessagesHistoryReader(CallHistory):
         if self._hosted:
             self.messages = insert_results(self.messages, self._hosted)
 
-    def _system(self, message: wire.Message, field_path: str, *, cleared: bool) -> None:
+    def _system(self, message: wire.MessagesMessage, field_path: str, *, cleared: bool) -> None:
         if message.output_config is not None and message.output_config.effort is not None:
             self.effort = message.output_config.effort
         if message.content is None and message.output_config is not None:
@@ -164,7 +164,7 @@ class MessagesHistoryReader(CallHistory):
         self.tools.compact(block.tool_changes or [], field_path)
 
 
-def _blocks(message: wire.Message, field_path: str) -> Sequence[wire.Block]:
+def _blocks(message: wire.MessagesMessage, field_path: str) -> Sequence[wire.Block]:
     if message.content is None:
         raise Invalid(f"{field_path}.content: Field required", param=f"{field_path}.content")
     if isinstance(message.content, str):
@@ -185,7 +185,7 @@ def _shared_parts(block: wire.Block, field_path: str) -> Sequence[Text | Media]:
     plain = plain_parts(block, field_path)
     if plain is not None:
         return plain
-    if isinstance(block, wire.HostedUse | wire.HostedResult):
+    if isinstance(block, wire.HostedUse | wire.HostedResultBlock):
         return [Text(hosted_text(block))]
     if isinstance(block, wire.FallbackBlock | wire.CompactionBlock):
         return []

@@ -47,7 +47,7 @@ class _Fetched(Struct):
 _content = msgspec.json.Decoder(list[_Page] | _Fetched)
 
 
-def tool_spec(tool: wire.Tool, served: frozenset[str], field_path: str) -> ToolSpec | None:
+def tool_spec(tool: wire.MessagesTool, served: frozenset[str], field_path: str) -> ToolSpec | None:
     """The tool as the model sees it; None for one that is not served. Raises Invalid."""
     for kind in ("web_search", "web_fetch"):
         if kind not in served or not (tool.type or "").startswith(f"{kind}_"):

@@ -77,8 +77,8 @@ _MISS_REASONS = {
 _NAMES: dict[type, bytes] = {
     kind: str(kind.__struct_config__.tag).encode() for kind in get_args(wire_events.Event)
 } | {
-    wire_events.ToolCallDispatch: b"tool_call_dispatch",
-    wire_events.ReasoningDispatch: b"reasoning_dispatch",
+    wire_events.MessagesToolCallDispatch: b"tool_call_dispatch",
+    wire_events.MessagesReasoningDispatch: b"reasoning_dispatch",
     AnthropicError: b"error",
 }
 
@@ -115,7 +115,7 @@ class OpenBlock:
         """A delta of the block. Encoded, its text is between the bytes of `plain`."""
         delta: wire_events.BlockDelta
         if self.kind == "text":
-            delta = wire_events.TextDelta(text)
+            delta = wire_events.MessagesTextDelta(text)
         elif self.is_thought:
             delta = wire_events.ThinkingDelta(text, None if self.counts_tokens else UNSET)
         else:
@@ -281,14 +281,14 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         if block.is_thought:
             if self._answer.dispatch_reasoning:
                 thought = wire_answers.ThinkingContent("".join(block.texts), seal or UNSEALED)
-                out.append(wire_events.ReasoningDispatch(_with_index(block, thought)))
+                out.append(wire_events.MessagesReasoningDispatch(_with_index(block, thought)))
         elif block.call is not None and self._answer.dispatch:
             arguments = block.call.arguments or "{}"
             if is_json(arguments, dict[str, Raw]):
                 call = replace(
                     _tool_use(block.start, self._answer), input=one_line(arguments.encode())
                 )
-                out.append(wire_events.ToolCallDispatch(_with_index(block, call)))
+                out.append(wire_events.MessagesToolCallDispatch(_with_index(block, call)))
 
     def _tokens(self, event: OutputTokens, out: wire_events.Events) -> None:
         self._ids.add(event)
@@ -313,9 +313,9 @@ class MessagesStream(TurnRenderer[wire_events.Event], Renderer):
         if self._compaction is not None:
             usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)
         stop = _stop(event, self._calls)
-        out += self._last(wire_events.MessageDelta(stop, usage, **self._ids.output()))
+        out += self._last(wire_events.MessagesMessageDelta(stop, usage, **self._ids.output()))
 
-    def _last(self, end: wire_events.MessageDelta) -> wire_events.Events:
+    def _last(self, end: wire_events.MessagesMessageDelta) -> wire_events.Events:
         """The last events of a message."""
         if self._applied_edits is not None:
             end.context_management = wire_answers.AppliedEdits(self._applied_edits)
@@ -343,7 +343,7 @@ class CompactionStream(MessagesStream):
         self._compaction = summary_of(self._events)
         usage = _last_usage(Usage())
         usage.iterations = _iterations(compaction=last.usage)
-        end = wire_events.MessageDelta(wire_events.Stop("compaction", None), usage)
+        end = wire_events.MessagesMessageDelta(wire_events.Stop("compaction", None), usage)
         return [*self._compaction_block(), *self._last(end)]
 
 
@@ -371,7 +371,7 @@ class MessageCollector(Collector):
     @override
     def body(self) -> bytes:
         """Raises RuntimeError where the turn has not finished."""
-        if not isinstance(self._message, wire_answers.Answer):
+        if not isinstance(self._message, wire_answers.MessagesAnswer):
             raise RuntimeError("the turn has not finished")
         return _encode(self._message)
 
@@ -386,12 +386,12 @@ class MessageCollector(Collector):
                 self._add(event.delta)
             elif isinstance(event, wire_events.ContentBlockStop):
                 self._close(self._message.content[-1])
-            elif isinstance(event, wire_events.MessageDelta):
+            elif isinstance(event, wire_events.MessagesMessageDelta):
                 self._end(event)
 
     def _add(self, delta: wire_events.BlockDelta) -> None:
         block = self._message.content[-1]
-        if isinstance(delta, wire_events.TextDelta):
+        if isinstance(delta, wire_events.MessagesTextDelta):
             self._pieces.append(delta.text)
         elif isinstance(delta, wire_events.ThinkingDelta):
             self._pieces.append(delta.thinking)
@@ -413,7 +413,7 @@ class MessageCollector(Collector):
         elif isinstance(block, wire_answers.ToolUseContent):
             block.input = Raw(_input(text).encode())
 
-    def _end(self, end: wire_events.MessageDelta) -> None:
+    def _end(self, end: wire_events.MessagesMessageDelta) -> None:
         first = self._message.usage
         usage = wire_answers.AnswerUsage(
             **asdict(end.usage)
@@ -421,7 +421,7 @@ class MessageCollector(Collector):
         )
         members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": usage}
         del members["delta"]
-        self._message = wire_answers.Answer(**members)
+        self._message = wire_answers.MessagesAnswer(**members)
 
 
 def _frame(event: wire_events.Event) -> bytes:
@@ -458,10 +458,10 @@ def diagnostics(compare: str, comparison: PromptComparison | None) -> dict[str, 
     return {"cache_miss_reason": {"type": "unavailable"}}
 
 
-def _first_usage(prepared: Prepared) -> wire_answers.Usage:
+def _first_usage(prepared: Prepared) -> wire_answers.MessagesUsage:
     """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the
     stream is exact."""
-    return wire_answers.Usage(
+    return wire_answers.MessagesUsage(
         input_tokens=prepared.prompt_tokens - prepared.cached,
         cache_read_input_tokens=prepared.cached,
         cache_creation={"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
@@ -470,15 +470,15 @@ def _first_usage(prepared: Prepared) -> wire_answers.Usage:
     )
 
 
-def _usage(usage: Usage) -> wire_answers.Usage:
-    return wire_answers.Usage(
+def _usage(usage: Usage) -> wire_answers.MessagesUsage:
+    return wire_answers.MessagesUsage(
         input_tokens=usage.prompt - usage.cached,
         cache_read_input_tokens=usage.cached,
         output_tokens=usage.output,
     )
 
 
-def _last_usage(usage: Usage) -> wire_answers.Usage:
+def _last_usage(usage: Usage) -> wire_answers.MessagesUsage:
     """Usage of the whole turn."""
     return replace(_usage(usage), output_tokens_details={"thinking_tokens": usage.reasoning})
 

@@ -89,8 +89,8 @@ class MessagesRequest(Struct, frozen=True):
         )
 
 
-Decoder: TypeAlias = BodyDecoder[wire.Body, tools.MessagesTools]
-_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain, extra_input)
+Decoder: TypeAlias = BodyDecoder[wire.MessagesBody, tools.MessagesTools]
+_decoder: Decoder = BodyDecoder(wire.MessagesBody, tools.read_tools, explain, extra_input)
 
 
 def parse(
@@ -159,7 +159,7 @@ def parse(
     )
 
 
-def _refuse(request: wire.Body) -> None:
+def _refuse(request: wire.MessagesBody) -> None:
     if is_set(request.thread):
         raise Invalid(
             "thread: message threads are not supported by this server",
@@ -174,7 +174,7 @@ def _refuse(request: wire.Body) -> None:
         raise Invalid("container: not supported by this server", param="container")
 
 
-def _needs_container(request: wire.Body) -> bool:
+def _needs_container(request: wire.MessagesBody) -> bool:
     # A container is where the code_execution tool runs. Without that tool an object that describes
     # one changes nothing (the SDK's own tests send it); a bare id refers to the state of an earlier
     # request.
@@ -184,7 +184,7 @@ def _needs_container(request: wire.Body) -> bool:
     return request.container is not None and coding
 
 
-def _check_turn(request: wire.Body, headers: Headers) -> None:
+def _check_turn(request: wire.MessagesBody, headers: Headers) -> None:
     if request.max_tokens is None:
         raise Invalid("max_tokens: Field required", param="max_tokens")
     if any(not stop for stop in request.stop_sequences or []):
@@ -208,7 +208,7 @@ def _check_turn(request: wire.Body, headers: Headers) -> None:
             _check_prefill(request, last.content[-1].text, last.content[0])
 
 
-def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> None:
+def _check_prefill(request: wire.MessagesBody, text: str, first: str | wire.Block) -> None:
     """Checks that a last message that ends in `text`, and begins with the block `first`, can be
     continued."""
     if text != text.rstrip():
@@ -236,7 +236,7 @@ def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
     return [Text(block.text) for block in system if block.text]
 
 
-def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
+def _thinking(request: wire.MessagesBody, latest_effort: str | None) -> Thinking:
     effort = latest_effort
     if not effort and request.output_config:
         effort = request.output_config.effort
@@ -255,7 +255,7 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
     return Thinking(mode, thinking.budget_tokens, effort, display)
 
 
-def _check_budget(thinking: wire.Thinking) -> None:
+def _check_budget(thinking: wire.MessagesThinking) -> None:
     """Raises Invalid for a budget that is missing or too small."""
     field_path = f"thinking.{thinking.type}.budget_tokens"
     budget = thinking.budget_tokens
@@ -267,7 +267,7 @@ def _check_budget(thinking: wire.Thinking) -> None:
         raise Invalid(message, param="thinking.budget_tokens")
 
 
-def _format(request: wire.Body) -> OutputFormat | None:
+def _format(request: wire.MessagesBody) -> OutputFormat | None:
     output_format = None
     if request.output_config is not None:
         output_format = request.output_config.format
@@ -280,7 +280,7 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema=output_format.schema)
 
 
-def _ttl(request: wire.Body) -> str | None:
+def _ttl(request: wire.MessagesBody) -> str | None:
     """The longest `ttl` of the request. It holds for the whole prompt."""
     contents = (message.content for message in request.messages)
     controls = [request.cache_control]
@@ -301,7 +301,7 @@ def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
     return previous.removeprefix("msg_") or "msg_"  # no turn has an empty id
 
 
-def _session(request: wire.Body) -> str | None:
+def _session(request: wire.MessagesBody) -> str | None:
     """The session id that the `user_id` of Claude Code or kimi-code contains."""
     if request.metadata is None or not request.metadata.user_id:
         return None
@@ -333,7 +333,7 @@ class Messages(Dialect):
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
         self._decoder: Decoder = BodyDecoder(
-            wire.Body, read_tools, explain, extra_input, self._memo
+            wire.MessagesBody, read_tools, explain, extra_input, self._memo
         )
 
     def parse(self, body: bytes, headers: Headers) -> MessagesRequest:
@@ -346,9 +346,9 @@ class Messages(Dialect):
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
         return parse(body, headers, counting=True, decoder=self._decoder)
 
-    def count_answer(self, request: MessagesRequest, tokens: int) -> wire_answers.Tokens:
+    def count_answer(self, request: MessagesRequest, tokens: int) -> wire_answers.MessagesTokens:
         """The answer to count_tokens."""
-        count = wire_answers.Tokens(tokens)
+        count = wire_answers.MessagesTokens(tokens)
         if request.edits is not None:
             original = request.edits.original_tokens
             if original is None:

@@ -25,7 +25,7 @@ from services.frontend.apis.shared.decode import ToolList
 from services.frontend.apis.shared.tools import BuiltInTool
 from services.frontend.content.hosted_tools import missing_tools
 
-_tools = msgspec.json.Decoder(list[wire.Tool] | None)
+_tools = msgspec.json.Decoder(list[wire.MessagesTool] | None)
 CUSTOM = "custom"
 HOSTED = (
     "web_search_",
@@ -122,7 +122,7 @@ def _hosted_kind(type_name: str) -> str:
 
 
 def specs(
-    tools: list[wire.Tool], served: frozenset[str] = frozenset()
+    tools: list[wire.MessagesTool], served: frozenset[str] = frozenset()
 ) -> tuple[list[ToolSpec], list[str]]:
     """The tools that the model sees, and the types of the others.
 
@@ -151,7 +151,7 @@ def specs(
     return visible, dropped
 
 
-def spec(tool: wire.Tool, field_path: str) -> ToolSpec:
+def spec(tool: wire.MessagesTool, field_path: str) -> ToolSpec:
     """One tool. Raises Invalid."""
     kind = tool.type or CUSTOM
     if kind == CUSTOM:
@@ -166,7 +166,7 @@ def spec(tool: wire.Tool, field_path: str) -> ToolSpec:
     )
 
 
-def _custom(tool: wire.Tool, shown_path: str, field_path: str) -> ToolSpec:
+def _custom(tool: wire.MessagesTool, shown_path: str, field_path: str) -> ToolSpec:
     """A tool that the request defines. `shown_path`: as errors name it."""
     if not tool.name:
         raise Invalid(f"{shown_path}.name: Field required", param=f"{field_path}.name")
@@ -180,7 +180,7 @@ def _custom(tool: wire.Tool, shown_path: str, field_path: str) -> ToolSpec:
     return ToolSpec(tool.name, _description(tool), tool.input_schema)
 
 
-def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
+def choice(body: wire.MessagesBody, tools: list[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
     choice = body.tool_choice
     if choice is None:
@@ -198,7 +198,7 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     return ToolChoice("tool", name=choice.name, parallel=parallel)
 
 
-def _check_named_tool(name: str, tools: list[ToolSpec], hosted: list[wire.Tool]) -> None:
+def _check_named_tool(name: str, tools: list[ToolSpec], hosted: list[wire.MessagesTool]) -> None:
     """Raises Invalid if the model cannot call a tool of this name. `hosted`: those that this
     server may lack."""
     if any(tool.name == name for tool in tools):
@@ -210,7 +210,9 @@ def _check_named_tool(name: str, tools: list[ToolSpec], hosted: list[wire.Tool])
     )
 
 
-def _check_choice(choice: wire.ToolChoice, body: wire.Body, tools: list[ToolSpec]) -> None:
+def _check_choice(
+    choice: wire.MessagesToolChoice, body: wire.MessagesBody, tools: list[ToolSpec]
+) -> None:
     """Raises Invalid for a choice that no request may have, or not with this one's thinking."""
     if not body.tools and not tools:
         raise Invalid(
@@ -232,7 +234,7 @@ def _not_run(names: str) -> Invalid:
     )
 
 
-def _description(tool: wire.Tool) -> str:
+def _description(tool: wire.MessagesTool) -> str:
     text = tool.description or ""
     if not tool.input_examples:
         return text

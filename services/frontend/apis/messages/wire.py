@@ -149,49 +149,49 @@ class McpToolUseBlock(HostedUse, tag="mcp_tool_use"):
     """A tool of an MCP server that the API called."""
 
 
-class HostedResult(Struct):
+class HostedResultBlock(Struct):
     """The result of a tool that this or another server ran."""
 
     tool_use_id: str = ""
     content: Raw = NULL
 
 
-class WebSearchResultBlock(HostedResult, tag="web_search_tool_result"):
+class WebSearchResultBlock(HostedResultBlock, tag="web_search_tool_result"):
     """Web pages found."""
 
 
-class WebFetchResultBlock(HostedResult, tag="web_fetch_tool_result"):
+class WebFetchResultBlock(HostedResultBlock, tag="web_fetch_tool_result"):
     """A web page."""
 
 
 WebResultBlock: TypeAlias = WebSearchResultBlock | WebFetchResultBlock
 
 
-class CodeExecutionResultBlock(HostedResult, tag="code_execution_tool_result"):
+class CodeExecutionResultBlock(HostedResultBlock, tag="code_execution_tool_result"):
     """Output of a program."""
 
 
-class BashExecutionResultBlock(HostedResult, tag="bash_code_execution_tool_result"):
+class BashExecutionResultBlock(HostedResultBlock, tag="bash_code_execution_tool_result"):
     """Output of a command."""
 
 
-class EditorExecutionResultBlock(HostedResult, tag="text_editor_code_execution_tool_result"):
+class EditorExecutionResultBlock(HostedResultBlock, tag="text_editor_code_execution_tool_result"):
     """Result of an edit."""
 
 
-class ToolSearchResultBlock(HostedResult, tag="tool_search_tool_result"):
+class ToolSearchResultBlock(HostedResultBlock, tag="tool_search_tool_result"):
     """Tools found."""
 
 
-class McpResultBlock(HostedResult, tag="mcp_tool_result"):
+class McpResultBlock(HostedResultBlock, tag="mcp_tool_result"):
     """Answer of an MCP tool."""
 
 
-class McpListingBlock(HostedResult, tag="mcp_tool_listing"):
+class McpListingBlock(HostedResultBlock, tag="mcp_tool_listing"):
     """Tools of an MCP server."""
 
 
-class AdvisorResultBlock(HostedResult, tag="advisor_tool_result"):
+class AdvisorResultBlock(HostedResultBlock, tag="advisor_tool_result"):
     """Advice of another model."""
 
 
@@ -212,7 +212,7 @@ class NamedTool(Struct, tag="tool_reference"):
 class ToolDefinition(Struct, tag="tool_definition"):
     """A change of the tool set that defines the tool."""
 
-    definition: "Tool"
+    definition: "MessagesTool"
 
 
 class McpTool(Struct, tag="mcp_tool_reference"):
@@ -286,7 +286,7 @@ class MessageOutput(Struct):
     effort: Effort | None = None
 
 
-class Message(Struct):
+class MessagesMessage(Struct):
     """One message; `system` may be anywhere among them."""
 
     role: Literal["user", "assistant", "system"]
@@ -302,7 +302,7 @@ class Message(Struct):
     output_config: MessageOutput | None = None
 
 
-class Tool(Cacheable):
+class MessagesTool(Cacheable):
     """A tool of any kind, by its `type`."""
 
     name: Annotated[str, Meta(extra_json_schema={"minLength": 1})] = ""
@@ -320,7 +320,7 @@ class Tool(Cacheable):
     url_sources: Any = None
 
 
-class ToolChoice(Struct):
+class MessagesToolChoice(Struct):
     """Which tools to call."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -328,7 +328,7 @@ class ToolChoice(Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Struct):
+class MessagesThinking(Struct):
     """The client's thinking settings."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
@@ -394,10 +394,10 @@ class Diagnostics(Struct):
     previous_message_id: str | None = None
 
 
-class Body(SamplingFields, kw_only=True):
+class MessagesBody(SamplingFields, kw_only=True):
     """The request. Sampling parameters that Messages lacks are taken in vLLM's spelling."""
 
-    messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
+    messages: Annotated[list[MessagesMessage], Meta(extra_json_schema={"minItems": 1})]
     model: str = ""
     max_tokens: Annotated[
         Limit | None, Meta(extra_json_schema={"type": "integer", "minimum": 0})
@@ -407,9 +407,9 @@ class Body(SamplingFields, kw_only=True):
     stop_sequences: Annotated[
         list[str] | None, Meta(extra_json_schema={"items": {"minLength": 1}})
     ] = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    tools: list[MessagesTool] | None = None
+    tool_choice: MessagesToolChoice | None = None
+    thinking: MessagesThinking | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
     metadata: Metadata | None = None

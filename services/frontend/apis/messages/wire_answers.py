@@ -66,7 +66,7 @@ Content: TypeAlias = (
 )
 
 
-class Usage(Struct, kw_only=True):
+class MessagesUsage(Struct, kw_only=True):
     """Token counts; `input_tokens` excludes those that were read from the cache."""
 
     input_tokens: int
@@ -80,7 +80,7 @@ class Usage(Struct, kw_only=True):
     iterations: list[dict[str, Any]] | UnsetType = UNSET
 
 
-class AnswerUsage(Usage, kw_only=True):
+class AnswerUsage(MessagesUsage, kw_only=True):
     cache_creation: dict[str, int]
     service_tier: str
     output_tokens_details: dict[str, int]
@@ -115,7 +115,7 @@ class StartedAnswer(Struct, kw_only=True):
     stop_sequence: str | None = None
     stop_details: None = None
     """Anthropic's reason of a refusal; there are none."""
-    usage: Usage
+    usage: MessagesUsage
     diagnostics: dict[str, Any] | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
@@ -123,7 +123,7 @@ class StartedAnswer(Struct, kw_only=True):
     context_management: AppliedEdits | UnsetType = UNSET
 
 
-class Answer(StartedAnswer, kw_only=True):
+class MessagesAnswer(StartedAnswer, kw_only=True):
     stop_reason: StopReason
     usage: AnswerUsage
 
@@ -134,7 +134,7 @@ class OriginalTokens(Struct):
     original_input_tokens: int
 
 
-class Tokens(Struct):
+class MessagesTokens(Struct):
     """The exact size of a prompt."""
 
     input_tokens: int

@@ -19,7 +19,7 @@ class ContentBlockStart(Struct, tag="content_block_start"):
     content_block: wire_answers.Content
 
 
-class TextDelta(Struct, tag="text_delta"):
+class MessagesTextDelta(Struct, tag="text_delta"):
     text: str
 
 
@@ -51,7 +51,7 @@ class CompactionDelta(Struct, tag="compaction_delta"):
 
 
 BlockDelta: TypeAlias = (
-    TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | CompactionDelta
+    MessagesTextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | CompactionDelta
 )
 
 
@@ -74,11 +74,11 @@ class Stop(Struct):
     stop_details: None = None
 
 
-class MessageDelta(Struct, tag="message_delta"):
+class MessagesMessageDelta(Struct, tag="message_delta"):
     """The end of the answer: the members of the message that are known only at the end."""
 
     delta: Stop
-    usage: wire_answers.Usage
+    usage: wire_answers.MessagesUsage
     token_ids: list[int] | UnsetType = UNSET
     token_logprobs: list[float | None] | UnsetType = UNSET
     context_management: wire_answers.AppliedEdits | UnsetType = UNSET
@@ -92,7 +92,7 @@ class Ping(Struct, tag="ping"):
     """A keep-alive event."""
 
 
-class ToolCallDispatch(Struct, tag="ping"):
+class MessagesToolCallDispatch(Struct, tag="ping"):
     """A complete call once more, on request.
 
     A `ping` by its type, since the AI SDK fails on unknown types; other clients use the event's
@@ -102,7 +102,7 @@ class ToolCallDispatch(Struct, tag="ping"):
     tool_call_dispatch: dict[str, Any]
 
 
-class ReasoningDispatch(Struct, tag="ping"):
+class MessagesReasoningDispatch(Struct, tag="ping"):
     """A finished thought once more, in the same form."""
 
     reasoning_dispatch: dict[str, Any]
@@ -113,11 +113,11 @@ Event: TypeAlias = (
     | ContentBlockStart
     | ContentBlockDelta
     | ContentBlockStop
-    | MessageDelta
+    | MessagesMessageDelta
     | MessageStop
     | Ping
-    | ToolCallDispatch
-    | ReasoningDispatch
+    | MessagesToolCallDispatch
+    | MessagesReasoningDispatch
     | AnthropicError
 )
 Events: TypeAlias = list[Event]

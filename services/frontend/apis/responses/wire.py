@@ -42,7 +42,7 @@ class ManagedContext(Struct):
     compact_threshold: Annotated[int, Meta(ge=1)] | None = None
 
 
-class Body(SamplingFields, kw_only=True):
+class ResponsesBody(SamplingFields, kw_only=True):
     """The request, with the extra fields of vLLM, SGLang and Dynamo."""
 
     model: str | None = None
@@ -89,7 +89,7 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 SummaryStyle: TypeAlias = Literal["auto", "concise", "detailed", "none"]
 
 
-class Reasoning(Struct):
+class ResponsesReasoning(Struct):
     """`generate_summary` is the deprecated name of `summary`; `max_tokens` is OpenRouter's."""
 
     effort: Effort | None = None
@@ -145,7 +145,7 @@ class SearchFilters(Struct):
     blocked_domains: list[str] | None = None
 
 
-class Tool(ToolType):
+class ResponsesTool(ToolType):
     """A tool of any type that can be served."""
 
     name: Name | None = None
@@ -162,7 +162,7 @@ class Tool(ToolType):
     user_location: dict[str, Any] | None = None
 
 
-class ToolChoice(Struct):
+class ResponsesToolChoice(Struct):
     """A `tool_choice` that is an object."""
 
     type: str
@@ -219,7 +219,7 @@ class InputFile(Struct, tag="input_file"):
     filename: str | None = None
 
 
-class InputAudio(Struct, tag="input_audio"):
+class ResponsesInputAudio(Struct, tag="input_audio"):
     """Audio. Its data is not decoded; the model gets a note in its place."""
 
 
@@ -238,7 +238,7 @@ Part: TypeAlias = (
     | Refusal
     | InputImage
     | InputFile
-    | InputAudio
+    | ResponsesInputAudio
     | ComputerScreenshot
 )
 
@@ -254,7 +254,7 @@ class ItemKind(Struct):
     id: str | None = None
 
 
-class Message(Struct):
+class ResponsesMessage(Struct):
     """A message in any of its three forms."""
 
     role: Literal["user", "assistant", "system", "developer"]
@@ -271,12 +271,12 @@ class ReasoningItem(Struct):
     id: str | None = None
 
 
-class Call(Struct, kw_only=True):
+class ResponsesCall(Struct, kw_only=True):
     call_id: str
     id: str | None = None
 
 
-class FunctionCall(Call, kw_only=True):
+class ResponsesFunctionCall(ResponsesCall, kw_only=True):
     """A call with JSON text for arguments."""
 
     name: str
@@ -284,19 +284,19 @@ class FunctionCall(Call, kw_only=True):
     namespace: str | None = None
 
 
-class CustomCall(Call, kw_only=True):
+class ResponsesCustomCall(ResponsesCall, kw_only=True):
     name: str
     input: str
     namespace: str | None = None
 
 
-class ShellCall(Call, kw_only=True):
+class ShellCall(ResponsesCall, kw_only=True):
     """A call of the `shell` or `local_shell` tool."""
 
     action: Raw
 
 
-class PatchCall(Call, kw_only=True):
+class PatchCall(ResponsesCall, kw_only=True):
     operation: Raw
 
 

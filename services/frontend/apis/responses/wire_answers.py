@@ -24,7 +24,7 @@ class UrlCitation(Struct, tag="url_citation"):
     title: str
 
 
-class OutputTextPart(Struct, tag="output_text"):
+class ResponsesOutputTextPart(Struct, tag="output_text"):
     """The text of a message. `logprobs`: for each token, if requested."""
 
     text: str
@@ -45,7 +45,7 @@ class OutputMessage(OutputItem, kw_only=True):
     type: Literal["message"] = "message"
     status: ItemStatus
     role: Literal["assistant"] = "assistant"
-    content: list[OutputTextPart]
+    content: list[ResponsesOutputTextPart]
 
 
 class OutputReasoning(OutputItem, kw_only=True):
@@ -198,7 +198,7 @@ Status: TypeAlias = Literal[
 ]
 
 
-class Usage(Struct):
+class ResponsesUsage(Struct):
     """Token counts; `input_tokens` includes those that were read from the cache, `output_tokens`
     reasoning."""
 
@@ -209,7 +209,7 @@ class Usage(Struct):
     total_tokens: int
 
 
-class Answer(Struct, kw_only=True):
+class ResponsesAnswer(Struct, kw_only=True):
     """A response in any state: all members that the SDKs' strict types and the Open Responses
     schema require."""
 
@@ -247,7 +247,7 @@ class Answer(Struct, kw_only=True):
     user: str | None
     prompt_cache_options: Any | UnsetType = UNSET
     prompt_cache_diagnostics: dict[str, Any] | UnsetType = UNSET
-    usage: Usage | None
+    usage: ResponsesUsage | None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     token_logprobs: list[float | None] | UnsetType = UNSET
@@ -260,7 +260,7 @@ class Compaction(Struct, kw_only=True):
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
     output: list[wire.JsonObject]
-    usage: Usage
+    usage: ResponsesUsage
 
 
 class Deleted(Struct):
@@ -281,7 +281,7 @@ class Items(Struct, kw_only=True):
     has_more: bool
 
 
-class Tokens(Struct, kw_only=True):
+class ResponsesTokens(Struct, kw_only=True):
     """The exact size of a prompt."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"

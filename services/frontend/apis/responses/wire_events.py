@@ -17,7 +17,7 @@ class StreamEvent(Struct, kw_only=True):
 class ResponseEvent(StreamEvent, kw_only=True):
     """The Response at this moment."""
 
-    response: wire_answers.Answer
+    response: wire_answers.ResponsesAnswer
 
 
 class ResponseCreated(ResponseEvent, tag="response.created"):
@@ -75,7 +75,7 @@ class ContentEvent(ItemEvent, kw_only=True):
 class ContentPartEvent(ContentEvent, kw_only=True):
     """The whole part."""
 
-    part: wire_answers.OutputTextPart | wire.ReasoningText
+    part: wire_answers.ResponsesOutputTextPart | wire.ReasoningText
 
 
 class ContentPartAdded(ContentPartEvent, tag="response.content_part.added"):
@@ -93,7 +93,7 @@ class ItemDelta(Struct, kw_only=True):
     output_index: int
 
 
-class TextDelta(ItemDelta, kw_only=True):
+class ResponsesTextDelta(ItemDelta, kw_only=True):
     """The next text of a part."""
 
     content_index: int = 0
@@ -101,7 +101,7 @@ class TextDelta(ItemDelta, kw_only=True):
     delta: str
 
 
-class OutputTextDelta(TextDelta, kw_only=True, tag="response.output_text.delta"):
+class OutputTextDelta(ResponsesTextDelta, kw_only=True, tag="response.output_text.delta"):
     """The next text of a message."""
 
     logprobs: wire_answers.TokenLogprobs
@@ -123,7 +123,7 @@ class OutputTextDone(ContentEvent, kw_only=True, tag="response.output_text.done"
     logprobs: wire_answers.TokenLogprobs
 
 
-class ReasoningTextDelta(TextDelta, tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(ResponsesTextDelta, tag="response.reasoning_text.delta"):
     """The next text of reasoning."""
 
 
@@ -223,11 +223,11 @@ class ItemDispatch(Struct):
     item: wire_answers.Item
 
 
-class ToolCallDispatch(ItemDispatch, tag="tool_call_dispatch"):
+class ResponsesToolCallDispatch(ItemDispatch, tag="tool_call_dispatch"):
     """A complete call once more."""
 
 
-class ReasoningDispatch(ItemDispatch, tag="reasoning_dispatch"):
+class ResponsesReasoningDispatch(ItemDispatch, tag="reasoning_dispatch"):
     """Finished reasoning once more."""
 
 
@@ -257,7 +257,7 @@ Event: TypeAlias = (
     | WebSearchInProgress
     | WebSearchSearching
     | WebSearchCompleted
-    | ToolCallDispatch
-    | ReasoningDispatch
+    | ResponsesToolCallDispatch
+    | ResponsesReasoningDispatch
 )
 Events: TypeAlias = list[Event]

@@ -84,13 +84,17 @@ def _schemas(
     types: Iterable[Any], prefix: str, components: Schema, *, answers: bool = False
 ) -> dict[Any, Schema]:
     """Returns the schema of each type, and adds those of Structs to `components`, under `prefix`
-    and the type's name.
+    and the type's name. A type that has the prefix already (`ChatBody`) gets no second one.
 
     `answers`: the types are of answers, in which members with a default are always present.
     """
     kinds = list(dict.fromkeys(kind for kind in types if kind))
-    schemas, structs = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
-    for name, schema in structs.items():
+    described = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
+    schemas, structs = _without_second_prefix(described, prefix)
+    for class_name, schema in structs.items():
+        name = class_name.removeprefix(prefix) or class_name
+        if "title" in schema:
+            schema["title"] = name
         if "description" in schema:
             schema["description"] = " ".join(schema["description"].split())
         if answers and "properties" in schema:
@@ -102,6 +106,15 @@ def _schemas(
             ]
         components[prefix + name] = schema
     return dict(zip(kinds, schemas, strict=True))
+
+
+def _without_second_prefix(
+    described: tuple[tuple[Schema, ...], dict[str, Schema]], prefix: str
+) -> tuple[list[Schema], dict[str, Schema]]:
+    """Makes references to `ChatBody` of those to `ChatChatBody`."""
+    encoded = msgspec.json.encode(described).decode()
+    single = re.sub(rf"{_REF}{prefix}{prefix}(?=\w)", f"{_REF}{prefix}", encoded)
+    return msgspec.json.decode(single, type=tuple[list[Schema], dict[str, Schema]])
 
 
 def _operation(

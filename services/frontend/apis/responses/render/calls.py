@@ -165,4 +165,4 @@ class OpenBuiltInCall(OpenItem):
 
 
 def _dispatch(place: ItemPlace) -> DispatchKind | None:
-    return wire_events.ToolCallDispatch if place.answer.dispatch else None
+    return wire_events.ResponsesToolCallDispatch if place.answer.dispatch else None

@@ -119,7 +119,7 @@ class ResponseState:
         """The last event of the stream, with the Response."""
         return _LAST_EVENTS[self.status](response=self.document())
 
-    def document(self, status: wire_answers.Status | None = None) -> wire_answers.Answer:
+    def document(self, status: wire_answers.Status | None = None) -> wire_answers.ResponsesAnswer:
         """The Response object at this moment; `status` overrides the state."""
         status = status or self.status
         completed_at = error = incomplete_details = None
@@ -129,7 +129,7 @@ class ResponseState:
             incomplete_details = {"reason": "max_output_tokens"}
         elif status == "failed" and self.failure is not None:
             error = failure(self.failure)
-        return wire_answers.Answer(
+        return wire_answers.ResponsesAnswer(
             id=response_id(self.answer.turn),
             created_at=self.answer.created,
             status=status,
@@ -150,10 +150,10 @@ class ResponseState:
         return self.tokens.prompt() | self.tokens.output()
 
 
-def _usage(usage: Usage | None) -> wire_answers.Usage | None:
+def _usage(usage: Usage | None) -> wire_answers.ResponsesUsage | None:
     if usage is None:
         return None
-    return wire_answers.Usage(
+    return wire_answers.ResponsesUsage(
         usage.prompt,
         {"cached_tokens": usage.cached, "cache_write_tokens": 0},
         usage.output,

@@ -20,7 +20,9 @@ from services.frontend.turns.interfaces import AnswerInfo
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block that was open when the turn ended."""
-DispatchKind: TypeAlias = type[wire_events.ToolCallDispatch] | type[wire_events.ReasoningDispatch]
+DispatchKind: TypeAlias = (
+    type[wire_events.ResponsesToolCallDispatch] | type[wire_events.ResponsesReasoningDispatch]
+)
 _encode = msgspec.json.Encoder().encode
 
 

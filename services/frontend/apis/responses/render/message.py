@@ -42,7 +42,7 @@ class OpenMessage(OpenItem):
 
     @override
     def _open(self, out: wire_events.Events) -> None:
-        opening = wire_answers.OutputTextPart("", [], [])
+        opening = wire_answers.ResponsesOutputTextPart("", [], [])
         out.append(self._added(self._item("in_progress", [])))
         out.append(
             wire_events.ContentPartAdded(item_id=self.id, output_index=self.index, part=opening)
@@ -59,7 +59,9 @@ class OpenMessage(OpenItem):
         status: wire_answers.ItemStatus = "completed" if stop.complete else "incomplete"
         return self._done(self._item(status, [part]), out)
 
-    def _end_part(self, part: wire_answers.OutputTextPart, out: wire_events.Events) -> None:
+    def _end_part(
+        self, part: wire_answers.ResponsesOutputTextPart, out: wire_events.Events
+    ) -> None:
         for number, citation in enumerate(part.annotations):
             out.append(
                 wire_events.OutputTextAnnotationAdded(
@@ -92,11 +94,13 @@ class OpenMessage(OpenItem):
             item_id=self.id, output_index=self.index, delta=text, logprobs=logprobs
         )
 
-    def _part(self, citations: list[wire_answers.UrlCitation]) -> wire_answers.OutputTextPart:
-        return wire_answers.OutputTextPart(self.text, citations, self._logprobs)
+    def _part(
+        self, citations: list[wire_answers.UrlCitation]
+    ) -> wire_answers.ResponsesOutputTextPart:
+        return wire_answers.ResponsesOutputTextPart(self.text, citations, self._logprobs)
 
     def _item(
-        self, status: wire_answers.ItemStatus, content: list[wire_answers.OutputTextPart]
+        self, status: wire_answers.ItemStatus, content: list[wire_answers.ResponsesOutputTextPart]
     ) -> wire_answers.OutputMessage:
         return wire_answers.OutputMessage(id=self.id, status=status, content=content)
 

@@ -19,7 +19,9 @@ class OpenReasoning(OpenItem):
     the text twice; the AI SDK and Codex show only the summary."""
 
     def __init__(self, place: ItemPlace) -> None:
-        dispatch = wire_events.ReasoningDispatch if place.answer.dispatch_reasoning else None
+        dispatch = (
+            wire_events.ResponsesReasoningDispatch if place.answer.dispatch_reasoning else None
+        )
         super().__init__("rs", place, dispatch)
         self._summary = place.shape.summary
         self._sealed = place.shape.sealed

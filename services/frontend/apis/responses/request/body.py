@@ -34,18 +34,18 @@ _MOVED = {
     "reasoning_effort": "reasoning.effort",
 }
 """Fields of other APIs, and their names here."""
-S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
+S = TypeVar("S", wire.ResponsesReasoning, wire.TextConfig, wire.CacheOptions)
 
 
 class ResponsesRequest(Struct, frozen=True):
     """A request as the client sent it, with every check that needs no history."""
 
-    body: wire.Body
+    body: wire.ResponsesBody
     items: list[Raw]
     """The input items, as the client spelled them; a string becomes one user message."""
     kinds: list[wire.ItemKind]
     """The kind of each item."""
-    reasoning: wire.Reasoning
+    reasoning: wire.ResponsesReasoning
     text: wire.TextConfig
     echo: dict[str, Any]
     """The members of a Response object that repeat the request."""
@@ -93,7 +93,9 @@ class ResponsesRequest(Struct, frozen=True):
     def without_input(self) -> "ResponsesRequest":
         """Returns the part that rendering the answer needs: the items would keep the bytes of the
         whole request in memory."""
-        body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
+        body = wire.ResponsesBody(
+            model=self.body.model, stream=self.body.stream, store=self.body.store
+        )
         return replace(self, body=body, items=[], kinds=[])
 
 
@@ -103,7 +105,7 @@ def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
     body = decode_body(_decode, data, explain)
     _check(body)
     items = _items(body)
-    reasoning = _settings(wire.Reasoning, body.reasoning, "reasoning")
+    reasoning = _settings(wire.ResponsesReasoning, body.reasoning, "reasoning")
     reasoning.summary = reasoning.summary or reasoning.generate_summary
     text = _settings(wire.TextConfig, body.text, "text")
     cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
@@ -120,7 +122,7 @@ def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
     )
 
 
-def _check(body: wire.Body) -> None:
+def _check(body: wire.ResponsesBody) -> None:
     """Refuses what this server lacks. Raises Invalid."""
     if is_set(body.conversation):
         raise unsupported(
@@ -139,7 +141,7 @@ def _check(body: wire.Body) -> None:
         )
 
 
-def _items(body: wire.Body) -> list[Raw]:
+def _items(body: wire.ResponsesBody) -> list[Raw]:
     if isinstance(body.input, list):
         return body.input
     if not body.input:
@@ -161,7 +163,7 @@ def _foreign(name: str) -> Invalid:
     )
 
 
-_decode = body_decoder(wire.Body, _foreign)
+_decode = body_decoder(wire.ResponsesBody, _foreign)
 
 
 def _settings(kind: type[S], raw: Raw, field_path: str) -> S:

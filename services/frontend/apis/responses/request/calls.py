@@ -29,9 +29,9 @@ class ToolCallReader:
         """Adds a call: of a function, a freeform tool, a shell or `apply_patch`. Raises Invalid."""
         match kind:
             case "function_call":
-                call = _function_call(convert(wire.FunctionCall, raw, field_path))
+                call = _function_call(convert(wire.ResponsesFunctionCall, raw, field_path))
             case "custom_tool_call":
-                call = _custom_call(convert(wire.CustomCall, raw, field_path))
+                call = _custom_call(convert(wire.ResponsesCustomCall, raw, field_path))
             case "shell_call":
                 call = _shell_call(convert(wire.ShellCall, raw, field_path))
             case "local_shell_call":
@@ -113,11 +113,11 @@ class ToolCallReader:
             self._history.add_result(item.call_id, [Text(text)], field_path)
 
 
-def _function_call(item: wire.FunctionCall) -> Call:
+def _function_call(item: wire.ResponsesFunctionCall) -> Call:
     return Call(item.call_id, item.name, item.arguments, "function", item.namespace, item.id)
 
 
-def _custom_call(item: wire.CustomCall) -> Call:
+def _custom_call(item: wire.ResponsesCustomCall) -> Call:
     arguments = msgspec.json.encode({"input": item.input}).decode()
     return Call(item.call_id, item.name, arguments, "custom", item.namespace, item.id)
 

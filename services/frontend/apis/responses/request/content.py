@@ -73,7 +73,7 @@ def parts(content: str | Sequence[wire.Part], field_path: str) -> list[Text | Me
             out += _text(part.refusal)
         elif isinstance(part, wire.InputFile):
             out.append(_file(part, f"{field_path}[{index}]"))
-        elif isinstance(part, wire.InputAudio):
+        elif isinstance(part, wire.ResponsesInputAudio):
             out.append(Media("audio"))
         else:
             out.append(image(part, f"{field_path}[{index}]"))

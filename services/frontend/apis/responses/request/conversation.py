@@ -88,12 +88,12 @@ def _compared_turn(request: ResponsesRequest) -> str:
     return request.comparison.removeprefix("resp_") or "resp_"
 
 
-def _reasoning(request: ResponsesRequest, items: ItemReader) -> wire.Reasoning:
+def _reasoning(request: ResponsesRequest, items: ItemReader) -> wire.ResponsesReasoning:
     """The reasoning settings, with the changes of a configuration update."""
     settings = request.reasoning
     if not is_set(items.reasoning):
         return settings
-    update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
+    update = convert(wire.ResponsesReasoning, items.reasoning, "input.reasoning")
     limit = settings.max_tokens if update.max_tokens is None else update.max_tokens
     return replace(settings, effort=update.effort or settings.effort, max_tokens=limit)
 
@@ -107,7 +107,7 @@ def _text(request: ResponsesRequest, items: ItemReader) -> wire.TextConfig:
     return wire.TextConfig(update.format or settings.format, update.verbosity or settings.verbosity)
 
 
-def _thinking(settings: wire.Reasoning) -> Thinking:
+def _thinking(settings: wire.ResponsesReasoning) -> Thinking:
     history = _HISTORY.get(settings.context, "default")
     effort = settings.effort
     budget = settings.max_tokens
@@ -132,13 +132,13 @@ def _sampling(request: ResponsesRequest) -> Sampling:
     )
 
 
-def _logprobs(body: wire.Body) -> int | None:
+def _logprobs(body: wire.ResponsesBody) -> int | None:
     if LOGPROBS not in (body.include or ()):
         return None
     return body.top_logprobs or 0
 
 
-def _logit_bias(body: wire.Body) -> dict[int, float]:
+def _logit_bias(body: wire.ResponsesBody) -> dict[int, float]:
     try:
         return {int(token): value for token, value in (body.logit_bias or {}).items()}
     except ValueError:

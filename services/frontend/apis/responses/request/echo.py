@@ -14,7 +14,10 @@ _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"nu
 
 
 def echo_of(
-    body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]
+    body: wire.ResponsesBody,
+    reasoning: wire.ResponsesReasoning,
+    text: wire.TextConfig,
+    memo: Memo[Raw],
 ) -> dict[str, Any]:
     """The values of the request, or the native defaults. `memo` remembers the echo of tools."""
     echo: dict[str, Any] = {
@@ -59,7 +62,7 @@ def _tool_choice(choice: Raw) -> Raw | str:
     return "auto"
 
 
-def _reasoning(settings: wire.Reasoning) -> dict[str, str | None]:
+def _reasoning(settings: wire.ResponsesReasoning) -> dict[str, str | None]:
     echo: dict[str, str | None] = {"effort": settings.effort, "summary": settings.summary}
     if settings.summary == "none":
         echo["summary"] = None

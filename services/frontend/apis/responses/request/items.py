@@ -57,7 +57,7 @@ class ItemReader:
     def _read(self, kind: str, raw: Raw, field_path: str) -> None:
         match kind:
             case "message":
-                self._add_message(convert(wire.Message, raw, field_path), field_path)
+                self._add_message(convert(wire.ResponsesMessage, raw, field_path), field_path)
             case "reasoning":
                 self._reasoning.read(convert(wire.ReasoningItem, raw, field_path), field_path)
             case (
@@ -102,7 +102,7 @@ class ItemReader:
         elif kind not in IGNORED:
             self.notes.append(kind)
 
-    def _add_message(self, message: wire.Message, field_path: str) -> None:
+    def _add_message(self, message: wire.ResponsesMessage, field_path: str) -> None:
         parts = content.parts(message.content, f"{field_path}.content")
         if message.role == "assistant":
             self._history.add(*parts, id=message.id)

@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 _PARTS = tags_of(wire.Part)
 _CHOICES = choices_of(
-    wire.Reasoning,
+    wire.ResponsesReasoning,
     wire.TextConfig,
     wire.CacheOptions,
-    wire.Body,
-    wire.Message,
-    wire.Tool,
-    wire.ToolChoice,
+    wire.ResponsesBody,
+    wire.ResponsesMessage,
+    wire.ResponsesTool,
+    wire.ResponsesToolChoice,
 )
 _FORMATS = choices_of(wire.Format)["type"]
 _TYPES = {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS}

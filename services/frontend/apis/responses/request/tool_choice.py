@@ -28,7 +28,7 @@ def choice_of(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     if not is_set(body.tool_choice):
         return ToolChoice(parallel=parallel)
-    chosen = convert(str | wire.ToolChoice, body.tool_choice, "tool_choice")
+    chosen = convert(str | wire.ResponsesToolChoice, body.tool_choice, "tool_choice")
     if isinstance(chosen, str):
         return _mode(chosen, tools, parallel)
     if chosen.type == "allowed_tools":
@@ -44,7 +44,9 @@ def _mode(chosen: str, tools: RequestTools, parallel: bool) -> ToolChoice:
     return ToolChoice(_MODES[chosen], parallel=parallel)
 
 
-def _named_tool(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
+def _named_tool(
+    chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bool
+) -> ToolChoice:
     name = ToolIndex(tools.names).find(chosen)
     if name is not None:
         return ToolChoice("tool", name=name.name, namespace=name.namespace, parallel=parallel)
@@ -53,7 +55,7 @@ def _named_tool(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) ->
     raise unsupported("tool_choice", f"asks for '{chosen.type}', which this server does not run")
 
 
-def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
+def _allowed(chosen: wire.ResponsesToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
     index = ToolIndex(tools.names)
     allowed: dict[str, None] = {}
     read: set[str | None] = set()  # a list may name one namespace thousands of times
@@ -95,7 +97,7 @@ class ToolIndex:
             else:
                 self._by_kind.setdefault(name.kind, name)
 
-    def find(self, chosen: wire.ToolChoice | wire.AllowedTool) -> ToolName | None:
+    def find(self, chosen: wire.ResponsesToolChoice | wire.AllowedTool) -> ToolName | None:
         """The tool that a choice names. A tool in a namespace may also be named `namespace__name`,
         or by its bare name if no tool outside has that name. Raises Invalid."""
         if chosen.type in WEB_SEARCH_TYPES:

@@ -65,7 +65,7 @@ BUILT_IN = {
 }
 
 
-def function_spec(tool: wire.Tool, field_path: str) -> ToolSpec:
+def function_spec(tool: wire.ResponsesTool, field_path: str) -> ToolSpec:
     """A function. Raises Invalid."""
     return ToolSpec(
         name_of(tool, field_path),
@@ -76,7 +76,7 @@ def function_spec(tool: wire.Tool, field_path: str) -> ToolSpec:
     )
 
 
-def freeform_spec(tool: wire.Tool, field_path: str, grammars: int) -> ToolSpec:
+def freeform_spec(tool: wire.ResponsesTool, field_path: str, grammars: int) -> ToolSpec:
     """A freeform tool. `grammars`: how many tools before it have one. Raises Invalid."""
     return ToolSpec(
         name_of(tool, field_path),
@@ -88,7 +88,7 @@ def freeform_spec(tool: wire.Tool, field_path: str, grammars: int) -> ToolSpec:
     )
 
 
-def built_in_spec(tool: wire.Tool) -> ToolSpec:
+def built_in_spec(tool: wire.ResponsesTool) -> ToolSpec:
     """A tool with a type in `BUILT_IN`."""
     built_in = BUILT_IN[tool.type]
     return ToolSpec(
@@ -98,7 +98,7 @@ def built_in_spec(tool: wire.Tool) -> ToolSpec:
     )
 
 
-def web_search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
+def web_search_specs(tool: wire.ResponsesTool, served: frozenset[str]) -> list[ToolSpec]:
     """The tools for a `web_search`: a search and, where it is served, a fetch for the action
     `open_page`. Empty where the client accepts only cached pages, which no provider has."""
     if tool.external_web_access is False:
@@ -117,7 +117,7 @@ def web_search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
     return specs
 
 
-def name_of(tool: wire.Tool, field_path: str) -> str:
+def name_of(tool: wire.ResponsesTool, field_path: str) -> str:
     """The name of a tool that needs one. Raises Invalid."""
     if not tool.name:
         raise missing_parameter(f"{field_path}.name")

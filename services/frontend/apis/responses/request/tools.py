@@ -140,16 +140,18 @@ class RequestTools(Struct):
             field_path = f"{list_path}[{index}]"
             kind = convert(wire.ToolType, raw, field_path).type
             if kind in _SERVED:
-                rendered += self._add(convert(wire.Tool, raw, field_path), field_path, source)
+                rendered += self._add(
+                    convert(wire.ResponsesTool, raw, field_path), field_path, source
+                )
                 if rendered and source.about:
                     source = replace(source, about="")
             elif kind in WEB_SEARCH_TYPES and WEB_SEARCH in self.served:
-                self._add_web_search(convert(wire.Tool, raw, field_path))
+                self._add_web_search(convert(wire.ResponsesTool, raw, field_path))
             else:  # only the type is decoded
                 self.dropped.append(kind)
         return rendered
 
-    def _add(self, tool: wire.Tool, field_path: str, source: ToolSource) -> list[str]:
+    def _add(self, tool: wire.ResponsesTool, field_path: str, source: ToolSource) -> list[str]:
         """Adds a tool of a type in `_SERVED`, and returns its rendered name, or its tools'."""
         match tool.type:
             case "function":
@@ -171,13 +173,15 @@ class RequestTools(Struct):
         self.dropped.append(tool.type)
         return []
 
-    def _add_namespace(self, tool: wire.Tool, field_path: str, source: ToolSource) -> list[str]:
+    def _add_namespace(
+        self, tool: wire.ResponsesTool, field_path: str, source: ToolSource
+    ) -> list[str]:
         name = name_of(tool, field_path)
         about = f"{name}: {tool.description}" if tool.description else ""
         inside = replace(source, namespace=name, about=about)
         return self._add_list(tool.tools or [], f"{field_path}.tools", inside)
 
-    def _add_web_search(self, tool: wire.Tool) -> None:
+    def _add_web_search(self, tool: wire.ResponsesTool) -> None:
         specs = web_search_specs(tool, self.served)
         if not specs:
             self.dropped.append(tool.type)
@@ -209,6 +213,6 @@ class RequestTools(Struct):
         return [rendered]
 
 
-def _runs_here(tool: wire.Tool) -> bool:
+def _runs_here(tool: wire.ResponsesTool) -> bool:
     """Whether the client runs a shell; one in a container runs on OpenAI's machines."""
     return tool.environment is None or tool.environment.type == "local"

@@ -43,7 +43,7 @@ class Job(RunningResponse):
         state = self.recorder.stream.state
         return state.status if state.ended or self.running else "queued"
 
-    def document(self) -> wire_answers.Answer:
+    def document(self) -> wire_answers.ResponsesAnswer:
         """The Response object at this moment."""
         return self.recorder.stream.state.document(self.status)
 

@@ -101,7 +101,7 @@ class ResponsesServer:
         conversation = await self._intake.prompt(request, http.headers, model)
 
         tokens = await model.count_for_client(conversation)
-        return json_response(wire_answers.Tokens(input_tokens=tokens))
+        return json_response(wire_answers.ResponsesTokens(input_tokens=tokens))
 
     async def retrieve(self, http: web.Request) -> web.StreamResponse:
         """`GET /v1/responses/{id}`: a stored response, or its stream after some event."""
