@@ -145,11 +145,11 @@ class Model:
 
     def _text(self, prompt: Prompt) -> str:
         style, pieces = self.setup.family.style, []
-        closed = not prompt.in_reasoning and bool(
+        closed = not prompt.rendered.in_reasoning and bool(
             prompt.encoded.context and prompt.encoded.context.opening
         )
         thinks = bool(style.reasoning) and not closed
-        opened = prompt.in_reasoning
+        opened = prompt.rendered.in_reasoning
         for kind in self._plan(thinks):
             if opened and kind != "reasoning":
                 pieces.append(self._unopened("") + str(self.choose.of(("", "\n"))))
@@ -247,8 +247,8 @@ class Model:
             frontend="f",
             prompt_tokens=len(prompt.ids),
             tools=prompt.tools,
-            in_reasoning=prompt.in_reasoning,
-            prefix=prompt.prefix,
+            in_reasoning=prompt.rendered.in_reasoning,
+            prefix=prompt.rendered.prefix,
             ledger=prompt.encoded.context,
         )
         stream = TurnStream(f"{self._number:08x}{self._turns:016x}", 1, context, "w")

@@ -45,18 +45,18 @@ def promised_grammar(
     """The grammar that enforces the request's promises; "": none can describe the family's calls.
     `after_thought`: that of the part of the turn after a thought that was ended."""
     choice = conversation.tool_choice
-    allowed = prompt.allowed_tools
+    rendered = prompt.rendered
     tools = prompt.tools
-    if allowed:
-        tools = [tool for tool in tools if tool.name in allowed]
+    if rendered.allowed_tools:
+        tools = [tool for tool in tools if tool.name in rendered.allowed_tools]
 
     form = TurnForm(
         tools=tools,
         format=conversation.format,
         parallel=choice.parallel,
-        in_reasoning=prompt.in_reasoning,
+        in_reasoning=rendered.in_reasoning,
         forced=choice.mode in ("any", "tool"),
-        prefix=prompt.prefix,
+        prefix=rendered.prefix,
     )
     if after_thought:
         form = replace(form, in_reasoning=False, forced=False, prefix="")
@@ -79,7 +79,8 @@ def thought_budget(
     if tokens is None or setup.reasoning_markers is None:
         return None
 
-    has_no_thoughts = conversation.prompt or prompt.enforced_format or not prompt.max_tokens
+    rendered = prompt.rendered
+    has_no_thoughts = conversation.prompt or rendered.enforced_format or not prompt.max_tokens
     if has_no_thoughts or thinking.mode == "disabled":
         return None
-    return replace(setup.reasoning_markers, tokens=tokens, in_reasoning=prompt.in_reasoning)
+    return replace(setup.reasoning_markers, tokens=tokens, in_reasoning=rendered.in_reasoning)

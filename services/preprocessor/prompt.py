@@ -16,13 +16,13 @@ A prompt of `/v1/completions` only has the steps encode (`raw_prompt.py`) and li
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Sampling, ToolSpec, Unseal
+from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import EncodedPrompt
 from services.ledger.recall import NO_LEDGER, NoLedger, OnStep, no_step, opens_nothing
-from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
+from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.raw_prompt import encode_raw, render_raw
 from services.preprocessor.render import RenderedPrompt, render
@@ -35,31 +35,25 @@ _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is neste
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A prompt, with what else its steps found out."""
+    """A prompt as text and as ids: the results of its steps."""
 
+    rendered: RenderedPrompt
     encoded: EncodedPrompt
     """The ids, and what the ledger has to do with them."""
     text: str
-    """"": a prompt that was sent as ids."""
-    in_reasoning: bool
-    """The prompt ends inside an open reasoning block."""
-    prefix: str
-    """The end of the prompt, if it opens a forced call: it belongs to the model's turn."""
-    tools: list[ToolSpec]
-    """The tools, deferred ones included, under the names and with the schemas that the model
-    sees."""
-    parser_tools: bytes = b"[]"
-    """The tools as JSON, reduced to the fields that parsers need."""
-    allowed_tools: list[str] = []
-    """The only tools that may be called, under the names that the model sees; empty: all."""
-    enforced_format: OutputFormat | None = None
-    """The format that the engine enforces; None: the output is free."""
+    """The rendered text without marks; "": a prompt that was sent as ids."""
     images: list[PromptImage] = []
 
     @property
     def ids(self) -> TokenIds:
         """The token ids."""
         return self.encoded.ids
+
+    @property
+    def tools(self) -> list[ToolSpec]:
+        """The tools, deferred ones included, under the names and with the schemas that the model
+        sees."""
+        return self.rendered.tools.rendered
 
 
 class LimitedPrompt(Prompt, frozen=True, kw_only=True):
@@ -92,14 +86,9 @@ def assemble(
     """
     check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
     prompt = encode_prompt(conversation, setup, unseal=unseal, ledger=ledger, on_step=on_step)
-    limit = limit_output(
-        len(prompt.ids),
-        conversation.sampling.max_tokens,
-        setup.effective_window(window),
-        setup.card.max_output_tokens or None,
-    )
+    limited = _limited(prompt, conversation.sampling, setup, window)
     ledger.keep(prompt.encoded)
-    return _limited(prompt, limit, conversation.sampling, setup)
+    return limited
 
 
 def encode_prompt(
@@ -161,31 +150,28 @@ def prompt_ids(model: str, conversation: Conversation) -> list[int]:
 def _prompt(rendered: RenderedPrompt, encoded: EncodedPrompt, setup: ModelSetup) -> Prompt:
     """The prompt with these results of its steps."""
     return Prompt(
+        rendered=rendered,
         encoded=encoded,
         text=setup.encoder.plain(rendered.text),
-        in_reasoning=rendered.in_reasoning,
-        prefix=rendered.prefix,
-        tools=rendered.tools.rendered,
-        parser_tools=rendered.tools.parser_json,
-        allowed_tools=rendered.allowed_tools,
-        enforced_format=rendered.enforced_format,
         images=place_images(encoded.ids, rendered.images),
     )
 
 
 def _limited(
-    prompt: Prompt, limit: OutputLimit, of_client: Sampling, setup: ModelSetup
+    prompt: Prompt, of_client: Sampling, setup: ModelSetup, window: int | None
 ) -> LimitedPrompt:
+    """The prompt with the settings of its output. Raises ContextOverflow."""
+    limit = limit_output(
+        len(prompt.ids),
+        of_client.max_tokens,
+        setup.effective_window(window),
+        setup.card.max_output_tokens or None,
+    )
     sampling = with_defaults(of_client, setup.sampling)
     return LimitedPrompt(
+        rendered=prompt.rendered,
         encoded=prompt.encoded,
         text=prompt.text,
-        in_reasoning=prompt.in_reasoning,
-        prefix=prompt.prefix,
-        tools=prompt.tools,
-        parser_tools=prompt.parser_tools,
-        allowed_tools=prompt.allowed_tools,
-        enforced_format=prompt.enforced_format,
         images=prompt.images,
         max_tokens=limit.max_tokens,
         window_limited=limit.window_limited,

@@ -47,9 +47,9 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     images: Sequence[tuple[str, Expansion]] = ()
     """Hash and expansion of each image in the text, in order."""
     allowed_tools: list[str] = []
-    """As in `Prompt`."""
+    """The only tools that may be called, under the names that the model sees; empty: all."""
     enforced_format: OutputFormat | None = None
-    """As in `Prompt`."""
+    """The format that the engine enforces; None: the output is free."""
 
 
 def render(

@@ -44,8 +44,8 @@ def prepare_turn(
         guide=guide,
         packed_ids=packed_ids,
         block_key_ids=with_images(packed_ids, prompt.images),
-        context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
-        output_format=msgspec.Raw(_encode(prompt.enforced_format)),
+        context=msgspec.Raw(_with_tools(_encode(context), prompt.rendered.tools.parser_json)),
+        output_format=msgspec.Raw(_encode(prompt.rendered.enforced_format)),
         priority=priority(conversation),
         ledger=ledger,
         deadline=deadline,
@@ -70,12 +70,12 @@ def _parse_context(
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
         max_tokens=prompt.max_tokens,
-        in_reasoning=prompt.in_reasoning,
-        prefix=prompt.prefix,
+        in_reasoning=prompt.rendered.in_reasoning,
+        prefix=prompt.rendered.prefix,
         stop=[stop for stop in sampling.stop if stop],
         include_stop=sampling.include_stop,
         calls=_calls(conversation, prompt),
-        allowed=prompt.allowed_tools,
+        allowed=prompt.rendered.allowed_tools,
         logprobs=sampling.logprobs,
         prompt_ids=pack_ids(prompt.ids) if sampling.return_token_ids else b"",
         count_thoughts=conversation.thinking.count_tokens,
@@ -112,7 +112,7 @@ def _calls(
 ) -> Literal["parallel", "single", "none"]:
     """How the parser treats calls. Their markup in an output with an enforced format is content."""
     choice = conversation.tool_choice
-    if choice.mode == "none" or prompt.enforced_format is not None:
+    if choice.mode == "none" or prompt.rendered.enforced_format is not None:
         return "none"
     return "parallel" if choice.parallel else "single"
 

@@ -40,8 +40,10 @@ def test_ended_thoughts_are_in_the_next_prompt(
         nonlocal ended
         model.think = lambda: " ".join(model.say() for _ in range(6))
         ids = write(model, prompt)
-        counter = ThoughtCounter(replace(budget, tokens=LIMIT, in_reasoning=prompt.in_reasoning))
-        free = ThoughtCounter(replace(budget, in_reasoning=prompt.in_reasoning))
+        counter = ThoughtCounter(
+            replace(budget, tokens=LIMIT, in_reasoning=prompt.rendered.in_reasoning)
+        )
+        free = ThoughtCounter(replace(budget, in_reasoning=prompt.rendered.in_reasoning))
         kept: list[int] | None = None
         for count, token in enumerate(ids, 1):
             free.count(token)

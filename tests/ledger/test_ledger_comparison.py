@@ -89,8 +89,8 @@ class Session:
             frontend="f",
             prompt_tokens=len(prompt.ids),
             tools=prompt.tools,
-            in_reasoning=prompt.in_reasoning,
-            prefix=prompt.prefix,
+            in_reasoning=prompt.rendered.in_reasoning,
+            prefix=prompt.rendered.prefix,
             ledger=prompt.encoded.context,
             **more,
         )

@@ -56,7 +56,7 @@ def test_prompts_of_claude_code_have_no_billing_header(scenario: str, setup: Mod
         prompt = assemble(conversation, setup)
         assert strip_preamble(conversation) is not conversation
         assert "x-anthropic-billing-header" not in prompt.text
-        assert prompt.in_reasoning == (conversation.thinking.mode != "disabled")
+        assert prompt.rendered.in_reasoning == (conversation.thinking.mode != "disabled")
         assert setup.tokenizer.decode(prompt.ids) == prompt.text
 
 

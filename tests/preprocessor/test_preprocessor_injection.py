@@ -246,12 +246,12 @@ def forced(name: str) -> Conversation:
 def test_forced_tool_named_like_a_control_token_is_text(setup: ModelSetup) -> None:
     hermes = replaced(setup, family=family("hermes"))
     found = assemble(forced("a<|im_end|>"), hermes)
-    assert found.prefix.startswith('<tool_call>\n{"name": "a<|im_end|>"')
+    assert found.rendered.prefix.startswith('<tool_call>\n{"name": "a<|im_end|>"')
     assert control(setup, found.ids).count("<|im_end|>") == control(
         setup, assemble(forced("a"), hermes).ids
     ).count("<|im_end|>")
     assert setup.tokenizer.decode(found.ids) == found.text
-    assert found.text.endswith(found.prefix)
+    assert found.text.endswith(found.rendered.prefix)
 
 
 def test_name_that_the_call_format_cannot_hold_is_refused(setup: ModelSetup) -> None:
@@ -259,7 +259,7 @@ def test_name_that_the_call_format_cannot_hold_is_refused(setup: ModelSetup) -> 
         assemble(forced("a<|im_end|>"), setup)
     assert assemble(
         replace(forced("a<|im_end|>"), tool_choice=ToolChoice("tool", "b")), setup
-    ).prefix
+    ).rendered.prefix
 
 
 def test_template_variables_of_a_client_are_data(setup: ModelSetup) -> None:

@@ -70,12 +70,13 @@ class TestEnds:
         prompt = assemble(conversation(), setup)
         assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n" + THINKS
         assert setup.tokenizer.decode(prompt.ids) == prompt.text
-        assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (True, "", [])
+        rendered = prompt.rendered
+        assert (rendered.in_reasoning, rendered.prefix, prompt.tools) == (True, "", [])
 
     def test_disabled_thinking_closes_reasoning(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(thinking=Thinking("disabled")), setup)
         assert prompt.text.endswith(THINKS_NOT)
-        assert not prompt.in_reasoning
+        assert not prompt.rendered.in_reasoning
 
     def test_clients_variable_takes_precedence(self, setup: ModelSetup) -> None:
         kwargs = {"enable_thinking": False}
@@ -84,24 +85,24 @@ class TestEnds:
 
     def test_forced_call_of_any_tool_opens_the_call(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("any")), setup)
-        assert prompt.prefix == "<tool_call>\n<function="
-        assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
-        assert not prompt.in_reasoning
+        assert prompt.rendered.prefix == "<tool_call>\n<function="
+        assert prompt.text.endswith(THINKS_NOT + prompt.rendered.prefix)
+        assert not prompt.rendered.in_reasoning
 
     def test_forced_call_of_one_tool_opens_its_call(self, setup: ModelSetup) -> None:
         prompt = assemble(
             conversation(**choose("tool", "Bash"), thinking=Thinking("enabled")), setup
         )
-        assert prompt.prefix == "<tool_call>\n<function=Bash>\n"
-        assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
+        assert prompt.rendered.prefix == "<tool_call>\n<function=Bash>\n"
+        assert prompt.text.endswith(THINKS_NOT + prompt.rendered.prefix)
 
     def test_parser_continues_from_the_prefix(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("tool", "Bash")), setup)
         parser = open_parser(
             setup.family.name,
             tools=prompt.tools,
-            in_reasoning=prompt.in_reasoning,
-            prefix=prompt.prefix,
+            in_reasoning=prompt.rendered.in_reasoning,
+            prefix=prompt.rendered.prefix,
         )
         events = parser.feed("<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
         assert next(type(event).__name__ for event in events) == "BlockStart"
@@ -110,16 +111,16 @@ class TestEnds:
     def test_reasoning_is_closed_before_a_forced_call(self, setup: ModelSetup) -> None:
         kwargs = {"enable_thinking": True}
         prompt = assemble(conversation(**choose("any"), template_kwargs=kwargs), setup)
-        assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
-        assert not prompt.in_reasoning
+        assert prompt.text.endswith(THINKS_NOT + prompt.rendered.prefix)
+        assert not prompt.rendered.in_reasoning
 
     def test_enforced_format_closes_reasoning(self, setup: ModelSetup) -> None:
         prompt = assemble(
             conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup
         )
         assert prompt.text.endswith(THINKS_NOT)
-        assert not prompt.in_reasoning
-        assert prompt.prefix == ""
+        assert not prompt.rendered.in_reasoning
+        assert prompt.rendered.prefix == ""
 
     def test_tool_choice_none_keeps_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
         assert (
@@ -147,7 +148,7 @@ class TestEnds:
     def test_last_text_of_the_assistant_is_continued(self, setup: ModelSetup, text: str) -> None:
         prompt = assemble(conversation(user("hi"), assistant(Reasoning("r"), Text(text))), setup)
         assert prompt.text.endswith("<|im_start|>assistant\n<think>\nr\n</think>\n\n" + text)
-        assert not prompt.in_reasoning
+        assert not prompt.rendered.in_reasoning
 
     def test_continued_text_is_followed_by_a_forced_call(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(user("hi"), assistant(Text("Now:")), **choose("any")), setup)
@@ -162,7 +163,7 @@ class TestEnds:
         prompt = assemble(
             conversation(user("what is <think>"), thinking=Thinking("disabled")), setup
         )
-        assert not prompt.in_reasoning
+        assert not prompt.rendered.in_reasoning
 
 
 class TestLimits:
@@ -371,7 +372,8 @@ class TestRaw:
         text = HEADER + "\n  Once <|im_start|> upon\n"
         prompt = assemble(raw(RawPrompt(text)), setup)
         assert list(prompt.ids) == setup.tokenizer.encode(text, True)
-        assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (False, "", [])
+        rendered = prompt.rendered
+        assert (rendered.in_reasoning, rendered.prefix, prompt.tools) == (False, "", [])
         assert set(setup.stop_ids) <= set(prompt.stop_ids)
 
     def test_raw_ids_are_unchanged(self, setup: ModelSetup) -> None:
@@ -435,7 +437,9 @@ class TestChoice:
     """Forced and allowed calls."""
 
     def forced(self, setup: ModelSetup, choice: ToolChoice, *tools: ToolSpec) -> str:
-        prefix = assemble(conversation(tools=list(tools), tool_choice=choice), setup).prefix
+        prefix = assemble(
+            conversation(tools=list(tools), tool_choice=choice), setup
+        ).rendered.prefix
         return prefix.removeprefix("<tool_call>\n<function=").removesuffix(">\n")
 
     def test_namespaced_tool_is_forced_by_its_names(self, setup: ModelSetup) -> None:

@@ -71,7 +71,7 @@ class _Trial:
         try:
             prompt = self._render(messages)
             output = self._output(prompt, text)
-            mode = ParseMode(prompt.in_reasoning, prompt.prefix)
+            mode = ParseMode(prompt.rendered.in_reasoning, prompt.rendered.prefix)
             parts = self._ledger.reader.read(output, prompt.tools, mode)
             if not parts:
                 return "refused", []
@@ -101,10 +101,10 @@ class _Trial:
             text = text.removesuffix(stop or "\x00")
         thought = style.reasoning and "I think first."
         context = prompt.encoded.context
-        if not thought or (not prompt.in_reasoning and context and context.opening):
+        if not thought or (not prompt.rendered.in_reasoning and context and context.opening):
             return text
         written = style.write_reasoning(thought)
-        if prompt.in_reasoning:
+        if prompt.rendered.in_reasoning:
             written = thought + written.partition(thought)[2]
         return written + style.joint + text
 
@@ -119,7 +119,7 @@ class _Trial:
             key,
             context,
             pack_ids(self._setup.encoder.encode(output)),
-            in_reasoning=prompt.in_reasoning,
+            in_reasoning=prompt.rendered.in_reasoning,
             reasoning_digests=reasoning_digests(reasoning),
             mac=key,
         )
