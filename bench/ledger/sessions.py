@@ -253,7 +253,7 @@ class Model:
         )
         stream = TurnStream(f"{self._number:08x}{self._turns:016x}", 1, context, "w")
         vocabulary = self.ledger.model.vocabulary
-        parse = TurnParse(stream, self.setup.family, vocabulary, self._sealer)
+        parse = TurnParse.open(stream, self.setup.family, vocabulary, self._sealer)
         parse.feed(ids)
         parse.finish(
             TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None)

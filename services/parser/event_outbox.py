@@ -11,7 +11,6 @@ from itertools import islice
 
 from schemas.events import TurnEvent
 from schemas.frames import EventEntry, EventFrame
-from services.parser.fast_path import FastPath
 from services.parser.observer import ParserObserver
 from services.parser.turn_parse import TurnParse
 from services.parser.turn_stream import TurnStream
@@ -54,15 +53,12 @@ class EventOutbox:
         room = FRAME_BYTES
         emptied = 0
         for parse in unsent.values():
-            fast = parse.fast
-            if isinstance(fast, FastPath) and len(fast.fresh) < room:
-                room -= len(fast.fresh)
-                if fast.fresh:
-                    entries.append(fast.next_entry())
-            else:
-                entry, room = self._next_entry(parse, room, seq)
-                if entry.events:
-                    entries.append(entry)
+            unread = parse.fast.next_entry(room)
+            if unread is None:
+                unread = self._next_entry(parse, room, seq)
+            entry, room = unread
+            if entry.events:
+                entries.append(entry)
             if room <= 0:  # the turn may have more
                 break
             emptied += 1

@@ -10,6 +10,7 @@ from typing import Final
 
 from schemas.events import Delta
 from schemas.frames import EventEntry, TokenEntry
+from services.parser.block_reader import BlockReader
 from services.parser.turn_stream import TurnStream
 from services.tokenization.plain_tokens import PlainTexts
 
@@ -38,6 +39,9 @@ class FastPath:
         self.fresh = ""
         """The text that was not read."""
 
+    def __repr__(self) -> str:
+        return f"fast path to {self.offset}"
+
     def append(self, entry: TokenEntry) -> bool:
         """Takes an entry. Returns False, and changes nothing, if it must be parsed."""
         if entry.at != len(self._ids) or entry.attempt != self._attempt:
@@ -63,27 +67,46 @@ class FastPath:
         self.fresh = fresh + text
         return True
 
-    def next_entry(self) -> EventEntry:
-        """Returns the text that was not read, for a frame to the frontend."""
+    def next_entry(self, room: int) -> tuple[EventEntry, int] | None:
+        """Returns the text that was not read, for a frame to the frontend, and the room that it
+        leaves; None, and changes nothing, if it takes all room."""
         text = self.fresh
+        room -= len(text)
+        if room <= 0:
+            return None
+        if not text:
+            return EventEntry(self._turn, self._attempt, []), room
         delta = Delta(self._block, self.offset, text)
         self.offset += len(text)
         self.fresh = ""
-        return EventEntry(self._turn, self._attempt, [delta], len(self._ids))
+        return EventEntry(self._turn, self._attempt, [delta], len(self._ids)), room
 
-    def text(self) -> str:
-        """Returns all text since the turn entered the fast path."""
-        return self._plain.text(self._ids[self._start :])
+    def leave(self, stream: TurnStream, blocks: BlockReader) -> None:
+        """Brings log and parser up to date with the tokens since the turn entered the fast path."""
+        text = self._plain.text(self._ids[self._start :])
+        if text:
+            blocks.add_plain(text)
+        stream.sent.length = self.offset
+        blocks.count_reasoning()
 
 
 class NoFastPath:
-    """Takes nothing: all entries of the turn must be parsed."""
+    """The state of a turn with tokens that must be parsed."""
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return "not on the fast path"
+
     def append(self, entry: TokenEntry) -> bool:
-        """As `FastPath.append`."""
+        """Takes nothing."""
         return False
+
+    def next_entry(self, room: int) -> None:
+        """Returns nothing: the events are in the log."""
+
+    def leave(self, stream: TurnStream, blocks: BlockReader) -> None:
+        """Does nothing: log and parser are up to date."""
 
 
 NO_FAST_PATH: Final = NoFastPath()

@@ -22,7 +22,7 @@ from schemas.frames import EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
 from services.parser.closed_turns import ClosedTurns
 from services.parser.event_outbox import EventOutbox
-from services.parser.ledger_writer import NO_LEDGER, BusLedgerWriter, LedgerWriter
+from services.parser.ledger_writer import NO_LEDGER_WRITER, LedgerWriter, NoLedgerWriter
 from services.parser.observer import ParserObserver
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
@@ -49,7 +49,11 @@ class Parser(Service, FrameSource):
     """Connects one shard to the bus."""
 
     def __init__(
-        self, process: Process, shard: Shard, model: str, ledger: LedgerWriter = NO_LEDGER
+        self,
+        process: Process,
+        shard: Shard,
+        model: str,
+        ledger: LedgerWriter | NoLedgerWriter = NO_LEDGER_WRITER,
     ) -> None:
         self._process = process
         self._ledger = ledger
@@ -268,7 +272,7 @@ async def run(config: ParserConfig) -> None:
     bucket = None
     if config.ledger_store_mb:
         bucket = Bucket(process.bus, ledger_bucket(config), process.log)
-    ledger = BusLedgerWriter(process, signer, vocabulary, bucket)
+    ledger = LedgerWriter(process, signer, vocabulary, bucket)
     parser = Parser(process, shard, config.model_name, ledger)
     await parser.start()
     relax_gc_and_trim_heap()

@@ -112,7 +112,7 @@ class Shard:
 
     def _parse(self, stream: TurnStream, family: Family) -> TurnParse:
         kind = TurnParse if stream.context.logprobs is None else TracedParse
-        parse = kind(stream, family, self._vocabulary, self._sealer)
+        parse = kind.open(stream, family, self._vocabulary, self._sealer)
         self.turns[stream.turn] = parse
         return parse
 

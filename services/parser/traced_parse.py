@@ -12,8 +12,10 @@ from services.parser.block_reader import BlockReader
 from services.parser.event_builder import EventBuilder
 from services.parser.trace import ReportedLogprobs, Trace, logprobs_of_each
 from services.parser.turn_parse import TurnParse, parser_of
-from services.runtime.storage.seal import TenantSealer
+from services.parser.turn_stream import TurnStream
+from services.runtime.storage.seal import Sealer, TenantSealer
 from services.runtime.streams.turn_log import TurnLog
+from services.tokenization.detokenizer import Vocabulary
 
 
 class TracedParse(TurnParse):
@@ -21,16 +23,30 @@ class TracedParse(TurnParse):
 
     __slots__ = ("_trace",)
 
+    def __init__(
+        self,
+        stream: TurnStream,
+        family: Family,
+        vocabulary: Vocabulary,
+        blocks: BlockReader,
+        trace: Trace,
+    ) -> None:
+        super().__init__(stream, family, vocabulary, blocks)
+        self._trace = trace
+
     @override
-    def _open_blocks(self, family: Family, sealer: TenantSealer) -> BlockReader:
-        stream = self.stream
+    @staticmethod
+    def open(
+        stream: TurnStream, family: Family, vocabulary: Vocabulary, sealer: Sealer
+    ) -> "TracedParse":
         context = stream.context
-        trace = Trace(self._vocabulary, context.logprobs or 0)
+        trace = Trace(vocabulary, context.logprobs or 0)
         parser = parser_of(context, family, trace.scanner, trace.blocks)
         trace.match([])  # the blocks of the prefix
-        self._trace = trace
-        builder = TracedEventBuilder(stream.turn, context, stream.log, sealer, trace)
-        return BlockReader(stream, parser, builder)
+        tenant_sealer = sealer.of(context.tenant)
+        builder = TracedEventBuilder(stream.turn, context, stream.log, tenant_sealer, trace)
+        blocks = BlockReader(stream, parser, builder)
+        return TracedParse(stream, family, vocabulary, blocks, trace)
 
     @override
     def feed(self, ids: Sequence[int], logprobs: Sequence[ReportedLogprobs] = ()) -> None:

@@ -18,7 +18,7 @@ from services.parser.event_builder import EventBuilder
 from services.parser.fast_path import NO_FAST_PATH, FastPath, NoFastPath
 from services.parser.trace import ReportedLogprobs, logprobs_of_each, token_logprob
 from services.parser.turn_stream import TurnStream
-from services.runtime.storage.seal import Sealer, TenantSealer
+from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import LoggedEvent
 from services.tokenization.detokenizer import Vocabulary
 
@@ -50,9 +50,10 @@ class TurnParse:
     __slots__ = ("_detokenizer", "_may_skip", "_vocabulary", "blocks", "fast", "stream")
 
     def __init__(
-        self, stream: TurnStream, family: Family, vocabulary: Vocabulary, sealer: Sealer
+        self, stream: TurnStream, family: Family, vocabulary: Vocabulary, blocks: BlockReader
     ) -> None:
         self.stream = stream
+        self.blocks = blocks
         self.fast: FastPath | NoFastPath = NO_FAST_PATH
         """Takes the turn's tokens while it is in a plain stretch."""
         context = stream.context
@@ -61,17 +62,19 @@ class TurnParse:
         """Whether plain text may skip parser and builder."""
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.open(vocabulary.hidden(family.markers))
-        self.blocks = self._open_blocks(family, sealer.of(context.tenant))
 
-    def _open_blocks(self, family: Family, sealer: TenantSealer) -> BlockReader:
-        stream = self.stream
-        builder = EventBuilder(stream.turn, stream.context, stream.log, sealer)
-        return BlockReader(stream, parser_of(stream.context, family), builder)
+    @staticmethod
+    def open(
+        stream: TurnStream, family: Family, vocabulary: Vocabulary, sealer: Sealer
+    ) -> "TurnParse":
+        """Opens the parse of a stream that has no tokens yet."""
+        context = stream.context
+        builder = EventBuilder(stream.turn, context, stream.log, sealer.of(context.tenant))
+        blocks = BlockReader(stream, parser_of(context, family), builder)
+        return TurnParse(stream, family, vocabulary, blocks)
 
     def __repr__(self) -> str:
-        if isinstance(self.fast, NoFastPath):
-            return str(self.stream)
-        return f"{self.stream}, fast path to {self.fast.offset}"
+        return f"{self.stream}, {self.fast}"
 
     @property
     def ended(self) -> bool:
@@ -105,14 +108,8 @@ class TurnParse:
     def leave_fast_path(self) -> None:
         """Leaves the fast path and brings log and parser up to date."""
         fast = self.fast
-        if isinstance(fast, NoFastPath):
-            return
         self.fast = NO_FAST_PATH
-        text = fast.text()
-        if text:
-            self.blocks.add_plain(text)
-        self.stream.sent.length = fast.offset
-        self.blocks.count_reasoning()
+        fast.leave(self.stream, self.blocks)
 
     # -- tokens
 

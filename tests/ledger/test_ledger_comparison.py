@@ -95,7 +95,7 @@ class Session:
             **more,
         )
         stream = TurnStream(turn, 1, context, "w")
-        parse = TurnParse(stream, self.setup.family, self.ledger.model.vocabulary, SEALER)
+        parse = TurnParse.open(stream, self.setup.family, self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         return parse
 

@@ -39,7 +39,7 @@ OUTPUTS = {"kimi_k2": KIMI, "cohere_command": COHERE, "mistral": MISTRAL}
 def decoded(family: str, text: str, turn: str) -> list[TurnEvent]:
     context = ParseContext("m", family, "f", 3, tools=[LOOK])
     stream = TurnStream(turn, 1, context, "w")
-    parse = TurnParse(stream, find_family(family), VOCABULARY, Sealer(b"test"))
+    parse = TurnParse.open(stream, find_family(family), VOCABULARY, Sealer(b"test"))
     parse.feed(TOKENIZER.encode(text, add_special_tokens=False).ids)
     parse.finish(TokenFinish(FinishReason.STOP, None))
     return [*parse.stream.log.read(Cursor())[0]]

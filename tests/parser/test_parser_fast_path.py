@@ -12,7 +12,7 @@ from schemas.events import (
     Interrupted,
 )
 from schemas.frames import TokenEntry, TokenFinish
-from services.parser.fast_path import NO_FAST_PATH, UNREAD, FastPath
+from services.parser.fast_path import NO_FAST_PATH, UNREAD
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
 from services.runtime.streams.turn_log import Cursor, Verdict
@@ -37,8 +37,9 @@ STREAM = (
 
 
 def next_delta(parse: TurnParse) -> Any:
-    assert isinstance(parse.fast, FastPath)
-    (delta,) = parse.fast.next_entry().events
+    unread = parse.fast.next_entry(10_000)
+    assert unread is not None
+    (delta,) = unread[0].events
     return delta
 
 
@@ -54,8 +55,9 @@ class Reader:
 
     def read(self) -> None:
         parse = self.parse
-        if isinstance(parse.fast, FastPath) and len(parse.fast.fresh) < self.room:
-            events: list[Any] = [next_delta(parse)] if parse.fast.fresh else []
+        unread = parse.fast.next_entry(self.room)
+        if unread is not None:
+            events: list[Any] = unread[0].events
         else:
             events, left = list[Any](), 0
             while not left:

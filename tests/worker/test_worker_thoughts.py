@@ -169,7 +169,7 @@ def read(
     """The blocks and the end of a stream, by the parser stage."""
     context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
     turn = TurnStream("t", 1, context, "w")
-    parse = TurnParse(turn, family(name), vocabulary_of(tokenizer), Sealer.load(None, "m"))
+    parse = TurnParse.open(turn, family(name), vocabulary_of(tokenizer), Sealer.load(None, "m"))
     for token in stream.ids:
         parse.feed([token])
     parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))

@@ -230,7 +230,7 @@ class ReplayGateway:
         cached = turn.usage.cached
         stream = TurnStream(opened.id, 1, context, _SENDER, cached=cached)
         vocabulary = self._model_vocabulary or self._vocabulary
-        return TurnParse(stream, family(context.family), vocabulary, Sealer(b"replay"))
+        return TurnParse.open(stream, family(context.family), vocabulary, Sealer(b"replay"))
 
     async def count(self, admitted: Admitted) -> int:
         """The tokens that the file names for the chosen turn."""

@@ -45,7 +45,7 @@ def blocks_of(
     """
     traced = replace(context, logprobs=0, ledger=None, prompt_ids=b"")
     stream = TurnStream(turn, 1, traced, "")
-    parse = TracedParse(stream, family(context.family), vocabulary, _SEALER)
+    parse = TracedParse.open(stream, family(context.family), vocabulary, _SEALER)
     # In place of its log probability each token has its index: the parser returns it with the text
     # that it made of it.
     parse.feed(ids, [[(token, float(at))] for at, token in enumerate(ids)])
