@@ -193,6 +193,11 @@ class PromptImage(Struct, frozen=True):
     """Its tokens: what the model's processor puts in the place of one placeholder."""
 
 
+NOT_HELD_S = 0.0
+"""`GenerateRequest.held_s` of a turn that was not held. Of floats, the encoder leaves out only the
+default object itself."""
+
+
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """preprocessor → one worker: decode this prompt and send the tokens to `parser`."""
 
@@ -245,7 +250,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     notice_tokens: int = 0
     """The notice is sent only if the worker has to compute at least this many tokens of the
     prompt."""
-    held_s: float = 0.0
+    held_s: float = NOT_HELD_S
     """How long the preprocessor held the turn, until another one had computed the beginning of its
     prompt."""
     held_for: str = ""

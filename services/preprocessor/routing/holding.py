@@ -9,13 +9,14 @@ a lead has a limit of time; it also ends when its worker refuses the turn, or di
 import asyncio
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import msgspec
+from msgspec import Struct
 
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateReply, PrefillNotice
+from schemas.frames import NOT_HELD_S, GenerateReply, PrefillNotice
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
 from services.preprocessor.routing.leads import (
@@ -31,6 +32,15 @@ from services.preprocessor.routing.placement import Placement
 from services.runtime.process import Process
 
 _decode_notice = msgspec.json.Decoder(PrefillNotice).decode
+
+
+class HoldReport(Struct, frozen=True):
+    """What the worker of a turn gets of its hold: fields of `GenerateRequest`."""
+
+    notice: str = ""
+    notice_tokens: int = 0
+    held_s: float = NOT_HELD_S
+    held_for: str = ""
 
 
 class Hold:
@@ -73,18 +83,19 @@ class Hold:
             self._observer.held(prompt.held_for, prompt.held_s)
         return workers
 
-    def sent_to(self, worker: str) -> dict[str, Any]:
+    def record_sent(self, worker: str) -> HoldReport:
         """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold
-        nearly all of its prompt. Returns the fields of its `GenerateRequest`, without defaults: the
-        message leaves a default out only if it is not set."""
+        nearly all of its prompt. Returns what the worker gets."""
         prompt = self._prompt
-        fields: dict[str, Any] = {}
-        if prompt.held_for:
-            fields = {"held_s": prompt.held_s, "held_for": prompt.held_for}
-        if self._leads.is_worth_waiting_for(prompt, worker):
-            fields["notice"] = self._holding.begin_lead(prompt, worker)
-            fields["notice_tokens"] = self._leads.hold_tokens
-        return fields
+        if not self._leads.is_worth_waiting_for(prompt, worker):
+            return HoldReport(held_s=prompt.held_s, held_for=prompt.held_for)
+
+        return HoldReport(
+            notice=self._holding.begin_lead(prompt, worker),
+            notice_tokens=self._leads.hold_tokens,
+            held_s=prompt.held_s,
+            held_for=prompt.held_for,
+        )
 
     def record_reply(self, reply: GenerateReply | None) -> None:
         """Handles the worker's reply; None: there was none."""

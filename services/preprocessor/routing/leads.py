@@ -19,6 +19,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from schemas.frames import NOT_HELD_S
+
 MAX_HOLD_S = 30.0
 """Longest time that a turn is held in all, and the limit of a lead on a worker with an unknown
 speed."""
@@ -57,7 +59,7 @@ class PendingPrompt:
     """When it was first held."""
     held_for: str = ""
     """The turn that it waited for last."""
-    held_s: float = 0.0
+    held_s: float = NOT_HELD_S
     """How long it was held in all."""
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from schemas.frames import GenerateReply, GenerateRequest
 from schemas.session import tenant_key
 from services.preprocessor.observer import AttemptObserver
 from services.preprocessor.prepared_turn import PreparedTurn, seconds_left
-from services.preprocessor.routing.holding import Hold, Holding
+from services.preprocessor.routing.holding import Hold, Holding, HoldReport
 from services.preprocessor.routing.placement import Assignment, Placement
 from services.preprocessor.routing.prefill import NoPrefills
 from services.runtime.process import Process
@@ -102,12 +101,12 @@ class WorkerSender:
     ) -> ErrorInfo | None:
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
         self._prefills.expect(turn, assignment.worker)
-        notice = hold.sent_to(assignment.worker)
+        report = hold.record_sent(assignment.worker)
         reply: GenerateReply | None = None
         try:
             queue = self._queues[assignment.worker]
             async with queue.images_of(turn), queue.all:
-                answer = await self._request(turn, assignment, notice)
+                answer = await self._request(turn, assignment, report)
             reply = _decode_reply(answer)
         except Unavailable:  # the worker certainly does not have the turn
             # rare: the worker that a turn was sent to is gone
@@ -118,15 +117,15 @@ class WorkerSender:
         return reply.error
 
     async def _request(
-        self, turn: PreparedTurn, assignment: Assignment, notice: dict[str, Any]
+        self, turn: PreparedTurn, assignment: Assignment, report: HoldReport
     ) -> bytes:
-        """Sends the request to its worker, and waits for the worker's answer. `notice`: fields of
-        the request. Raises as `Bus.request`."""
+        """Sends the request to its worker, and waits for the worker's answer. Raises as
+        `Bus.request`, and TimedOut."""
         worker = assignment.worker
         if self._process.registry.get("worker", worker) is None:
             raise Unavailable("it left while the turn waited")
         timeout_s = seconds_left(turn.deadline, asyncio.get_running_loop().time())
-        generate = generate_request(self._model, turn, assignment, timeout_s, notice)
+        generate = generate_request(self._model, turn, assignment, timeout_s, report)
         return await self._process.bus.request(
             subjects.generate(self._model, worker),
             self._placement.encode(generate, worker),
@@ -142,9 +141,9 @@ def generate_request(
     turn: PreparedTurn,
     assignment: Assignment,
     timeout_s: float | None,
-    notice: dict[str, Any],
+    hold: HoldReport,
 ) -> GenerateRequest:
-    """What the worker gets of a turn. `notice`: fields of the request."""
+    """What the worker gets of a turn."""
     request = turn.request
     client = request.conversation.client
     retain_s = request.conversation.hints.retain_s
@@ -172,8 +171,11 @@ def generate_request(
         trace=request.trace,
         reused=prompt.encoded.reused,
         recall=prompt.encoded.outcome.value,
+        notice=hold.notice,
+        notice_tokens=hold.notice_tokens,
+        held_s=hold.held_s,
+        held_for=hold.held_for,
         images=prompt.images,
-        **notice,
     )
 
 
