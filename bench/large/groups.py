@@ -125,9 +125,9 @@ class Deployment:
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._router = Router(load_tokens=shape.load_tokens)
+        self._leads = Leads(shape.hold_tokens)
+        self._router = Router(load_tokens=shape.load_tokens, waiting=self._leads.waiting)
         self._index = KvIndex()
-        self._leads = Leads(shape.hold_tokens, self._router.waiting)
         self._engines = {
             name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))
         }
@@ -151,7 +151,7 @@ class Deployment:
     def left(self) -> bool:
         """Whether a lead is left."""
         prompts = [turn.prompt for turn in self._result.turns if turn.prompt is not None]
-        return any(prompt.worker or prompt.followers for prompt in prompts)
+        return any(prompt.lead is not None or prompt.followers for prompt in prompts)
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
@@ -199,7 +199,7 @@ class Deployment:
         self._act(self._leads.follow(prompt, lead, self.now))
 
         def stop_waiting() -> None:
-            if prompt.lead is not None:
+            if prompt.waits_for is not None:
                 self._leads.leave(prompt)
                 self._go_on(prompt)
 
@@ -215,8 +215,8 @@ class Deployment:
             match action:
                 case GoOn(prompt):
                     self._go_on(prompt)
-                case LeadLimit(prompt, seconds):
-                    turn = self._turns[prompt]
+                case LeadLimit(lead, seconds):
+                    turn = self._turns[lead.prompt]
                     self._at(self.now + seconds, partial(self._noticed, turn, computed=False))
 
     def _send(self, turn: Turn, worker: str) -> None:
@@ -228,12 +228,12 @@ class Deployment:
 
     def _taken(self, turn: Turn, held: int) -> None:
         self._index.add(turn.worker, turn.keys)
-        if turn.prompt is not None and turn.prompt.worker:
-            self._act(self._leads.record_accepted(turn.prompt, held, self.now))
+        if turn.prompt is not None and turn.prompt.lead is not None:
+            self._act(self._leads.record_accepted(turn.prompt.lead, held, self.now))
 
     def _noticed(self, turn: Turn, *, computed: bool) -> None:
-        if turn.prompt is not None and turn.prompt.worker:
-            self._act(self._leads.end(turn.prompt, computed=computed, now=self.now))
+        if turn.prompt is not None and turn.prompt.lead is not None:
+            self._act(self._leads.end(turn.prompt.lead, computed=computed, now=self.now))
 
     # -- the engines
     # ----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import seconds_left
 from services.preprocessor.refusals import RefusalSender
 from services.preprocessor.routing.holding import Holding
+from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.prefill import NO_PREFILLS, NoPrefills, Prefills
 from services.preprocessor.routing.router import Router
@@ -74,7 +75,8 @@ class Preprocessor(Service):
         self._open = OpenWork(process)
         self._observer = PreprocessorObserver(process, ledger)
         self._preparation = Preparation(process, setup, sealer, config, ledger)
-        router = Router(config.router_overlap_weight, config.router_load_tokens)
+        leads = Leads(config.hold_tokens)
+        router = Router(config.router_overlap_weight, config.router_load_tokens, leads.waiting)
         self._placement = Placement(process, setup.card.name, router)
         self._checks = PromptChecks(
             process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
@@ -84,7 +86,7 @@ class Preprocessor(Service):
         prefills: NoPrefills = NO_PREFILLS
         if isinstance(ledger, LedgerReader):
             prefills = Prefills(process, self._placement, self._preparation, ledger)
-        holding = Holding(process, self._placement, config.hold_tokens)
+        holding = Holding(process, self._placement, leads)
         self._workers = WorkerSender(process, self._placement, holding, prefills, setup.card.name)
         self._refusals = RefusalSender(process)
 

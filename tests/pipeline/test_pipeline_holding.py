@@ -76,7 +76,7 @@ class Group:
         (preprocessor,) = self.local.of("preprocessor")
         await eventually(lambda: preprocessor.turns == count)
         holding = preprocessor.core._workers._holding
-        await eventually(lambda: sum(len(lead.followers) for lead in holding._open) == count)
+        await eventually(lambda: sum(len(lead.prompt.followers) for lead in holding._open) == count)
 
     def sent(self) -> list[str]:
         """The turns that workers have got."""
@@ -383,7 +383,7 @@ async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
         with pytest.raises(Invalid):
             await turn.task
     assert placed == [turn.id for turn in others], "once after it was held"
-    assert not +preprocessor.core._placement.router.waiting
+    assert not +preprocessor.core._workers._holding.leads.waiting
     siblings.turns.clear()
     await siblings.finished()
 

@@ -15,6 +15,7 @@ from services.preprocessor.routing.leads import (
     MAX_HOLD_S,
     GoOn,
     HoldAction,
+    Lead,
     LeadEnded,
     Leads,
     PendingPrompt,
@@ -38,18 +39,17 @@ class Trial:
     """Leads at a time that the test sets, and who went on."""
 
     def __init__(self) -> None:
-        self.waiting: Counter[str] = Counter()
-        self.leads = Leads(HOLD, self.waiting)
+        self.leads = Leads(HOLD)
         self.now = 100.0
         self.gone_on: list[str] = []
 
     def lead(
         self, one: PendingPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0
-    ) -> PendingPrompt:
-        self.leads.begin(one, worker, self.now)
+    ) -> Lead:
+        lead = self.leads.begin(one, worker, self.now)
         self.now += late_s
-        self.act(self.leads.record_accepted(one, held, self.now))
-        return one
+        self.act(self.leads.record_accepted(lead, held, self.now))
+        return lead
 
     def act(self, actions: list[HoldAction]) -> None:
         self.gone_on += [action.prompt.turn for action in actions if isinstance(action, GoOn)]
@@ -59,11 +59,11 @@ class Trial:
         if found is None:
             return None
         self.act(self.leads.follow(one, found, self.now))
-        return found.turn
+        return found.prompt.turn
 
-    def end(self, one: PendingPrompt, *, computed: bool) -> list[str]:
+    def end(self, lead: Lead, *, computed: bool) -> list[str]:
         self.gone_on.clear()
-        self.act(self.leads.end(one, computed=computed, now=self.now))
+        self.act(self.leads.end(lead, computed=computed, now=self.now))
         return self.gone_on
 
 
@@ -78,9 +78,9 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
     assert trial.end(first, computed=True) == ["b", "c", "d"]
     for one in others:
         assert trial.waits_for(one) is None
-        trial.leads.begin(one, "w", trial.now)
-        ended = trial.leads.record_accepted(one, 0, trial.now)
-        assert ended == [LeadEnded(one)], "its own tail is not worth waiting for"
+        lead = trial.leads.begin(one, "w", trial.now)
+        ended = trial.leads.record_accepted(lead, 0, trial.now)
+        assert ended == [LeadEnded(lead)], "its own tail is not worth waiting for"
 
 
 def test_first_follower_leads_after_a_lead_that_failed() -> None:
@@ -90,10 +90,10 @@ def test_first_follower_leads_after_a_lead_that_failed() -> None:
     assert (trial.waits_for(second), trial.waits_for(third)) == ("a", "a")
     assert trial.end(first, computed=False) == ["b"]
     assert trial.waits_for(second) is None
-    trial.lead(second)
-    assert (third.held_for, trial.waiting["w"]) == ("b", 1), "it has not been asked"
-    assert trial.end(second, computed=True) == ["c"]
-    assert not +trial.waiting
+    lead = trial.lead(second)
+    assert (third.held_for, trial.leads.waiting["w"]) == ("b", 1), "it has not been asked"
+    assert trial.end(lead, computed=True) == ["c"]
+    assert not +trial.leads.waiting
 
 
 def test_followers_of_a_turn_that_goes_no_further_wait_for_the_next_one() -> None:
@@ -120,7 +120,7 @@ def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
     trial.end(first, computed=False)
     trial.lead(long)
     assert trial.gone_on == ["b", "c"], "the long one computes 200 blocks more"
-    assert alike.lead is long
+    assert alike.waits_for is long
 
 
 def test_next_lead_is_the_first_with_the_highest_priority() -> None:
@@ -152,12 +152,14 @@ def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(
             trial.act(trial.leads.pass_on(turn))
             continue
         worker = "v" if end == "elsewhere" else "w"
-        trial.leads.begin(turn, worker, trial.now)
-        assert trial.waiting == Counter({worker: size - number - 1}) or not +trial.waiting
+        lead = trial.leads.begin(turn, worker, trial.now)
+        assert (
+            trial.leads.waiting == Counter({worker: size - number - 1}) or not +trial.leads.waiting
+        )
         if end != "refused":
-            assert LeadEnded(turn) not in trial.leads.record_accepted(turn, 0, trial.now)
-        trial.act(trial.leads.end(turn, computed=False, now=trial.now))
-    assert not +trial.waiting
+            assert LeadEnded(lead) not in trial.leads.record_accepted(lead, 0, trial.now)
+        trial.act(trial.leads.end(lead, computed=False, now=trial.now))
+    assert not +trial.leads.waiting
 
 
 def test_only_new_shared_tokens_count() -> None:
@@ -170,10 +172,10 @@ def test_only_new_shared_tokens_count() -> None:
 def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_more() -> None:
     trial = Trial()
     first = prompt("a", GROUP, ("a", 8))
-    trial.leads.begin(first, "w", trial.now)
+    lead = trial.leads.begin(first, "w", trial.now)
     assert trial.waits_for(prompt("b", GROUP, ("b", 8))) == "a"
     assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
-    trial.act(trial.leads.record_accepted(first, 20 * BLOCK, trial.now))
+    trial.act(trial.leads.record_accepted(lead, 20 * BLOCK, trial.now))
     assert trial.gone_on == ["b"]
 
 
@@ -215,7 +217,7 @@ def test_nobody_waits_for_a_prompt_that_is_mostly_another_s() -> None:
 
 def test_fewest_tokens_need_not_be_whole_blocks() -> None:
     trial = Trial()
-    trial.leads = Leads(50, Counter())
+    trial.leads = Leads(50)
     trial.lead(prompt("a", ("group", 3), ("a", 2)))
     trial.lead(prompt("b", ("other", 4), ("b", 2)))
     assert trial.waits_for(prompt("c", ("group", 3), ("c", 2))) is None, "48 tokens"
@@ -261,12 +263,12 @@ def test_followers_of_leads_without_an_end_wait_for_the_next_one(
         trial.end(lead, computed=True)
     others = [prompt(name, GROUP) for name in "bcdef"]
     lead = trial.lead(prompt("a", GROUP), "w0")
-    assert {trial.waits_for(one, "w0") for one in others} == {lead.turn}
+    assert {trial.waits_for(one, "w0") for one in others} == {lead.prompt.turn}
     for number in range(lost):
         trial.now += trial.leads.limit_s(lead) * (0.5 + share / 2)
         assert trial.end(lead, computed=False) == [others[0].turn]
         lead = trial.lead(others.pop(0), f"w{number + 1}")
-        assert {one.held_for for one in others} == {lead.turn}
+        assert {one.held_for for one in others} == {lead.prompt.turn}
 
 
 @given(st.floats(0.0, MAX_HOLD_S), st.lists(st.floats(0.0, 20.0), max_size=20))
@@ -281,7 +283,7 @@ def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(
     held_at, until = None, trial.now
     for number, seconds in enumerate(leads):
         one = trial.lead(prompt(f"a{number}", GROUP, (f"a{number}", 2)))
-        if last.lead is None:
+        if last.waits_for is None:
             if trial.waits_for(last) is None:
                 assert trial.now >= until
                 break
@@ -306,11 +308,11 @@ def test_time_in_a_worker_s_queue_never_makes_a_limit_shorter(
     trial, speed = Trial(), 1000.0
     for number, (size, queued_s, fails) in enumerate(earlier):
         one = trial.lead(prompt(f"{number}", (f"{number}", size)))
-        trial.now += queued_s + one.tokens / speed
+        trial.now += queued_s + one.prompt.tokens / speed
         trial.end(one, computed=not fails)
     last = trial.lead(prompt("last", ("last", blocks)))
     assert (
-        min(MARGIN * last.tokens / speed, MAX_HOLD_S) - 1e-6
+        min(MARGIN * last.prompt.tokens / speed, MAX_HOLD_S) - 1e-6
         <= trial.leads.limit_s(last)
         <= MAX_HOLD_S
     )
@@ -340,7 +342,7 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
         )
         return replace(made, keys=CountedKeys(made.keys))
 
-    leads = Leads(HOLD, Counter())
+    leads = Leads(HOLD)
     for number in range(200):
         leads.begin(counted(number), f"w{number % 2}", 0.0)
     last = counted(200)

@@ -41,6 +41,14 @@ def test_simultaneous_turns_are_spread() -> None:
     assert ask(router, beats) == ["b", "a"]
 
 
+def test_turns_that_wait_to_be_sent_to_a_worker_count_as_its_turns() -> None:
+    waiting = {"a": 2}
+    router = Router(waiting=waiting)
+    assert ask(router, [worker("a"), worker("b", 1)]) == ["b", "a"]
+    waiting.clear()
+    assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
+
+
 def test_heartbeat_resets_the_estimate() -> None:
     router = Router()
     for _ in range(3):

@@ -23,6 +23,7 @@ from services.preprocessor.routing.leads import (
     MAX_HOLD_S,
     GoOn,
     HoldAction,
+    Lead,
     LeadEnded,
     LeadLimit,
     Leads,
@@ -59,6 +60,7 @@ class Hold:
         self._turn = turn
         self._prompt = prompt
         self._observer = observer
+        self._held_s = NOT_HELD_S
         self._loop = asyncio.get_running_loop()
 
     async def choose_workers(self) -> list[str]:
@@ -71,16 +73,16 @@ class Hold:
         prompt = self._prompt
         while True:
             workers = self._placement.workers(
-                self._turn, self._leads.computing(prompt), again=prompt.held_at is not None
+                self._turn, self._leads.computing(prompt), again=prompt.was_held
             )
             lead = self._leads.find(prompt, workers[0], self._loop.time())
             if lead is None or self._placement.shares_queued_prefixes(workers[0]):
                 break
             await self._wait_for(lead)
 
-        if prompt.held_at is not None:
-            prompt.held_s = round(self._loop.time() - prompt.held_at, 4)
-            self._observer.held(prompt.held_for, prompt.held_s)
+        if prompt.was_held:
+            self._held_s = round(self._loop.time() - prompt.held_at, 4)
+            self._observer.held(prompt.held_for, self._held_s)
         return workers
 
     def record_sent(self, worker: str) -> HoldReport:
@@ -88,24 +90,25 @@ class Hold:
         nearly all of its prompt. Returns what the worker gets."""
         prompt = self._prompt
         if not self._leads.is_worth_waiting_for(prompt, worker):
-            return HoldReport(held_s=prompt.held_s, held_for=prompt.held_for)
+            return HoldReport(held_s=self._held_s, held_for=prompt.held_for)
 
         return HoldReport(
             notice=self._holding.begin_lead(prompt, worker),
             notice_tokens=self._leads.hold_tokens,
-            held_s=prompt.held_s,
+            held_s=self._held_s,
             held_for=prompt.held_for,
         )
 
     def record_reply(self, reply: GenerateReply | None) -> None:
         """Handles the worker's reply; None: there was none."""
-        if not self._holding.is_lead(self._prompt):
+        lead = self._prompt.lead
+        if lead is None:
             return
         if reply is None or reply.error is not None:
-            self._holding.end(self._prompt, computed=False)
+            self._holding.end(lead, computed=False)
         else:
             now = self._loop.time()
-            self._holding.act(self._leads.record_accepted(self._prompt, reply.expected_cached, now))
+            self._holding.act(self._leads.record_accepted(lead, reply.expected_cached, now))
 
     def __enter__(self) -> Self:
         return self
@@ -113,10 +116,10 @@ class Hold:
     def __exit__(self, *_: object) -> None:
         """Ends the turn's part in this: a worker has it, or it has failed. Turns that wait for it,
         though it is not a lead, go on."""
-        if not self._holding.is_lead(self._prompt):
+        if self._prompt.lead is None:
             self._holding.act(self._leads.pass_on(self._prompt))
 
-    async def _wait_for(self, lead: PendingPrompt) -> None:
+    async def _wait_for(self, lead: Lead) -> None:
         deadline = self._turn.deadline
         now = self._loop.time()
         goes_on = self._holding.follow(self._prompt, lead, now)
@@ -132,12 +135,12 @@ class Hold:
 class Holding:
     """The turns of one preprocessor that wait, and those that they wait for."""
 
-    def __init__(self, process: Process, placement: Placement, hold_tokens: int) -> None:
-        self.leads = Leads(hold_tokens, placement.router.waiting)
-        self._process = process
+    def __init__(self, process: Process, placement: Placement, leads: Leads) -> None:
         self.placement = placement
+        self.leads = leads
+        self._process = process
         self._loop = asyncio.get_running_loop()
-        self._open: dict[PendingPrompt, ExitStack] = {}
+        self._open: dict[Lead, ExitStack] = {}
         """The leads, and what ends with each: its notice and its limit."""
         self._waiting: dict[PendingPrompt, asyncio.Future[None]] = {}
         """The followers, and what is done when they go on."""
@@ -162,25 +165,19 @@ class Holding:
                 prompt.block_tokens = block_tokens
         return Hold(self, turn, prompt, observer)
 
-    def is_lead(self, prompt: PendingPrompt) -> bool:
-        """Whether the turn is a lead."""
-        return prompt in self._open
-
     def begin_lead(self, prompt: PendingPrompt, worker: str) -> str:
         """Makes a turn a lead. Returns the subject for the notice of its worker."""
-        self.leads.begin(prompt, worker, self._loop.time())
-        subject, forget = self._process.bus.expect(partial(self._noticed, prompt))
-        self._open[prompt] = ExitStack()
-        self._open[prompt].callback(forget)
+        lead = self.leads.begin(prompt, worker, self._loop.time())
+        subject, forget = self._process.bus.expect(partial(self._noticed, lead))
+        self._open[lead] = ExitStack()
+        self._open[lead].callback(forget)
         return subject
 
-    def end(self, prompt: PendingPrompt, *, computed: bool) -> None:
+    def end(self, lead: Lead, *, computed: bool) -> None:
         """Ends a lead. `computed`: it has its first token."""
-        self.act(self.leads.end(prompt, computed=computed, now=self._loop.time()))
+        self.act(self.leads.end(lead, computed=computed, now=self._loop.time()))
 
-    def follow(
-        self, prompt: PendingPrompt, lead: PendingPrompt, now: float
-    ) -> asyncio.Future[None]:
+    def follow(self, prompt: PendingPrompt, lead: Lead, now: float) -> asyncio.Future[None]:
         """Makes a turn wait for a lead. The result is done when the turn goes on."""
         goes_on: asyncio.Future[None] = self._loop.create_future()
         self._waiting[prompt] = goes_on
@@ -205,19 +202,19 @@ class Holding:
             match action:
                 case GoOn(prompt):
                     self._waiting[prompt].set_result(None)
-                case LeadLimit(prompt, seconds):
-                    late = partial(self.end, prompt, computed=False)
-                    self._open[prompt].callback(self._loop.call_later(seconds, late).cancel)
-                case LeadEnded(prompt):
-                    self._open.pop(prompt).close()
+                case LeadLimit(lead, seconds):
+                    late = partial(self.end, lead, computed=False)
+                    self._open[lead].callback(self._loop.call_later(seconds, late).cancel)
+                case LeadEnded(lead):
+                    self._open.pop(lead).close()
 
-    def _noticed(self, prompt: PendingPrompt, notice: bytes | TurnwireError) -> None:
+    def _noticed(self, lead: Lead, notice: bytes | TurnwireError) -> None:
         computed = isinstance(notice, bytes) and _decode_notice(notice).computed
-        self.end(prompt, computed=computed)
+        self.end(lead, computed=computed)
 
     def _worker_left(self, heartbeat: Heartbeat) -> None:
-        lost = [prompt for prompt in self._open if prompt.worker == heartbeat.id]
-        for prompt in lost:
+        lost = [lead for lead in self._open if lead.worker == heartbeat.id]
+        for lead in lost:
             # rare: a worker is lost while it computes a prompt
-            self.end(prompt, computed=False)
+            self.end(lead, computed=False)
         self.leads.speeds.pop(heartbeat.id, None)

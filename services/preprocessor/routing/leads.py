@@ -10,6 +10,7 @@ size.
 `Leads` calls nobody: what changes it returns what the caller must do, in order (`HoldAction`).
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -18,8 +19,6 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from msgspec import Struct
-
-from schemas.frames import NOT_HELD_S
 
 MAX_HOLD_S = 30.0
 """Longest time that a turn is held in all, and the limit of a lead on a worker with an unknown
@@ -32,7 +31,7 @@ LEAST_PREFILL_S = 0.001
 
 @dataclass(slots=True, eq=False, kw_only=True, repr=False)
 class PendingPrompt:
-    """A prompt on the way to its worker: it may wait for a lead, and may then be one."""
+    """A prompt on the way to its worker: it may wait for other turns, and may then be a lead."""
 
     turn: str
     tokens: int
@@ -45,35 +44,33 @@ class PendingPrompt:
     """Leading tokens that workers are known to hold, by worker."""
     hold_s: float = MAX_HOLD_S
     """Longest time from when it is first held until it is sent."""
-    worker: str = ""
-    """The worker that computes it; "": it is not a lead."""
-    sent_at: float = 0.0
-    """When it was sent to its worker."""
-    accepted: bool = False
-    """Whether the worker accepted it."""
+    lead: "Lead | None" = None
+    """Its computation by a worker; None: it is not a lead."""
     followers: "dict[PendingPrompt, None]" = field(default_factory=dict)
     """The turns that wait for it, in the order in which they came."""
-    lead: "PendingPrompt | None" = None
-    """The turn that it waits for."""
-    held_at: float | None = None
-    """When it was first held."""
+    waits_for: "PendingPrompt | None" = None
+    """A lead, or a turn that is to be the next one."""
+    held_at: float = math.inf
+    """When it was first held; infinite: never."""
     held_for: str = ""
-    """The turn that it waited for last."""
-    held_s: float = NOT_HELD_S
-    """How long it was held in all."""
+    """The turn that it waited for last; "": none."""
 
     def __repr__(self) -> str:
         state = "to be sent"
-        if self.worker:
-            state = f"computed by {self.worker}"
-        elif self.lead is not None:
-            state = f"waits for {self.lead.turn}"
+        if self.lead is not None:
+            state = f"computed by {self.lead.worker}"
+        elif self.waits_for is not None:
+            state = f"waits for {self.waits_for.turn}"
         return f"<{self.turn}: {self.tokens} tokens, {state}, {len(self.followers)} followers>"
+
+    @property
+    def was_held(self) -> bool:
+        """Whether it has waited, or waits."""
+        return self.held_for != ""
 
     def hold_until(self, now: float) -> float:
         """Returns the time at which it is sent at the latest, if it is held now."""
-        held_at = now if self.held_at is None else self.held_at
-        return held_at + self.hold_s
+        return min(self.held_at, now) + self.hold_s
 
     def shared(self, other: "PendingPrompt") -> int:
         """Returns the number of leading tokens that are equal in whole blocks. Equal keys mean
@@ -100,6 +97,23 @@ class PendingPrompt:
         self.computed[worker] = max(tokens, self.computed.get(worker, 0))
 
 
+@dataclass(slots=True, eq=False)
+class Lead:
+    """A prompt that a worker computes."""
+
+    prompt: PendingPrompt
+    worker: str
+    sent_at: float
+    """When it was sent to its worker."""
+    accepted: bool = False
+    """Whether the worker accepted it."""
+
+    @property
+    def missing(self) -> int:
+        """The number of tokens that the worker computes."""
+        return self.prompt.missing(self.worker)
+
+
 class GoOn(Struct, frozen=True):
     """A turn that waited goes on: the caller looks for its worker again."""
 
@@ -109,14 +123,14 @@ class GoOn(Struct, frozen=True):
 class LeadLimit(Struct, frozen=True):
     """A lead has so much time from now on; then the caller ends it."""
 
-    prompt: PendingPrompt
+    lead: Lead
     seconds: float
 
 
 class LeadEnded(Struct, frozen=True):
     """A lead has ended: its notice and its limit mean nothing any more."""
 
-    prompt: PendingPrompt
+    lead: Lead
 
 
 HoldAction: TypeAlias = GoOn | LeadLimit | LeadEnded
@@ -125,28 +139,28 @@ HoldAction: TypeAlias = GoOn | LeadLimit | LeadEnded
 class Leads:
     """The leads of one model. Times are those of one clock, in seconds."""
 
-    def __init__(self, hold_tokens: int, waiting: Counter[str]) -> None:
-        """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more;
-        `waiting`: counts the followers by the worker of their lead."""
+    def __init__(self, hold_tokens: int) -> None:
+        """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more."""
         self.hold_tokens = hold_tokens
-        self._leads: dict[tuple[int, int], list[PendingPrompt]] = {}
+        self.waiting: Counter[str] = Counter()
+        """The number of followers, by the worker of their lead."""
+        self._leads: dict[tuple[int, int], list[Lead]] = {}
         """Leads by their first `hold_tokens` tokens, the oldest first: all others share fewer."""
         self.speeds: dict[str, float] = {}
         """Prompt tokens per second from sending to first token, by worker: with the time in its
         queue, so that a worker may look slower than it is, never faster. The acceptance does not
         count: a preprocessor that is busy with siblings reads it late."""
-        self._waiting = waiting
 
     def computing(self, prompt: PendingPrompt) -> dict[str, int]:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to
         hold."""
         tokens = dict(prompt.computed)
         for lead in self._beginning_alike(prompt):
-            if prompt.shares(lead, tokens.get(lead.worker, 0) + 1):
-                tokens[lead.worker] = prompt.shared(lead)
+            if prompt.shares(lead.prompt, tokens.get(lead.worker, 0) + 1):
+                tokens[lead.worker] = prompt.shared(lead.prompt)
         return tokens
 
-    def find(self, prompt: PendingPrompt, worker: str, now: float) -> PendingPrompt | None:
+    def find(self, prompt: PendingPrompt, worker: str, now: float) -> Lead | None:
         """Returns the lead that a turn should wait for if it goes to this worker, at most until
         `hold_until`.
 
@@ -156,10 +170,10 @@ class Leads:
         """
         if now >= prompt.hold_until(now):
             return None
-        best: PendingPrompt | None = None
+        best: Lead | None = None
         least = self.hold_tokens
         for lead in self._beginning_alike(prompt):
-            if lead.worker != worker or lead.priority < prompt.priority:
+            if lead.worker != worker or lead.prompt.priority < prompt.priority:
                 continue
             spared = self._spared(prompt, lead, least)
             if spared:
@@ -167,25 +181,25 @@ class Leads:
                 least = spared + 1
         return best
 
-    def follow(self, prompt: PendingPrompt, lead: PendingPrompt, now: float) -> list[HoldAction]:
+    def follow(self, prompt: PendingPrompt, lead: Lead, now: float) -> list[HoldAction]:
         """Makes a turn wait for a lead, until it goes on or leaves."""
         actions = self.pass_on(prompt)
-        if prompt.held_at is None:
-            prompt.held_at = now
-        prompt.held_for = lead.turn
-        prompt.lead = lead
-        lead.followers[prompt] = None
-        self._waiting[lead.worker] += 1
+        prompt.held_at = min(prompt.held_at, now)
+        prompt.held_for = lead.prompt.turn
+        prompt.waits_for = lead.prompt
+        lead.prompt.followers[prompt] = None
+        self.waiting[lead.worker] += 1
         return actions
 
     def leave(self, prompt: PendingPrompt) -> None:
         """Ends the wait of a turn, if it waits."""
-        lead = prompt.lead
-        if lead is None:
+        leader = prompt.waits_for
+        if leader is None:
             return
-        prompt.lead = None
-        del lead.followers[prompt]
-        self._waiting[lead.worker] -= 1
+        prompt.waits_for = None
+        del leader.followers[prompt]
+        if leader.lead is not None:
+            self.waiting[leader.lead.worker] -= 1
 
     def pass_on(self, prompt: PendingPrompt) -> list[HoldAction]:
         """Lets the first follower with the highest priority of a turn that is not a lead go on. The
@@ -199,99 +213,94 @@ class Leads:
         prompt.followers = {}
         for follower in successor.followers:
             follower.held_for = successor.turn
-            follower.lead = successor
+            follower.waits_for = successor
         return [GoOn(successor)]
 
     def is_worth_waiting_for(self, prompt: PendingPrompt, worker: str) -> bool:
         """Whether a worker has so much of a prompt to compute that it should be a lead there."""
         return bool(prompt.keys) and prompt.missing(worker) >= self.hold_tokens
 
-    def begin(self, prompt: PendingPrompt, worker: str, now: float) -> None:
+    def begin(self, prompt: PendingPrompt, worker: str, now: float) -> Lead:
         """Makes a turn the lead of those like it: it is being sent to this worker."""
-        self._move(prompt, worker)
-        prompt.sent_at = now
-        prompt.accepted = False
-        self._leads.setdefault(self._beginning(prompt), []).append(prompt)
+        lead = Lead(prompt, worker, now)
+        prompt.lead = lead
+        self.waiting[worker] += len(prompt.followers)
+        self._leads.setdefault(self._beginning(prompt), []).append(lead)
+        return lead
 
-    def record_accepted(
-        self, prompt: PendingPrompt, cached: int | None, now: float
-    ) -> list[HoldAction]:
+    def record_accepted(self, lead: Lead, cached: int | None, now: float) -> list[HoldAction]:
         """Notes that the worker accepted a lead, and how many of its tokens it has
         (`GenerateReply.expected_cached`). A lead with too little to compute ends; another one gets
         a limit, and followers that it spares nothing any more go on."""
-        worker = prompt.worker
+        prompt = lead.prompt
+        worker = lead.worker
         prompt.note_computed(worker, cached or 0)
         if cached is None or not self.is_worth_waiting_for(prompt, worker):
-            return self.end(prompt, computed=True, now=now)
+            return self.end(lead, computed=True, now=now)
 
-        prompt.accepted = True
-        actions: list[HoldAction] = [LeadLimit(prompt, self.limit_s(prompt))]
+        lead.accepted = True
+        actions: list[HoldAction] = [LeadLimit(lead, self.limit_s(lead))]
         for follower in list(prompt.followers):
-            if not self._spared(follower, prompt, self.hold_tokens):
+            if not self._spared(follower, lead, self.hold_tokens):
                 shared = follower.shared(prompt)
-                actions.append(self._release(follower, min(prompt.computed[worker], shared)))
+                actions.append(self._release(follower, lead, min(prompt.computed[worker], shared)))
         return actions
 
-    def end(self, prompt: PendingPrompt, *, computed: bool, now: float) -> list[HoldAction]:
+    def end(self, lead: Lead, *, computed: bool, now: float) -> list[HoldAction]:
         """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or
         refused, or is late."""
-        self._remove(prompt)
-        if prompt.accepted:
-            self._measure(prompt, computed=computed, now=now)
-        actions: list[HoldAction] = [LeadEnded(prompt)]
+        self._remove(lead)
+        if lead.accepted:
+            self._measure(lead, computed=computed, now=now)
+        prompt = lead.prompt
+        actions: list[HoldAction] = [LeadEnded(lead)]
         if computed:
             for follower in list(prompt.followers):
-                actions.append(self._release(follower, follower.shared(prompt)))
-        self._move(prompt, "")
+                actions.append(self._release(follower, lead, follower.shared(prompt)))
+        prompt.lead = None
+        self.waiting[lead.worker] -= len(prompt.followers)
         return actions + self.pass_on(prompt)
 
-    def limit_s(self, lead: PendingPrompt) -> float:
+    def limit_s(self, lead: Lead) -> float:
         """Returns the limit of a lead from its acceptance, in seconds."""
         speed = self.speeds.get(lead.worker)
         if speed is None:
             return MAX_HOLD_S
-        return min(MARGIN * lead.missing(lead.worker) / speed, MAX_HOLD_S)
+        return min(MARGIN * lead.missing / speed, MAX_HOLD_S)
 
-    def _measure(self, lead: PendingPrompt, *, computed: bool, now: float) -> None:
+    def _measure(self, lead: Lead, *, computed: bool, now: float) -> None:
         """Updates the speed of a lead's worker. Without a first token, the worker is slower than
         the tokens in this time."""
         worker = lead.worker
-        speed = lead.missing(worker) / max(now - lead.sent_at, LEAST_PREFILL_S)
+        speed = lead.missing / max(now - lead.sent_at, LEAST_PREFILL_S)
         if computed:
             earlier = self.speeds.get(worker, speed)
             self.speeds[worker] = (earlier + speed) / 2
         elif worker in self.speeds:
             self.speeds[worker] = min(self.speeds[worker], speed)
 
-    def _release(self, follower: PendingPrompt, tokens: int) -> HoldAction:
+    def _release(self, follower: PendingPrompt, lead: Lead, tokens: int) -> HoldAction:
         """Lets a follower go on. `tokens`: what the lead's worker holds of it."""
-        assert follower.lead is not None
-        follower.note_computed(follower.lead.worker, tokens)
+        follower.note_computed(lead.worker, tokens)
         self.leave(follower)
         return GoOn(follower)
 
-    def _move(self, lead: PendingPrompt, worker: str) -> None:
-        """Changes a turn's worker, and with it what its followers are counted for."""
-        self._waiting[lead.worker] -= len(lead.followers)
-        self._waiting[worker] += len(lead.followers)
-        lead.worker = worker
-
-    def _spared(self, prompt: PendingPrompt, lead: PendingPrompt, least: int) -> int:
+    def _spared(self, prompt: PendingPrompt, lead: Lead, least: int) -> int:
         """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than
         `least`, or the lead computes more besides than the turn would without it."""
         worker = lead.worker
-        computed = max(prompt.computed.get(worker, 0), lead.computed.get(worker, 0))
-        if not prompt.shares(lead, computed + least):
+        computed = max(prompt.computed.get(worker, 0), lead.prompt.computed.get(worker, 0))
+        if not prompt.shares(lead.prompt, computed + least):
             return 0
-        spared = prompt.shared(lead) - computed
-        besides = lead.missing(worker) - spared
+        spared = prompt.shared(lead.prompt) - computed
+        besides = lead.missing - spared
         return spared if besides <= prompt.missing(worker) else 0
 
-    def _beginning_alike(self, prompt: PendingPrompt) -> Sequence[PendingPrompt]:
+    def _beginning_alike(self, prompt: PendingPrompt) -> Sequence[Lead]:
         return self._leads.get(self._beginning(prompt), ()) if prompt.keys else ()
 
-    def _remove(self, lead: PendingPrompt) -> None:
-        beginning = self._beginning(lead)
+    def _remove(self, lead: Lead) -> None:
+        beginning = self._beginning(lead.prompt)
         alike = self._leads[beginning]
         alike.remove(lead)
         if not alike:

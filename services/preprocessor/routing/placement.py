@@ -39,14 +39,14 @@ class Placement:
     def __init__(self, process: Process, model: str, router: Router) -> None:
         self._process = process
         self._model = model
-        self.router = router
+        self._router = router
         self._index = KvIndex()
         self._keys: dict[int, KeyMemo] = {}
         """Caches of keys by tokens per block."""
         self._kv_events = KvEventReader(process, model, self._index)
         self._following = False
-        process.registry.on_heartbeat(self.router.reset)
-        process.registry.on_leave(self.router.reset)
+        process.registry.on_heartbeat(self._router.reset)
+        process.registry.on_leave(self._router.reset)
         self._prompt_tokens = Counter(
             "turnwire_router_prompt_tokens",
             "Tokens of prompts that were placed among several workers.",
@@ -87,13 +87,13 @@ class Placement:
         output_tokens = conversation.hints.osl
         if len(able) <= 1:  # the KV caches decide nothing
             profile = TurnProfile(output_tokens=output_tokens)
-            return self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
+            return self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
 
         cached = self._cached(able, turn.block_key_ids, self.salt(conversation))
         for worker, tokens in computing.items():
             cached[worker] = max(tokens, cached.get(worker, 0))
         profile = TurnProfile(turn.prompt_tokens, cached, output_tokens)
-        best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
+        best = self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if not again:
             self._prompt_tokens.inc(profile.prompt_tokens)
             self._overlap_tokens.inc(cached.get(best[0], 0))
@@ -102,7 +102,7 @@ class Placement:
             turn=request.turn,
             prompt_tokens=profile.prompt_tokens,
             held=cached,
-            cost={worker.id: round(self.router.cost(worker, profile)) for worker in able},
+            cost={worker.id: round(self._router.cost(worker, profile)) for worker in able},
             first=best[0],
         )
         return best
@@ -121,13 +121,13 @@ class Placement:
         """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
         sent. Raises Unavailable."""
         able, late = self._able("parser")
-        parser = self.router.parser(able, late=late)
-        self.router.assign(worker, parser)
+        parser = self._router.parser(able, late=late)
+        self._router.assign(worker, parser)
         return Assignment(worker, parser, self.salt(turn.request.conversation))
 
     def unassign(self, assignment: Assignment) -> None:
         """Notes that the worker did not take the turn."""
-        self.router.unassign(assignment.worker, assignment.parser)
+        self._router.unassign(assignment.worker, assignment.parser)
 
     def record_accepted(self, assignment: Assignment, turn: PreparedTurn) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next

@@ -21,6 +21,7 @@ from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 LONG_OUTPUT_TOKENS = 1024
 """Output tokens of a turn that suffers from load twice as long as a turn without output."""
 MAX_OUTPUT_FACTOR = 4.0
+_NOBODY_WAITS: Mapping[str, int] = {}
 
 
 class TurnProfile(Struct, frozen=True):
@@ -39,16 +40,20 @@ UNKNOWN_TURN = TurnProfile()
 class Router:
     """Chooses among processes by their heartbeats."""
 
-    def __init__(self, overlap_weight: float = 1.0, load_tokens: float = 16384.0) -> None:
+    def __init__(
+        self,
+        overlap_weight: float = 1.0,
+        load_tokens: float = 16384.0,
+        waiting: Mapping[str, int] = _NOBODY_WAITS,
+    ) -> None:
         """`overlap_weight`: cost of a prompt token that has to be prefilled; `load_tokens`: cost of
-        a worker without a free slot, in prompt tokens."""
+        a worker without a free slot, in prompt tokens; `waiting`: turns that wait to be sent to
+        each worker (`Leads.waiting`), so that later ones do not take their place."""
         self._overlap_weight = overlap_weight
         self._load_tokens = load_tokens
+        self._waiting = waiting
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
-        self.waiting: Counter[str] = Counter()
-        """Turns that wait to be sent to each worker (`leads` counts them): later ones must not take
-        their place."""
 
     def reset(self, heartbeat: Heartbeat) -> None:
         """Resets the estimate of turns in flight: the heartbeat reports them, or the process has
@@ -126,7 +131,9 @@ class Router:
 
     def _turns(self, worker: Heartbeat) -> int:
         load = worker.load
-        return load.running + load.waiting + self._in_flight[worker.id] + self.waiting[worker.id]
+        sent = self._in_flight[worker.id]
+        held = self._waiting.get(worker.id, 0)
+        return load.running + load.waiting + sent + held
 
     def _busy(self, worker: Heartbeat) -> float:
         return self._turns(worker) / max(worker.load.slots, 1)
