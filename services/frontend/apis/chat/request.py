@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Text, Thinking, ToolSpec
+from schemas.conversation import Conversation, Message, OutputFormat, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import ChatHistoryReader
@@ -38,7 +38,6 @@ from services.frontend.apis.shared.sampling_fields import (
     openai_hints,
     openai_sampling,
 )
-from services.frontend.content.hosted_tools import missing_tools
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, Renderer
 from services.runtime.memo import Memo
 
@@ -110,34 +109,42 @@ def parse(
     one without a memo of tools.
     """
     request, request_tools = decoder.decode(body)
+    _check(request)
+    offered = tools.offered(request, request_tools, settings.served)
+
+    history = ChatHistoryReader(pairing=not counting)
+    history.read(request.messages)
+
+    conversation = _conversation(request, offered, history.messages)
+    conversation = with_client(conversation, headers, request.session)
+    notes = [*_ignored(request), *offered.dropped]
+    shape = _shape(request, offered.specs, headers, settings)
+    return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
+
+
+def _check(request: wire.ChatBody) -> None:
+    """Refuses what this server lacks. Raises Invalid."""
     if not request.messages:
         raise Invalid(
             "Invalid 'messages': empty array. Expected at least one message.", param="messages"
         )
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
-    specs = tools.specs(request, request_tools)
-    notes = _ignored(request)
-    missing: list[Text] = []
-    searching = tools.web_search(request, specs, settings.served)
-    if searching is not None:
-        specs = [*specs, searching]
-    elif is_set(request.web_search_options):
-        notes.append("web_search_options")
-        missing = missing_tools(["web_search"])
 
-    reader = ChatHistoryReader(pairing=not counting)
-    reader.read(request.messages)
-    last = request.messages[-1]
+
+def _conversation(
+    request: wire.ChatBody, offered: tools.OfferedTools, messages: list[Message]
+) -> Conversation:
     limit = request.max_completion_tokens
     if limit is None:
         limit = request.max_tokens
-    conversation = Conversation(
+    last = request.messages[-1]
+    return Conversation(
         request.model,
-        reader.messages,
-        system=missing,
-        tools=specs,
-        tool_choice=tools.choice(request, specs),
+        messages,
+        system=offered.missing,
+        tools=offered.specs,
+        tool_choice=tools.choice(request, offered.specs),
         thinking=thinking(request),
         sampling=openai_sampling(request, max_tokens=limit, logprobs=_logprobs(request)),
         format=_format(request) or guided_format(request),
@@ -149,9 +156,6 @@ def parse(
         hints=openai_hints(request),
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
-    conversation = with_client(conversation, headers, request.session)
-    shape = _shape(request, specs, headers, settings)
-    return ChatRequest(conversation, request.n or 1, bool(request.stream), notes, shape)
 
 
 def _ignored(request: wire.ChatBody) -> list[str]:

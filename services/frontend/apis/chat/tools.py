@@ -4,15 +4,15 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
+from schemas.conversation import Grammar, HostedTool, Text, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.shared.decode import ToolList, is_set
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
 from services.frontend.apis.shared.tools import checked_grammar
-from services.frontend.content.hosted_tools import hosted_spec
+from services.frontend.content.hosted_tools import hosted_spec, missing_tools
 
 
 class _Location(Struct):
@@ -33,6 +33,16 @@ _MODES: dict[str, Literal["none", "auto", "any"]] = {
 }
 
 
+class OfferedTools(Struct, frozen=True):
+    """The tools that the model sees, and those that were left out."""
+
+    specs: list[ToolSpec]
+    missing: list[Text] = []
+    """The instruction that names the tools that were left out to the model."""
+    dropped: list[str] = []
+    """The fields that asked for them."""
+
+
 def read_tools(data: bytes) -> ToolList:
     """Decodes the tools of a request body. Raises msgspec.ValidationError and Invalid."""
     tools = _tools.decode(data)
@@ -41,24 +51,31 @@ def read_tools(data: bytes) -> ToolList:
     return ToolList(tools, _first_of_each(specs))
 
 
-def specs(body: wire.ChatBody, tools: ToolList) -> list[ToolSpec]:
-    """The tools, then the legacy functions; the first of each name. Raises Invalid."""
+def offered(body: wire.ChatBody, tools: ToolList, served: frozenset[str]) -> OfferedTools:
+    """The tools of a request. Raises Invalid.
+
+    `served`: the kinds of hosted tools that this server runs.
+    """
+    specs = _specs(body, tools)
+    if not is_set(body.web_search_options):
+        return OfferedTools(specs)
+    is_named = any(tool.name == _WEB_SEARCH for tool in specs)
+    if is_named or _WEB_SEARCH not in served:
+        return OfferedTools(specs, missing_tools([_WEB_SEARCH]), ["web_search_options"])
+    return OfferedTools([*specs, _web_search(body.web_search_options)])
+
+
+def _specs(body: wire.ChatBody, tools: ToolList) -> list[ToolSpec]:
+    """The tools, then the legacy functions; the first of each name."""
     if not body.functions:
         return tools.specs
     return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
 
 
-def web_search(
-    body: wire.ChatBody, tools: Sequence[ToolSpec], served: frozenset[str]
-) -> ToolSpec | None:
-    """The tool of `web_search_options`; None if it is not requested or not served, or the client
-    has one with its name."""
-    if not is_set(body.web_search_options) or _WEB_SEARCH not in served:
-        return None
-    if any(tool.name == _WEB_SEARCH for tool in tools):
-        return None
+def _web_search(options: Raw) -> ToolSpec:
+    """The tool of `web_search_options`."""
     try:
-        location = _options.decode(body.web_search_options).user_location.approximate
+        location = _options.decode(options).user_location.approximate
     except (msgspec.ValidationError, RecursionError):
         location = {}
     if location:

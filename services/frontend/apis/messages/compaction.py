@@ -61,7 +61,7 @@ class AnswerCompaction(Struct, frozen=True):
 
 
 def read_compact_edit(
-    management: wire.ContextManagement, tools: list[ToolSpec]
+    management: wire.ContextManagement | None, tools: list[ToolSpec]
 ) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
     edit = edit_of(management, COMPACT)

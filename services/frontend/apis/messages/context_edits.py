@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 
@@ -67,7 +67,22 @@ def thinking_turns(management: wire.ContextManagement | None) -> int | str | Non
     return _kept_turns(edit.keep) if edit else None
 
 
-def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
+def read_edits(
+    management: wire.ContextManagement | None, messages: list[Message], cleared_turns: int
+) -> Edits | None:
+    """The edits of a request, if it has a `context_management`. Raises Invalid.
+
+    `messages`: those before thinking was cleared from `cleared_turns` of their turns.
+    """
+    if management is None:
+        return None
+    before: list[Message] = []
+    if cleared_turns:
+        before = messages
+    return Edits(before, cleared_turns, _tool_edit(management))
+
+
+def _tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
     edit = edit_of(management, CLEAR_TOOLS)
     if edit is None:
@@ -80,7 +95,22 @@ def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     return edit
 
 
-def forget_thinking(messages: list[Message], keep_turns: int) -> tuple[list[Message], int]:
+def clear_thinking(
+    conversation: Conversation, keep_turns: int | str | None
+) -> tuple[Conversation, int]:
+    """Keeps the thinking of the last turns that have any, as `thinking_turns` returned it. Returns
+    the conversation and the number of turns that lost their thinking."""
+    if keep_turns is None:
+        return conversation, 0
+    thinking = replace(conversation.thinking, history="keep")
+    messages = conversation.messages
+    cleared_turns = 0
+    if isinstance(keep_turns, int):
+        messages, cleared_turns = _forget_thinking(messages, keep_turns)
+    return replace(conversation, messages=messages, thinking=thinking), cleared_turns
+
+
+def _forget_thinking(messages: list[Message], keep_turns: int) -> tuple[list[Message], int]:
     """Drops thinking from all but the last `keep_turns` turns that have any. Returns the messages
     and the number of turns changed.
 

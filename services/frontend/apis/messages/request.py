@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Message, OutputFormat, Text, Thinking
+from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire, wire_answers
 from services.frontend.apis.messages.compaction import (
@@ -108,22 +108,38 @@ def parse(
     if not counting:
         _refuse(request)
         _check_turn(request, headers)
-    reader = MessagesHistoryReader(declared.specs, pairing=not counting)
-    reader.read(request.messages)
-    keep_turns = context_edits.thinking_turns(request.context_management)
-    messages = reader.messages
-    cleared = 0
-    if isinstance(keep_turns, int):
-        messages, cleared = context_edits.forget_thinking(messages, keep_turns)
-    conversation = Conversation(
+
+    history = MessagesHistoryReader(declared.specs, pairing=not counting)
+    history.read(request.messages)
+    management = request.context_management
+    keep_turns = context_edits.thinking_turns(management)
+
+    conversation = _conversation(request, headers, declared, history)
+    conversation, cleared_turns = context_edits.clear_thinking(conversation, keep_turns)
+    edits = context_edits.read_edits(management, history.messages, cleared_turns)
+    compact_edit = read_compact_edit(management, declared.specs)
+
+    compare = _compared(request.diagnostics)
+    conversation = with_client(conversation, headers, _session(request), compare=compare)
+    return MessagesRequest(
+        conversation, bool(request.stream), declared.dropped, edits, compact_edit
+    )
+
+
+def _conversation(
+    request: wire.MessagesBody,
+    headers: Headers,
+    declared: tools.MessagesTools,
+    history: MessagesHistoryReader,
+) -> Conversation:
+    return Conversation(
         request.model,
-        messages,
+        history.messages,
         system=[*_system(request.system), *declared.missing],
-        tools=reader.tools.specs,
-        tool_choice=tools.choice(request, reader.tools.offered),
+        tools=history.tools.specs,
+        tool_choice=tools.choice(request, history.tools.offered),
         thinking=replace(
-            _thinking(request, reader.effort),
-            history="default" if keep_turns is None else "keep",
+            _thinking(request, history.effort),
             count_tokens=_TOKEN_COUNT in headers.get("anthropic-beta", ""),
         ),
         sampling=sampling_of(
@@ -140,22 +156,6 @@ def parse(
             cache_salt=request.cache_salt,
             ttl=_ttl(request),
         ),
-    )
-    conversation = with_client(
-        conversation, headers, _session(request), compare=_compared(request.diagnostics)
-    )
-    edits = None
-    compact_edit = None
-    management = request.context_management
-    if management is not None:
-        tool_edit = context_edits.tool_edit(management)
-        original: list[Message] = []
-        if cleared:
-            original = reader.messages
-        edits = context_edits.Edits(original, cleared, tool_edit)
-        compact_edit = read_compact_edit(management, declared.specs)
-    return MessagesRequest(
-        conversation, bool(request.stream), declared.dropped, edits, compact_edit
     )
 
 
