@@ -74,6 +74,7 @@ class ShoutAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
     choices: ClassVar[int] = 1
+    may_shorten: ClassVar[bool] = False
 
     def renderer(self, answer: AnswerInfo) -> Any:
         return Answer()

@@ -11,14 +11,14 @@ timeout), turns that have not finished are cancelled, and the caller is charged.
 """
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from typing_extensions import override
 
 from schemas.conversation import Conversation
-from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, TimedOut, TurnwireError
+from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
 from schemas.events import Prepared, TurnEvent
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.interfaces import (
@@ -30,41 +30,19 @@ from services.frontend.turns.interfaces import (
     TurnSink,
 )
 from services.frontend.turns.shortening import shorten_conversation
+from services.frontend.turns.sinks import AnswerSink
 from services.frontend.turns.turn_service import ModelAccess
 
 
-class AnswerSink(TurnSink):
-    """Receives the events of all turns of an answer, each with its choice."""
+@dataclass(frozen=True, slots=True)
+class AdmittedAnswer:
+    """An answer to an admitted request."""
 
-    started: bool
-    """The head is sent, so errors can only be sent in the answer."""
-    ended: bool
-    """All events of the answer have arrived."""
-
-    @abstractmethod
-    def expect_choices(self, choices: int) -> None:
-        """Takes the number of choices of an admitted request. Their turns are opened next."""
-
-    @abstractmethod
-    def begin(self, prepared: Sequence[Prepared]) -> None:
-        """Starts the answer when all turns are open. Raises TurnwireError for a turn that has
-        failed since."""
-
-    @override
-    @abstractmethod
-    def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None: ...
-
-    @abstractmethod
-    async def finish(self) -> None:
-        """Returns at the end of the answer."""
-
-    @abstractmethod
-    def give_up(self, error: ErrorInfo) -> None:
-        """Ends the started answer with an error."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Accepts nothing more."""
+    choices: Sequence[Admitted]
+    model_name: str
+    """The model's name as the client spelled it."""
+    may_shorten: bool
+    """The oldest messages of the only conversation are dropped if it exceeds the context window."""
 
 
 class RunningAnswer:
@@ -95,7 +73,6 @@ class RunningAnswer:
         self._deadline = started + turns.config.request_timeout_s
         self._until_opening = asyncio.timeout_at(self._deadline)
         """The deadline until turns are opened, which has its own."""
-        self._model_name = ""
         self._open_turns: Sequence[OpenTurn] = ()
         """One for each choice. Empty until all are open, and after `cancel`."""
 
@@ -130,55 +107,53 @@ class RunningAnswer:
             record.close(self.dialect, _now())
             self.context.caller.spend(record.tokens)
 
-    async def send(
-        self, request: ParsedRequest, sink: AnswerSink, *, may_shorten: bool = False
-    ) -> None:
-        """Admits a request, and passes the events of its turns to the sink until the answer ends.
-
-        `may_shorten`: see `run_turns`; a request for a summary always may. Raises as `admit` and
-        `run_turns`.
-        """
+    async def admit(self, request: ParsedRequest) -> AdmittedAnswer:
+        """Admits a request, and reports what its answer will lack. Raises as `Admission.admit`."""
         self.record.stream = request.stream
         self.record.choices_per_prompt = request.choices
-        conversations = request.conversations
-        admitted = await self.admit(conversations)
+        admitted = await self.admit_conversations(
+            request.conversations, may_shorten=request.may_shorten
+        )
         await self.model.report(request)  # examines schemas, which have a limit now
+        return admitted
 
-        # A compaction must not fail because of what it removes.
-        may_shorten = may_shorten or conversations[0].summary
-        await self.run_turns(admitted, sink, may_shorten=may_shorten)
-
-    async def admit(self, conversations: Sequence[Conversation]) -> list[Admitted]:
+    async def admit_conversations(
+        self, conversations: Sequence[Conversation], *, may_shorten: bool = False
+    ) -> AdmittedAnswer:
         """Admits one conversation for each choice. Raises as `Admission.admit`."""
         first = conversations[0]
         card = self.model.card_for(first)
-        self._model_name = self.model.name_for(first)
+        model_name = self.model.name_for(first)
         self.record.begin(card.name, first.client, _now())
+
         admitted = await self.model.admit(first)
-        return [admitted, *map(admitted.with_choice, conversations[1:])]
+        choices = [admitted, *map(admitted.with_choice, conversations[1:])]
+        # A compaction must not fail because of what it removes.
+        return AdmittedAnswer(choices, model_name, may_shorten or first.summary)
 
-    def info(self) -> AnswerInfo:
-        """Returns what a renderer needs besides the events. `admit` must have returned."""
-        return self.model.answer_info(self._model_name)
+    def info(self, admitted: AdmittedAnswer) -> AnswerInfo:
+        """Returns what a renderer needs besides the events. `created` is now."""
+        return self.model.answer_info(admitted.model_name)
 
-    async def run_turns(
-        self, admitted: Sequence[Admitted], sink: AnswerSink, *, may_shorten: bool
-    ) -> None:
+    async def run_turns(self, admitted: AdmittedAnswer, sink: AnswerSink) -> None:
         """Opens the turn of every choice, or none, and passes their events to the sink until the
         answer ends. If cancelled, cancels the turns.
 
-        `may_shorten`: drop the oldest messages of a conversation that exceeds the context window,
-        if it is the only one. Raises TurnwireError, for a stream only before its first byte: later
-        errors are its last event.
+        Raises TurnwireError, for a stream only before its first byte: later errors are its last
+        event.
         """
-        sink.expect_choices(len(admitted))
+        sink.expect_choices(len(admitted.choices))
         try:
-            await self._open(admitted, sink, may_shorten)
+            await self._open(admitted, sink)
+            if sink.failed:
+                self.cancel("failed")
             await self._finish(sink)
         finally:
-            if not sink.ended:
+            if sink.failed:
+                self.cancel("failed")
+            elif not sink.ended:
                 self.cancel("hangup")
-            self._open_turns = ()  # each holds the sink, which holds the answer: a cycle
+            self._open_turns = ()  # each holds the sink, which may hold the answer: a cycle
             sink.stop()
 
     def cancel(self, reason: CancelReason) -> None:
@@ -188,21 +163,19 @@ class RunningAnswer:
         for turn in cancelled:
             turn.cancel(reason)
 
-    async def _open(
-        self, admitted: Sequence[Admitted], sink: AnswerSink, may_shorten: bool
-    ) -> None:
+    async def _open(self, admitted: AdmittedAnswer, sink: AnswerSink) -> None:
         """Opens every turn and starts the answer. A stream that its first events have started
         survives the deadline: `_finish` ends it with an error."""
         self._until_opening.reschedule(None)
         try:
             async with asyncio.timeout_at(self._deadline):
-                if len(admitted) == 1:
-                    opened = [await self._open_turn(admitted[0], sink, may_shorten)]
+                if len(admitted.choices) == 1:
+                    opened = [await self._open_turn(admitted, sink)]
                 else:
                     opened = await self._open_choices(admitted, sink)
                 self._open_turns = opened
 
-                images = admitted[0].images
+                images = admitted.choices[0].images
                 if images is not None:
                     images.release()
                 self._count_prompts(opened)
@@ -211,25 +184,26 @@ class RunningAnswer:
             if not sink.started:
                 raise _timed_out() from None
 
-    async def _open_turn(self, admitted: Admitted, sink: AnswerSink, may_shorten: bool) -> OpenTurn:
+    async def _open_turn(self, admitted: AdmittedAnswer, sink: AnswerSink) -> OpenTurn:
         """Opens the only turn, with a shorter conversation if it must and may be."""
         admission = self.turns.admission
+        (request,) = admitted.choices
         try:
-            return await admission.open(admitted, sink, turn_id=self.turn_id)
+            return await admission.open(request, sink, turn_id=self.turn_id)
         except ContextOverflow as overflow:
-            if not may_shorten:
+            if not admitted.may_shorten:
                 raise
-            shorter = await shorten_conversation(admitted.conversation, overflow, self.model)
-        shortened = admitted.with_messages(shorter.messages)
+            shorter = await shorten_conversation(request.conversation, overflow, self.model)
+        shortened = request.with_messages(shorter.messages)
         return await admission.open(shortened, sink, turn_id=self.turn_id)
 
-    async def _open_choices(self, admitted: Sequence[Admitted], sink: AnswerSink) -> list[OpenTurn]:
+    async def _open_choices(self, admitted: AdmittedAnswer, sink: AnswerSink) -> list[OpenTurn]:
         """Opens the turns of several choices, all or none."""
         tasks: list[asyncio.Task[OpenTurn]] = []
         try:
-            for choice, request in enumerate(admitted):
+            for choice, request in enumerate(admitted.choices):
                 opening = self.turns.admission.open(
-                    request, ChoiceSink(sink, choice), turn_id=f"{self.turn_id}c{choice}"
+                    request, ChoiceSink(self, sink, choice), turn_id=f"{self.turn_id}c{choice}"
                 )
                 tasks.append(asyncio.create_task(opening))
                 await asyncio.sleep(0)  # each may encode megabytes
@@ -265,9 +239,10 @@ class RunningAnswer:
 
 
 class ChoiceSink(TurnSink):
-    """Passes on the events of one choice of several."""
+    """Passes on the events of one choice of several, and cancels the others if it fails."""
 
-    def __init__(self, sink: AnswerSink, choice: int) -> None:
+    def __init__(self, answer: RunningAnswer, sink: AnswerSink, choice: int) -> None:
+        self._answer = answer
         self._sink = sink
         self._choice = choice
 
@@ -277,7 +252,10 @@ class ChoiceSink(TurnSink):
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        self._sink.push(events, tokens, self._choice)
+        sink = self._sink
+        sink.push(events, tokens, self._choice)
+        if sink.failed and sink.started:  # before its start, `run_turns` gets the failure
+            self._answer.cancel("failed")
 
 
 @asynccontextmanager

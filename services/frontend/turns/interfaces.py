@@ -252,6 +252,11 @@ class ParsedRequest(Protocol):
         """Whether the answer is streamed."""
 
     @property
+    def may_shorten(self) -> bool:
+        """Whether the oldest messages of a conversation that exceeds the context window are
+        dropped, if it is the only one."""
+
+    @property
     def notes(self) -> Sequence[str]:
         """Parts of the request that this server ignores because it lacks them, for a response
         header and the log."""

@@ -1,4 +1,8 @@
-"""Passes turn events on: renders them into an open stream, or keeps them for a document."""
+"""Passes turn events on: renders them into an open stream, or keeps them for a document.
+
+A sink says what has become of its answer (`started`, `ended`, `failed`). It opens and cancels no
+turns; `answer.RunningAnswer` does.
+"""
 
 import asyncio
 from abc import abstractmethod
@@ -11,9 +15,9 @@ from typing_extensions import override
 
 from schemas.errors import ErrorInfo, raised, unexpected
 from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
-from services.frontend.turns.answer import AnswerSink, RunningAnswer
-from services.frontend.turns.flusher import FlushedStream
-from services.frontend.turns.interfaces import AnswerInfo, Renderer
+from services.frontend.turns.answer_record import AnswerRecord
+from services.frontend.turns.flusher import FlushedStream, Flusher
+from services.frontend.turns.interfaces import AnswerInfo, Renderer, TurnSink
 from services.runtime.requests import after_sending
 
 
@@ -49,6 +53,56 @@ Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 """A choice, its next events, and its output tokens so far."""
 
 
+class AnswerSink(TurnSink):
+    """Receives the events of all turns of an answer, each with its choice."""
+
+    def __init__(self, record: AnswerRecord) -> None:
+        self.started = False
+        """The head is sent, so errors can only be sent in the answer."""
+        self.ended = False
+        """All events of the answer have arrived. They may not be written yet."""
+        self._record = record
+        self._running = 0
+        """Choices that have not ended."""
+        self._failure: ErrorInfo | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the answer has failed while some of its choices still run."""
+        return self._failure is not None and self._running > 0
+
+    @abstractmethod
+    def expect_choices(self, choices: int) -> None:
+        """Takes the number of choices of an admitted request. Their turns are opened next."""
+
+    @abstractmethod
+    def begin(self, prepared: Sequence[Prepared]) -> None:
+        """Starts the answer when all turns are open. Raises TurnwireError for a turn that has
+        failed since."""
+
+    @override
+    @abstractmethod
+    def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None: ...
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """Returns at the end of the answer."""
+
+    @abstractmethod
+    def give_up(self, error: ErrorInfo) -> None:
+        """Ends the started answer with an error."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Accepts nothing more."""
+
+    def _end_choice(self, last: TurnEvent) -> None:
+        """Applies the last event of a choice. A failure ends the whole answer."""
+        self._running -= 1
+        self._failure = failure_of(last)
+        self.ended = self._failure is not None or not self._running
+
+
 class StreamSink(AnswerSink, FlushedStream):
     """Renders turn events into a stream.
 
@@ -58,21 +112,21 @@ class StreamSink(AnswerSink, FlushedStream):
     """
 
     def __init__(
-        self, answer: RunningAnswer, make_renderer: MakeRenderer, writer: StreamWriter
+        self,
+        record: AnswerRecord,
+        make_renderer: MakeRenderer,
+        info: AnswerInfo,
+        writer: StreamWriter,
+        flusher: Flusher,
     ) -> None:
-        self.started = False
-        self.ended = False
-        """All events of the answer have arrived. They may not be written yet."""
-        self._answer = answer
-        self._record = answer.record
-        self._flusher = answer.turns.flusher
-        self._log = answer.turns.log
+        super().__init__(record)
         self._make_renderer = make_renderer
+        self._info = info
         self._renderer: Renderer | None = None
         """None until the stream is made ready."""
         self._writer = writer
-        self._running = 0
-        """Choices that have not ended."""
+        self._flusher = flusher
+        self._log = flusher.log
         self._pending: list[Batch] = []
         """Events of this tick, or all events before the stream starts."""
         self._rendered = b""
@@ -96,7 +150,7 @@ class StreamSink(AnswerSink, FlushedStream):
     def get_ready(self) -> Renderer:
         """Makes the renderer, once."""
         if self._renderer is None:
-            self._renderer = self._make_renderer(self._answer.info())
+            self._renderer = self._make_renderer(self._info)
         return self._renderer
 
     @override
@@ -115,8 +169,6 @@ class StreamSink(AnswerSink, FlushedStream):
             return
         refusal = self.refusal()
         if refusal is not None:
-            if self._running:
-                self._answer.cancel("failed")
             raise raised(refusal)
 
         renderer = self.get_ready()
@@ -129,8 +181,6 @@ class StreamSink(AnswerSink, FlushedStream):
         self._writer.begin(opening)
         if self.ended or self._broken:
             self._writer.close()
-            if self.ended and self._running:
-                self._answer.cancel("failed")
 
     @override
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
@@ -140,7 +190,7 @@ class StreamSink(AnswerSink, FlushedStream):
             self._flusher.add(self)
         last = events[-1]
         if type(last) is not Delta and self._record.record_end(last, choice):
-            self._end(last)
+            self._end_choice(last)
             tokens = _all_tokens(last, tokens)
         self._pending.append((choice, events, tokens))
         if not self.started and self._prepared is not None and self.refusal() is None:
@@ -185,13 +235,6 @@ class StreamSink(AnswerSink, FlushedStream):
             self._log.exception("turn.begin_failed")
             self._prepared = None
 
-    def _end(self, last: TurnEvent) -> None:
-        self._running -= 1
-        failed = failure_of(last) is not None
-        self.ended = failed or not self._running
-        if self.started and failed and self._running:
-            self._answer.cancel("failed")
-
     def _render(self, renderer: Renderer, now: float) -> None:
         pending = self._pending
         self._pending = []
@@ -219,17 +262,12 @@ class StreamSink(AnswerSink, FlushedStream):
 class EventBuffer(AnswerSink):
     """Keeps all events until the turns have ended."""
 
-    def __init__(self, answer: RunningAnswer) -> None:
-        self.started = False
-        """Stays False, because an error can be the response until the end."""
-        self.ended = False
+    def __init__(self, record: AnswerRecord) -> None:
+        """`started` stays False, because an error can be the response until the end."""
+        super().__init__(record)
         self.events: Sequence[list[TurnEvent]] = ()
         """The events of each choice."""
         self.prepared: Sequence[Prepared] = ()
-        self._answer = answer
-        self._running = 0
-        """Choices that have not ended."""
-        self._failure: ErrorInfo | None = None
         self._done = asyncio.Event()
 
     @override
@@ -250,14 +288,11 @@ class EventBuffer(AnswerSink):
         if self.ended or not events:
             return
         self.events[choice] += events
-        record = self._answer.record
         last = events[-1]
-        if type(last) is not Delta and record.record_end(last, choice):
-            self._running -= 1
-            self._failure = failure_of(last)
-            self.ended = self._failure is not None or not self._running
+        if type(last) is not Delta and self._record.record_end(last, choice):
+            self._end_choice(last)
             tokens = _all_tokens(last, tokens)
-        record.record_batch(tokens, asyncio.get_running_loop().time(), choice)
+        self._record.record_batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
             self._done.set()
 
@@ -265,11 +300,8 @@ class EventBuffer(AnswerSink):
     async def finish(self) -> None:
         """Waits until the turns have ended. Raises TurnwireError if one failed."""
         await self._done.wait()
-        if self._failure is None:
-            return
-        if self._running:
-            self._answer.cancel("failed")
-        raise raised(self._failure)
+        if self._failure is not None:
+            raise raised(self._failure)
 
     @override
     def give_up(self, error: ErrorInfo) -> None:

@@ -330,7 +330,7 @@ def test_fields_of_the_answer_have_an_effect(field: str) -> None:
         "previous_response_id": lambda ask: ask.request.body.previous_response_id,
         "store": lambda ask: ask.request.store,
         "stream": lambda ask: ask.stream,
-        "truncation": lambda ask: ask.truncate,
+        "truncation": lambda ask: ask.may_shorten,
     }
     assert readers[field](ask) != readers[field](plain)
 

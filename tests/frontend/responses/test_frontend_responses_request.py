@@ -61,7 +61,7 @@ def test_smallest_request_is_parsed() -> None:
     assert ask.conversation.sampling == Sampling()
     assert ask.conversations == (ask.conversation,)
     assert not (ask.stream)
-    assert not (ask.truncate)
+    assert not (ask.may_shorten)
     assert ask.sealer is None
     assert not (ask.request.body.background)
     assert ask.request.store
@@ -271,7 +271,7 @@ def test_truncation_and_context_management_are_read() -> None:
     ask = parse(
         truncation="auto", context_management=[{"type": "compaction", "compact_threshold": 1000}]
     )
-    assert ask.truncate
+    assert ask.may_shorten
     assert [managed.compact_threshold for managed in ask.request.body.context_management or ()] == [
         1000
     ]

@@ -79,8 +79,10 @@ class Lane:
         self.writer = Emitted(model)
 
     async def admit(self) -> None:
-        await self.answer.admit(self.writer.accepted.converted.conversations)
-        self.sink = StreamSink(self.answer, lambda _: self.renderer, self.writer)
+        admitted = await self.answer.admit(self.writer.accepted.converted)
+        info = self.answer.info(admitted)
+        flusher = self.answer.turns.flusher
+        self.sink = StreamSink(self.record, lambda _: self.renderer, info, self.writer, flusher)
         self.sink.expect_choices(1)
 
     @property

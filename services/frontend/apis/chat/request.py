@@ -5,7 +5,7 @@ answer are refused (audio output, unsupported output formats, files); unknown fi
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -75,6 +75,7 @@ class ChatRequest(Struct, frozen=True):
     stream: bool
     notes: list[str]
     shape: ChatShape
+    may_shorten: ClassVar[bool] = False
 
     @property
     def conversations(self) -> Sequence[Conversation]:

@@ -2,6 +2,7 @@
 API."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,6 +49,7 @@ class CompletionsRequest(Struct, frozen=True):
     stream: bool
     notes: list[str]
     shape: CompletionsShape
+    may_shorten: ClassVar[bool] = False
 
     @property
     def conversations(self) -> Sequence[Conversation]:

@@ -57,6 +57,7 @@ class MessagesRequest(Struct, frozen=True):
     pausing: bool = False
     """The answer is only the compaction: the conversation requests a summary."""
     choices: ClassVar[int] = 1
+    may_shorten: ClassVar[bool] = False
 
     @property
     def conversations(self) -> Sequence[Conversation]:

@@ -45,7 +45,7 @@ class ConvertedRequest(Struct, frozen=True):
     conversation: Conversation
     notes: list[str]
     shape: ResponsesShape
-    truncate: bool
+    may_shorten: bool
     """`truncation: auto`: drop the oldest messages of a conversation that exceeds the context
     window."""
     sealer: TextSealer | None = None
@@ -140,7 +140,7 @@ class Responses(Dialect):
             built,
             notes,
             _shape(request, tools, built, compacted=items.compacted),
-            truncate=body.truncation == "auto",
+            may_shorten=body.truncation == "auto",
             sealer=sealer if compacting else None,
         )
 

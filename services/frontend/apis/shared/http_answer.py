@@ -19,7 +19,7 @@ from services.frontend.apis.shared.client import Headers, header_flag
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 from services.frontend.http.sse import EventStream, SseWriter
-from services.frontend.turns.answer import RunningAnswer
+from services.frontend.turns.answer import AdmittedAnswer, RunningAnswer
 from services.frontend.turns.interfaces import AnswerInfo, Collector, Dialect, ParsedRequest
 from services.frontend.turns.sinks import EventBuffer, MakeRenderer, StreamSink
 from services.frontend.turns.turn_service import ModelAccess, TurnService
@@ -40,18 +40,16 @@ class HttpAnswer(RunningAnswer):
         self._http = http
         self._keepalive = dialect.keepalive
 
-    async def respond(
-        self, request: ParsedRequest, *, may_shorten: bool = False
-    ) -> web.StreamResponse:
+    async def respond(self, request: ParsedRequest) -> web.StreamResponse:
         """Sends a request, and returns its answer in the form that it asks for: a stream or one
-        document. `may_shorten`: see `run_turns`. Raises TurnwireError before the first byte."""
+        document. Raises TurnwireError before the first byte."""
         if request.stream:
-            return await self.stream(request, request.renderer, may_shorten=may_shorten)
-        collector = await self.collect(request, request.collector, may_shorten=may_shorten)
+            return await self.stream(request, request.renderer)
+        collector = await self.collect(request, request.collector)
         return encoded_response(collector.body())
 
     async def stream(
-        self, request: ParsedRequest, make_renderer: MakeRenderer, *, may_shorten: bool = False
+        self, request: ParsedRequest, make_renderer: MakeRenderer
     ) -> web.StreamResponse:
         """Sends a request and streams its answer. Raises TurnwireError before the first byte."""
         writer = SseWriter(
@@ -61,33 +59,30 @@ class HttpAnswer(RunningAnswer):
             self._keepalive,
             on_slow=self._drop_slow_reader,
         )
-        sink = StreamSink(self, make_renderer, writer)
-        await self.send(request, sink, may_shorten=may_shorten)
+        admitted = await self.admit(request)
+        info = self.info(admitted)
+        sink = StreamSink(self.record, make_renderer, info, writer, self.turns.flusher)
+        await self.run_turns(admitted, sink)
         return writer.response
 
-    async def collect(
-        self,
-        request: ParsedRequest,
-        make_collector: Callable[[AnswerInfo], C],
-        *,
-        may_shorten: bool = False,
-    ) -> C:
+    async def collect(self, request: ParsedRequest, make_collector: Callable[[AnswerInfo], C]) -> C:
         """Sends a request and collects its whole answer. Raises TurnwireError."""
-        sink = EventBuffer(self)
-        await self.send(request, sink, may_shorten=may_shorten)
+        admitted = await self.admit(request)
+        sink = EventBuffer(self.record)
+        await self.run_turns(admitted, sink)
 
-        collector = make_collector(self.info())
+        collector = make_collector(self.info(admitted))
         collector.start(sink.prepared)
         for choice, events in enumerate(sink.events):
             collector.events(events, choice)
         return collector
 
     @override
-    def info(self) -> AnswerInfo:
+    def info(self, admitted: AdmittedAnswer) -> AnswerInfo:
         config = self.turns.config
         headers = self._http.headers
         return self.model.answer_info(
-            self._model_name,
+            admitted.model_name,
             dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
             dispatch_reasoning=header_flag(
                 headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch

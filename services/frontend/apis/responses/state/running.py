@@ -52,9 +52,11 @@ class RunningResponse(StreamWriter):
         """
         answer = RunningAnswer(self._model, Responses.name)
         async with logged(answer, "response"):
-            converted = self.accepted.converted
-            sink = StreamSink(answer, self._renderer, self)
-            await answer.send(converted, sink, may_shorten=converted.truncate)
+            admitted = await answer.admit(self.accepted.converted)
+            sink = StreamSink(
+                answer.record, self._renderer, answer.info(admitted), self, answer.turns.flusher
+            )
+            await answer.run_turns(admitted, sink)
 
     def _renderer(self, _answer: AnswerInfo) -> StreamRecorder:
         """Returns the renderer that was made with the response."""

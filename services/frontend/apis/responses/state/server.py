@@ -80,7 +80,7 @@ class ResponsesServer:
 
             converted = accepted.converted.without_input()
             del request, accepted  # their items keep the bytes of the whole request in memory
-            return await answer.respond(converted, may_shorten=converted.truncate)
+            return await answer.respond(converted)
 
     async def compact(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/responses/compact`: a conversation's user messages and one sealed summary."""
@@ -209,11 +209,8 @@ class ResponsesServer:
             return await answer.stream(
                 converted,
                 lambda info: StoredStream(converted.renderer(info), accepted, self.store, log),
-                may_shorten=converted.truncate,
             )
-        collector = await answer.collect(
-            converted, converted.collector, may_shorten=converted.truncate
-        )
+        collector = await answer.collect(converted, converted.collector)
         document = collector.body()
         self.store.put(accepted.record(collector.stream))
         return encoded_response(document)
