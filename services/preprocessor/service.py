@@ -34,6 +34,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import seconds_left
 from services.preprocessor.refusals import RefusalSender
 from services.preprocessor.routing.holding import Holding
+from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.leads import Leads
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.prefill import NO_PREFILLS, NoPrefills, Prefills
@@ -77,7 +78,8 @@ class Preprocessor(Service):
         self._preparation = Preparation(process, setup, sealer, config, ledger)
         leads = Leads(config.hold_tokens)
         router = Router(config.router_overlap_weight, config.router_load_tokens, leads.waiting)
-        self._placement = Placement(process, setup.card.name, router)
+        self._kv = KvView(process, setup.card.name)
+        placement = Placement(process, setup.card.name, router, self._kv)
         self._checks = PromptChecks(
             process, self._preparation.threads, setup.encoder, config.prompt_cache_mb * MIB
         )
@@ -85,9 +87,9 @@ class Preprocessor(Service):
 
         prefills: NoPrefills = NO_PREFILLS
         if isinstance(ledger, LedgerReader):
-            prefills = Prefills(process, self._placement, self._preparation, ledger)
-        holding = Holding(process, self._placement, leads)
-        self._workers = WorkerSender(process, self._placement, holding, prefills, setup.card.name)
+            prefills = Prefills(process, placement, self._kv, self._preparation, ledger)
+        holding = Holding(process, placement, leads)
+        self._workers = WorkerSender(process, placement, holding, prefills, setup.card.name)
         self._refusals = RefusalSender(process)
 
         self._ledger = ledger
@@ -134,7 +136,7 @@ class Preprocessor(Service):
     async def start(self) -> None:
         """Subscribes to requests."""
         model = self.models[0].name
-        self._placement.start()
+        self._kv.start()
         await self._ledger.start()
         await self._process.subscribe(subjects.cancel(model), self._on_cancel)
         turns = await self._process.subscribe(subjects.turn(model, self._process.id), self._on_turn)

@@ -7,6 +7,7 @@ from msgspec import Raw
 from schemas.control import ModelCard
 from schemas.conversation import Sampling
 from schemas.frames import GenerateRequest, decode_generate, pack_ids
+from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Router
 from tests.conftest import MakeProcess, Reported, eventually
@@ -20,7 +21,7 @@ async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, r
         await make_process("preprocessor", f"raw-{raw}-p"),
         await make_process("worker", f"raw-{raw}"),
     )
-    placement = Placement(preprocessor, "m", Router())
+    placement = Placement(preprocessor, "m", Router(), KvView(preprocessor, "m"))
     worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
     worker.heartbeats.send()
     await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)

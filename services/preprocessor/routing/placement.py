@@ -1,5 +1,5 @@
-"""Chooses worker and parser of prepared turns, by the loads in the registry and the index of KV
-blocks."""
+"""Chooses worker and parser of prepared turns, by the loads in the registry and the workers' KV
+caches."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,10 @@ from schemas.control import Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.frames import GenerateRequest, encode_generate
 from services.preprocessor.prepared_turn import PreparedTurn
-from services.preprocessor.routing.kv_index import KvIndex
-from services.preprocessor.routing.kv_reader import KvEventReader
+from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
-from services.tokenization.block_keys import KeyMemo, PromptKeys
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,15 +34,11 @@ class Assignment(NamedTuple):
 class Placement:
     """Chooses worker and parser shard for the turns of one model."""
 
-    def __init__(self, process: Process, model: str, router: Router) -> None:
+    def __init__(self, process: Process, model: str, router: Router, kv: KvView) -> None:
         self._process = process
         self._model = model
         self._router = router
-        self._index = KvIndex()
-        self._keys: dict[int, KeyMemo] = {}
-        """Caches of keys by tokens per block."""
-        self._kv_events = KvEventReader(process, model, self._index)
-        self._following = False
+        self._kv = kv
         process.registry.on_heartbeat(self._router.reset)
         process.registry.on_leave(self._router.reset)
         self._prompt_tokens = Counter(
@@ -57,23 +51,6 @@ class Placement:
             "Those of them that the worker which was tried first held in its KV cache.",
             registry=process.metrics,
         )
-
-    def start(self) -> None:
-        """Follows the workers' KV caches as soon as there is a second worker: with one worker the
-        index decides nothing, and would cost a message per turn."""
-        self._process.registry.on_join(self._joined)
-        self._joined(None)
-
-    def follow(self) -> None:
-        """Follows the workers' KV caches from now on."""
-        if not self._following:
-            self._following = True
-            self._process.spawn(self._kv_events.start(), "kv events")
-
-    def _joined(self, _: Heartbeat | None) -> None:
-        workers = self._process.registry.living("worker")
-        if sum(map(self._kv_events.publishes_blocks, workers)) > 1:
-            self.follow()
 
     def workers(
         self, turn: PreparedTurn, computing: Mapping[str, int], *, again: bool = False
@@ -89,7 +66,8 @@ class Placement:
             profile = TurnProfile(output_tokens=output_tokens)
             return self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
 
-        cached = self._cached(able, turn.block_key_ids, self.salt(conversation))
+        salt = self.salt(conversation)
+        cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(able))
         for worker, tokens in computing.items():
             cached[worker] = max(tokens, cached.get(worker, 0))
         profile = TurnProfile(turn.prompt_tokens, cached, output_tokens)
@@ -132,15 +110,13 @@ class Placement:
     def record_accepted(self, assignment: Assignment, turn: PreparedTurn) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next
         turn may arrive before the worker's own update, and a sibling before its first token."""
-        if not self._following:
-            return
-        for size in self._block_sizes(self._present(assignment.worker)):
-            blocks = self._blocks(turn.block_key_ids, size, assignment.salt)
-            self._index.add(assignment.worker, blocks)
+        worker = assignment.worker
+        sizes = self._block_sizes(self._present(worker))
+        self._kv.add(worker, turn.block_key_ids, assignment.salt, sizes)
 
     def salt(self, conversation: Conversation) -> str | None:
         """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where
-        all engines support it.
+        all engines support it, those of workers that joined while the turn waited among them.
 
         The worker refuses a client's salt that its engine does not support.
         """
@@ -161,7 +137,8 @@ class Placement:
         this_worker = [heartbeat for heartbeat in able if heartbeat.id == worker]
         if not this_worker:
             return None
-        return self._cached(this_worker, prompt, self.salt(conversation)).get(worker, 0)
+        sizes = self._block_sizes(this_worker)
+        return self._kv.cached_tokens(prompt, self.salt(conversation), sizes).get(worker, 0)
 
     def keys(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
         """The keys of a prompt's blocks, made on demand, and the most tokens in a block of any
@@ -172,25 +149,7 @@ class Placement:
             return (), 0
         largest = max(sizes)
         salt = self.salt(turn.request.conversation)
-        return PromptKeys(self._memo(largest), turn.block_key_ids, salt), largest
-
-    def _cached(
-        self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None
-    ) -> dict[str, int]:
-        """Leading tokens of the prompt that each worker has in its cache."""
-        cached: dict[str, int] = {}
-        for size in self._block_sizes(workers):
-            overlaps = self._index.overlaps(self._blocks(prompt, size, salt))
-            for worker, blocks in overlaps.items():
-                cached[worker] = max(cached.get(worker, 0), blocks * size)
-        return cached
-
-    def _blocks(self, prompt: bytes, size: int, salt: str | None) -> Sequence[int]:
-        """The keys of a prompt's blocks of this number of tokens."""
-        return self._memo(size).keys(prompt, salt=salt)
-
-    def _memo(self, size: int) -> KeyMemo:
-        return self._keys.setdefault(size, KeyMemo(size))
+        return self._kv.keys(turn.block_key_ids, salt, largest), largest
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:
         return {card.block_tokens for card in self._cards(workers) if card.block_tokens}

@@ -24,6 +24,7 @@ from schemas.session import tenant_key
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
+from services.preprocessor.routing.kv_view import KvView
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.turn_builder import MAX_PRIORITY
 from services.runtime.process import Process
@@ -69,10 +70,16 @@ class Prefills(NoPrefills):
     """Prefills the next prompt after turns with the hint."""
 
     def __init__(
-        self, process: Process, placement: Placement, preparation: Preparation, ledger: LedgerReader
+        self,
+        process: Process,
+        placement: Placement,
+        kv: KvView,
+        preparation: Preparation,
+        ledger: LedgerReader,
     ) -> None:
         self._process = process
         self._placement = placement
+        self._kv = kv
         self._preparation = preparation
         self._model = preparation.setup.card.name
         self._reader = ledger.ledger.reader
@@ -90,7 +97,7 @@ class Prefills(NoPrefills):
         conversation = turn.request.conversation
         if turn.ledger is None or not conversation.hints.speculative_prefill:
             return
-        self._placement.follow()
+        self._kv.follow()
         pending = PendingTurn(turn.request.turn, worker, conversation, turn.prompt.tools)
         self._pending[_key(turn.ledger)] = pending
 
