@@ -190,7 +190,7 @@ class Deployment:
         for worker, tokens in (self._leads.computing(prompt) if prompt is not None else {}).items():
             held[worker] = max(tokens, held.get(worker, 0))
         profile = TurnProfile(turn.tokens, held)
-        worker = self._router.workers(self._heartbeats, avoid=(), late=(), profile=profile)[0]
+        worker = self._router.rank_workers(self._heartbeats, avoid=(), late=(), profile=profile)[0]
         lead = self._leads.find(prompt, worker, self.now) if prompt is not None else None
         if prompt is None or lead is None:
             self._send(turn, worker)

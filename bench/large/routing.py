@@ -159,10 +159,10 @@ class Bus:
                     worker: blocks * BLOCK for worker, blocks in self._index.overlaps(keys).items()
                 }
                 profile = TurnProfile(len(keys) * BLOCK, held)
-                order = router.workers(self._workers, avoid=(), late=(), profile=profile)
+                order = router.rank_workers(self._workers, avoid=(), late=(), profile=profile)
                 times.append((time.process_time() - began) * 1000)
                 best = next(one for one in order if self._accepts(one))
-                parser = router.parser(self._parsers, late=())
+                parser = router.choose_parser(self._parsers, late=())
                 router.assign(best, parser)
                 worker = self._number[best]
                 came, went = self._caches[worker].use(keys)

@@ -136,7 +136,7 @@ def simulate(
             if session.worker:
                 held[session.worker] = session.context - GROWTH
             profile = TurnProfile(session.context, held)
-            best = router.workers(heartbeats, avoid=(), late=(), profile=profile)[0]
+            best = router.rank_workers(heartbeats, avoid=(), late=(), profile=profile)[0]
             router.assign(best)
             engine = engines[best]
             missing = session.context - held.get(best, 0)

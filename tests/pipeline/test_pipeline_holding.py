@@ -367,7 +367,7 @@ async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
     await siblings.held(len(others))
     (preprocessor,), (worker,) = started.of("preprocessor"), started.of("worker")
     placed: list[str] = []
-    workers = Placement.workers
+    workers = Placement.rank_workers
 
     def counted(self: Placement, turn: PreparedTurn, *args: Any, **options: Any) -> list[str]:
         placed.append(turn.request.turn)
@@ -376,7 +376,7 @@ async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
     def refuse(_: GenerateRequest) -> None:
         raise Invalid("no")
 
-    monkeypatch.setattr(Placement, "workers", counted)
+    monkeypatch.setattr(Placement, "rank_workers", counted)
     monkeypatch.setattr(worker.core, "_admit", refuse)
     (await lead.task).cancel("hangup")
     for turn in others:

@@ -18,7 +18,7 @@ def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> He
 def ask(
     router: Router, beats: list[Heartbeat], avoid: tuple[str, ...] = (), late: tuple[str, ...] = ()
 ) -> list[str]:
-    return router.workers(beats, avoid=avoid, late=late)
+    return router.rank_workers(beats, avoid=avoid, late=late)
 
 
 def test_worker_with_the_most_room_comes_first() -> None:
@@ -79,13 +79,13 @@ def test_shard_with_the_fewest_turns_is_chosen() -> None:
         Heartbeat("parser", "p", load=Load(running=2)),
         Heartbeat("parser", "q", load=Load(running=1)),
     ]
-    assert router.parser(shards, late=()) == "q"
-    assert router.parser(shards, late=("q",)) == "p"
+    assert router.choose_parser(shards, late=()) == "q"
+    assert router.choose_parser(shards, late=("q",)) == "p"
     router.assign("q")
     router.assign("q")
-    assert router.parser(shards, late=()) == "p"
+    assert router.choose_parser(shards, late=()) == "p"
     with pytest.raises(Unavailable):
-        router.parser([], late=())
+        router.choose_parser([], late=())
 
 
 def placed(
@@ -95,7 +95,7 @@ def placed(
     osl: int | None = None,
     **held: int,
 ) -> str:
-    return (router or Router()).workers(
+    return (router or Router()).rank_workers(
         beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl)
     )[0]
 
@@ -123,7 +123,7 @@ def test_long_answer_suffers_more_from_load() -> None:
 
 def test_full_worker_is_skipped_whatever_it_holds() -> None:
     beats = [worker("a", 3), worker("b", 4, queue_limit=0)]
-    assert Router().workers(
+    assert Router().rank_workers(
         beats, avoid=(), late=(), profile=TurnProfile(50_000, {"b": 50_000})
     ) == ["a"]
 

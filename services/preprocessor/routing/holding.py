@@ -68,11 +68,11 @@ class Hold:
         worth waiting for.
 
         The caller sends the turn to the first of them in the same step of the event loop, so that
-        the others find it as their lead. Raises as `Placement.workers`, and TimedOut.
+        the others find it as their lead. Raises as `Placement.rank_workers`, and TimedOut.
         """
         prompt = self._prompt
         while True:
-            workers = self._placement.workers(
+            workers = self._placement.rank_workers(
                 self._turn, self._leads.computing(prompt), again=prompt.was_held
             )
             lead = self._leads.find(prompt, workers[0], self._loop.time())
@@ -159,7 +159,7 @@ class Holding:
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
         if 0 < self.leads.hold_tokens <= prompt.tokens:
-            keys, block_tokens = self.placement.keys(turn)
+            keys, block_tokens = self.placement.block_keys(turn)
             if len(keys) * block_tokens >= self.leads.hold_tokens:
                 prompt.keys = keys
                 prompt.block_tokens = block_tokens

@@ -40,7 +40,7 @@ class PendingPrompt:
     too short to wait or to be waited for."""
     block_tokens: int = 1
     priority: float = 0.0
-    computed: dict[str, int] = field(default_factory=dict)
+    cached: dict[str, int] = field(default_factory=dict)
     """Leading tokens that workers are known to hold, by worker."""
     hold_s: float = MAX_HOLD_S
     """Longest time from when it is first held until it is sent."""
@@ -90,11 +90,11 @@ class PendingPrompt:
 
     def missing(self, worker: str) -> int:
         """Returns the number of tokens that a worker would compute."""
-        return self.tokens - self.computed.get(worker, 0)
+        return self.tokens - self.cached.get(worker, 0)
 
-    def note_computed(self, worker: str, tokens: int) -> None:
+    def note_cached(self, worker: str, tokens: int) -> None:
         """Notes that a worker holds this number of leading tokens, or more."""
-        self.computed[worker] = max(tokens, self.computed.get(worker, 0))
+        self.cached[worker] = max(tokens, self.cached.get(worker, 0))
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +154,7 @@ class Leads:
     def computing(self, prompt: PendingPrompt) -> dict[str, int]:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to
         hold."""
-        tokens = dict(prompt.computed)
+        tokens = dict(prompt.cached)
         for lead in self._beginning_alike(prompt):
             if prompt.shares(lead.prompt, tokens.get(lead.worker, 0) + 1):
                 tokens[lead.worker] = prompt.shared(lead.prompt)
@@ -234,7 +234,7 @@ class Leads:
         a limit, and followers that it spares nothing any more go on."""
         prompt = lead.prompt
         worker = lead.worker
-        prompt.note_computed(worker, cached or 0)
+        prompt.note_cached(worker, cached or 0)
         if cached is None or not self.is_worth_waiting_for(prompt, worker):
             return self.end(lead, computed=True, now=now)
 
@@ -243,7 +243,7 @@ class Leads:
         for follower in list(prompt.followers):
             if not self._spared(follower, lead, self.hold_tokens):
                 shared = follower.shared(prompt)
-                actions.append(self._release(follower, lead, min(prompt.computed[worker], shared)))
+                actions.append(self._release(follower, lead, min(prompt.cached[worker], shared)))
         return actions
 
     def end(self, lead: Lead, *, computed: bool, now: float) -> list[HoldAction]:
@@ -281,7 +281,7 @@ class Leads:
 
     def _release(self, follower: PendingPrompt, lead: Lead, tokens: int) -> HoldAction:
         """Lets a follower go on. `tokens`: what the lead's worker holds of it."""
-        follower.note_computed(lead.worker, tokens)
+        follower.note_cached(lead.worker, tokens)
         self.leave(follower)
         return GoOn(follower)
 
@@ -289,10 +289,10 @@ class Leads:
         """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than
         `least`, or the lead computes more besides than the turn would without it."""
         worker = lead.worker
-        computed = max(prompt.computed.get(worker, 0), lead.prompt.computed.get(worker, 0))
-        if not prompt.shares(lead.prompt, computed + least):
+        cached = max(prompt.cached.get(worker, 0), lead.prompt.cached.get(worker, 0))
+        if not prompt.shares(lead.prompt, cached + least):
             return 0
-        spared = prompt.shared(lead.prompt) - computed
+        spared = prompt.shared(lead.prompt) - cached
         besides = lead.missing - spared
         return spared if besides <= prompt.missing(worker) else 0
 

@@ -52,7 +52,7 @@ class Placement:
             registry=process.metrics,
         )
 
-    def workers(
+    def rank_workers(
         self, turn: PreparedTurn, computing: Mapping[str, int], *, again: bool = False
     ) -> list[str]:
         """The workers to try, best first. `computing`: leading tokens of the prompt that workers
@@ -64,14 +64,14 @@ class Placement:
         output_tokens = conversation.hints.osl
         if len(able) <= 1:  # the KV caches decide nothing
             profile = TurnProfile(output_tokens=output_tokens)
-            return self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
+            return self._router.rank_workers(able, avoid=request.avoid, late=late, profile=profile)
 
-        salt = self.salt(conversation)
+        salt = self.cache_salt(conversation)
         cached = self._kv.cached_tokens(turn.block_key_ids, salt, self._block_sizes(able))
         for worker, tokens in computing.items():
             cached[worker] = max(tokens, cached.get(worker, 0))
         profile = TurnProfile(turn.prompt_tokens, cached, output_tokens)
-        best = self._router.workers(able, avoid=request.avoid, late=late, profile=profile)
+        best = self._router.rank_workers(able, avoid=request.avoid, late=late, profile=profile)
         if not again:
             self._prompt_tokens.inc(profile.prompt_tokens)
             self._overlap_tokens.inc(cached.get(best[0], 0))
@@ -99,9 +99,9 @@ class Placement:
         """Assigns a turn to a worker and to the best parser shard, and counts it there: it is being
         sent. Raises Unavailable."""
         able, late = self._able("parser")
-        parser = self._router.parser(able, late=late)
+        parser = self._router.choose_parser(able, late=late)
         self._router.assign(worker, parser)
-        return Assignment(worker, parser, self.salt(turn.request.conversation))
+        return Assignment(worker, parser, self.cache_salt(turn.request.conversation))
 
     def unassign(self, assignment: Assignment) -> None:
         """Notes that the worker did not take the turn."""
@@ -114,7 +114,7 @@ class Placement:
         sizes = self._block_sizes(self._present(worker))
         self._kv.add(worker, turn.block_key_ids, assignment.salt, sizes)
 
-    def salt(self, conversation: Conversation) -> str | None:
+    def cache_salt(self, conversation: Conversation) -> str | None:
         """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where
         all engines support it, those of workers that joined while the turn waited among them.
 
@@ -138,9 +138,9 @@ class Placement:
         if not this_worker:
             return None
         sizes = self._block_sizes(this_worker)
-        return self._kv.cached_tokens(prompt, self.salt(conversation), sizes).get(worker, 0)
+        return self._kv.cached_tokens(prompt, self.cache_salt(conversation), sizes).get(worker, 0)
 
-    def keys(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
+    def block_keys(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
         """The keys of a prompt's blocks, made on demand, and the most tokens in a block of any
         worker; without a worker that has a prefix cache there are none."""
         able, _ = self._able("worker")
@@ -148,7 +148,7 @@ class Placement:
         if not sizes:
             return (), 0
         largest = max(sizes)
-        salt = self.salt(turn.request.conversation)
+        salt = self.cache_salt(turn.request.conversation)
         return self._kv.keys(turn.block_key_ids, salt, largest), largest
 
     def _block_sizes(self, workers: Sequence[Heartbeat]) -> set[int]:

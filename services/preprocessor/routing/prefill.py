@@ -161,7 +161,7 @@ class Prefills(NoPrefills):
             stop_ids=[],
             context=msgspec.Raw(b"null"),
             priority=-MAX_PRIORITY,
-            cache_salt=self._placement.salt(conversation),
+            cache_salt=self._placement.cache_salt(conversation),
             session=tenant_key(conversation, conversation.client.session),
             images=images,
         )

@@ -60,7 +60,7 @@ class Router:
         left."""
         self._in_flight.pop(heartbeat.id, None)
 
-    def workers(
+    def rank_workers(
         self,
         heartbeats: list[Heartbeat],
         *,
@@ -103,7 +103,7 @@ class Router:
         factor = min(1.0 + output_tokens / LONG_OUTPUT_TOKENS, MAX_OUTPUT_FACTOR)
         return self._overlap_weight * missing + self._load_tokens * factor * self._busy(worker)
 
-    def parser(self, heartbeats: list[Heartbeat], *, late: Collection[str]) -> str:
+    def choose_parser(self, heartbeats: list[Heartbeat], *, late: Collection[str]) -> str:
         """The shard with the fewest turns; shards with a late heartbeat come last. Raises
         Unavailable: there is none."""
         if not heartbeats:
