@@ -5,7 +5,6 @@ msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
 native:  "messages.0.content.1.text.text: Field required"
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -13,11 +12,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.messages import wire
-from services.frontend.apis.shared.decode import (
-    MISSING,
-    parse_validation_message,
-    steps_of,
-    tags_of,
+from services.frontend.apis.shared.decode import tags_of
+from services.frontend.apis.shared.validation import (
+    FailedValidation,
+    MissingField,
+    OutOfBounds,
+    UnknownValue,
+    WrongType,
+    parse_message,
     values_along,
 )
 from services.frontend.http.errors import ErrorFormat, ErrorReply, json_error
@@ -75,10 +77,12 @@ def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
 STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})
 ANTHROPIC = ErrorFormat("anthropic", AnthropicError, STATUSES, error_reply)
 
-_EXPECTED = re.compile(r"Expected `([^`]*)`")
-_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign><=|>=|>) (?P<bound>\S+)")
-_SIDES = {">=": "greater than or equal to", ">": "greater than", "<=": "less than or equal to"}
-_TAG = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
+_SIDES = {
+    ">=": "greater than or equal to",
+    ">": "greater than",
+    "<=": "less than or equal to",
+    "<": "less than",
+}
 _TYPES = {
     "str": "string",
     "int": "integer",
@@ -122,29 +126,33 @@ _CHOICES = {
 
 def explain(body: bytes, message: str) -> Invalid:
     """The native error for a failed validation of `body`."""
-    what, path = parse_validation_message(message)
-    steps = steps_of(path)
-    if not steps and _EXPECTED.match(what):
-        return Invalid("The request body must be a JSON object.")
-    missing = MISSING.match(what)
-    field = missing[1] if missing else None
-    if field == "type":
-        return Invalid(f"{_place(body, steps)}: Unable to extract tag using discriminator 'type'")
-    if missing:
-        steps = [*steps, missing[1]]
-        return Invalid(f"{_place(body, steps)}: Field required", param=".".join(steps))
-    tag = _TAG.match(what)
-    if tag and steps and steps[-1] == "type":
-        field_path = ".".join(steps[:-1])
-        text = (
-            f"{field_path}: Input tag '{tag[1]}' found using 'type' does not match any of the "
-            "expected tags"
-        )
-        tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
-        if tags:
-            text += f": {tags}"
-        return Invalid(text, param=f"{field_path}.type")
-    return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
+    failed = parse_message(message)
+    steps = failed.steps
+    match failed.reason:
+        case MissingField("type"):
+            place = _place(body, steps)
+            return Invalid(f"{place}: Unable to extract tag using discriminator 'type'")
+        case MissingField(name):
+            steps = [*steps, name]
+            return Invalid(f"{_place(body, steps)}: Field required", param=".".join(steps))
+        case UnknownValue(tag) if steps[-1:] == ["type"]:
+            return _unknown_tag(body, steps[:-1], tag)
+        case WrongType() if not steps:
+            return Invalid("The request body must be a JSON object.")
+    return Invalid(f"{_place(body, steps)}: {_reason(failed)}", param=".".join(steps))
+
+
+def _unknown_tag(body: bytes, steps: Sequence[str], tag: str) -> Invalid:
+    """The error for the `type` of the object at `steps`."""
+    field_path = ".".join(steps)
+    text = (
+        f"{field_path}: Input tag '{tag}' found using 'type' does not match any of the "
+        "expected tags"
+    )
+    tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps))
+    if tags:
+        text += f": {tags}"
+    return Invalid(text, param=f"{field_path}.type")
 
 
 def extra_input(name: str) -> Invalid:
@@ -152,18 +160,18 @@ def extra_input(name: str) -> Invalid:
     return Invalid(f"{name}: Extra inputs are not permitted", param=name)
 
 
-def _reason(what: str, steps: Sequence[str]) -> str:
-    bound = _BOUND.match(what)
-    if bound:
-        return f"Input should be {_SIDES[bound['sign']]} {bound['bound'].removesuffix('.0')}"
-    expected = _EXPECTED.match(what)
+def _reason(failed: FailedValidation) -> str:
+    steps = failed.steps
     choices = _CHOICES.get(steps[-1] if steps else "")
-    if choices and (expected is None or "str" in expected[1]):
+    match failed.reason:
+        case OutOfBounds(_, sign, limit):
+            return f"Input should be {_SIDES[sign]} {limit}"
+        case WrongType(expected, _) if choices is None or "str" not in expected:
+            kinds = [_TYPES.get(kind, kind) for kind in expected]
+            return f"Input should be a valid {' or '.join(kinds)}"
+    if choices is not None:
         return input_should_be(choices)
-    if expected:
-        kinds = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
-        return f"Input should be a valid {' or '.join(kinds)}"
-    return what
+    return failed.text
 
 
 def input_should_be(choices: Sequence[str]) -> str:

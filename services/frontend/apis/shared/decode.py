@@ -2,7 +2,7 @@
 the JSON are reported as `Invalid`."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -102,14 +102,10 @@ MAX_VALUES = 4_000_000
 """Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock
 while it decodes. A request with more does not fit into a message on the bus, or has more tokens
 than any model reads."""
-MISSING = re.compile(r"Object missing required field `(.*)`")
-"""msgspec's message for a missing field."""
 MIN_SHARED_CHARS = 4096
 """A shorter text is not shared."""
 _SHARED_MESSAGES = 2
 """Some clients send instructions as messages, or put them before the user's first words."""
-_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
 
 
@@ -277,32 +273,3 @@ def _mend_pair(match: re.Match[bytes]) -> bytes:
     if second:
         mended += b"\\ufffd"
     return mended
-
-
-def parse_validation_message(message: str) -> tuple[str, str]:
-    """The reason and the path (`.messages[0].role`) in the message of a failed validation."""
-    match = _AT.match(message)
-    if match is None:
-        return message, ""
-    return match["what"], match["path"] or ""
-
-
-def steps_of(path: str) -> list[str]:
-    """The names and indices of a path; "..." for any index."""
-    return [name or index or "..." for name, index in _STEP.findall(path)]
-
-
-def values_along(body: bytes, steps: Iterable[str]) -> list[Any]:
-    """The body's value, and the value after each step; None where there is none, or the body is cut
-    off or too deep."""
-    try:
-        values: list[Any] = [msgspec.json.decode(body)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        values = [None]
-    for step in steps:
-        node = values[-1]
-        if isinstance(node, list):
-            values.append(node[int(step)] if step.isdigit() and int(step) < len(node) else None)
-        else:
-            values.append(node.get(step) if isinstance(node, dict) else None)
-    return values

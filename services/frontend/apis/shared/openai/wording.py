@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import (
-    FORMS,
-    MISSING,
-    Explain,
-    parse_validation_message,
+from services.frontend.apis.shared.decode import FORMS, Explain
+from services.frontend.apis.shared.validation import (
+    FailedValidation,
+    MissingField,
+    OutOfBounds,
+    PatternMismatch,
+    Reason,
+    UnknownValue,
+    WrongType,
+    parse_message,
     steps_of,
     values_along,
 )
@@ -24,12 +29,6 @@ CacheTtl: TypeAlias = Literal["30m", "12h"]
 """The values of `prompt_cache_options.ttl`, which every API has."""
 _UNNAMED = "[...]"
 """msgspec's place of a member of a dictionary."""
-_KEY = " - at `key` in `"
-
-_TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
-_BOUND = re.compile(r"Expected `(?P<kind>\w+)`(?: of length)? (?P<sign><=|>=|<|>) (?P<bound>\S+)")
-_PATTERN = re.compile(r"Expected `str` matching regex '(.*)'", re.DOTALL)
-_VALUE = re.compile(r"Invalid (?:enum )?value '?(?P<value>.*?)'?$", re.DOTALL)
 _NAMES = {
     "str": "a string",
     "int": "an integer",
@@ -57,45 +56,43 @@ def explainer(choices: Choices) -> Explain:
     choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
 
     def explain(body: bytes, message: str) -> Invalid:
-        what, path = parse_validation_message(message)
-        field_path = path.removeprefix(".")
-        missing = MISSING.match(what)
-        if missing:
-            return missing_parameter(f"{field_path}.{missing[1]}".removeprefix("."))
+        failed = parse_message(message)
+        field_path = failed.path.removeprefix(".")
+        if isinstance(failed.reason, MissingField):
+            return missing_parameter(f"{field_path}.{failed.reason.name}".removeprefix("."))
         if not field_path:
             return Invalid("The request body must be a JSON object.", code="invalid_type")
 
-        is_key = _KEY in message
-        if is_key or field_path.endswith(_UNNAMED):
+        if failed.is_key or field_path.endswith(_UNNAMED):
             holder = field_path.removesuffix(_UNNAMED)
             members = values_along(body, steps_of(f".{holder}"))[-1]
-            name, value = _member(members, what, is_key=is_key)
-            return _explain_value(f"{holder}.{name}", what, value, choices)
+            name, value = _member(members, failed.reason, is_key=failed.is_key)
+            return _explain_value(f"{holder}.{name}", failed, value, choices)
         value = None
-        if _BOUND.match(what):
-            value = values_along(body, steps_of(path))[-1]
-        return _explain_value(field_path, what, value, choices)
+        if isinstance(failed.reason, OutOfBounds):
+            value = values_along(body, failed.steps)[-1]
+        return _explain_value(field_path, failed, value, choices)
 
     return explain
 
 
-def _explain_value(field_path: str, what: str, value: Any, choices: Choices) -> Invalid:
-    """The error for the value at a place. `what`: msgspec's reason; `value` None: unknown."""
-    bound = _BOUND.match(what)
-    if bound:
-        return _out_of_bounds(field_path, bound, value)
-    pattern = _PATTERN.match(what)
-    if pattern:
-        return _mismatch(field_path, pattern[1])
-    types = _TYPES.match(what)
-    if types:
-        return _wrong_type(field_path, types[1], types[2])
-    supported = _choices_at(field_path, choices)
-    unknown = _VALUE.match(what)
-    if supported and unknown:
-        return invalid_value(unknown["value"], field_path, supported)
+def _explain_value(
+    field_path: str, failed: FailedValidation, value: Any, choices: Choices
+) -> Invalid:
+    """The error for the value at a place; `value` None: unknown."""
+    match failed.reason:
+        case OutOfBounds() as bound:
+            return _out_of_bounds(field_path, bound, value)
+        case PatternMismatch(pattern):
+            return _mismatch(field_path, pattern)
+        case WrongType(expected, got) if got:
+            return _wrong_type(field_path, expected, got)
+        case UnknownValue(unknown):
+            supported = _choices_at(field_path, choices)
+            if supported:
+                return invalid_value(unknown, field_path, supported)
     return Invalid(
-        f"Invalid value for '{field_path}': {what}.", param=field_path, code="invalid_value"
+        f"Invalid value for '{field_path}': {failed.text}.", param=field_path, code="invalid_value"
     )
 
 
@@ -171,8 +168,8 @@ def enumerated(words: Sequence[str], last: str) -> str:
     return f"{', '.join(words[:-1])}, {last} {words[-1]}"
 
 
-def _wrong_type(field_path: str, expected: str, got: str) -> Invalid:
-    kinds = [_NAMES.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
+def _wrong_type(field_path: str, expected: Sequence[str], got: str) -> Invalid:
+    kinds = [_NAMES.get(kind, kind) for kind in expected]
     return Invalid(
         f"Invalid type for '{field_path}': expected {enumerated(kinds, 'or')}, but got "
         f"{_NAMES.get(got, got)} instead.",
@@ -181,28 +178,33 @@ def _wrong_type(field_path: str, expected: str, got: str) -> Invalid:
     )
 
 
-def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
+def _member(members: Any, reason: Reason, *, is_key: bool) -> tuple[str, Any]:
     """The name and the value of the invalid member; for an invalid key, the key twice."""
     if not isinstance(members, dict):
         return "*", None
-    bound = _BOUND.match(what)
-    types = _TYPES.match(what)
     for name, value in members.items():
         faulty = name if is_key else value
-        if bound and isinstance(faulty, str) and len(faulty) > int(bound["bound"]):
-            return name, faulty
-        if types and _KINDS.get(type(faulty)) == types[2]:
+        if _applies_to(reason, faulty):
             return name, faulty
     return "*", None
 
 
-def _out_of_bounds(field_path: str, bound: re.Match[str], value: Any) -> Invalid:
-    limit = bound["bound"].removesuffix(".0")
-    kind = _NUMBERS.get(bound["kind"])
+def _applies_to(reason: Reason, value: Any) -> bool:
+    """Whether the reason holds for a value of a dictionary."""
+    match reason:
+        case OutOfBounds(limit=limit):
+            return isinstance(value, str) and len(value) > int(limit)
+        case WrongType(got=got):
+            return _KINDS.get(type(value)) == got
+    return False
+
+
+def _out_of_bounds(field_path: str, bound: OutOfBounds, value: Any) -> Invalid:
+    kind = _NUMBERS.get(bound.kind)
     if kind:
-        return out_of_range(field_path, kind, bound["sign"], limit, value)
+        return out_of_range(field_path, kind, bound.sign, bound.limit, value)
     return _out_of_length(
-        field_path, bound["kind"].replace("str", "string"), bound["sign"], limit, value
+        field_path, bound.kind.replace("str", "string"), bound.sign, bound.limit, value
     )
 
 
