@@ -1,6 +1,7 @@
 """Reads what a request refers to from the store: the items of the responses that it continues, and
 single items in its input."""
 
+from dataclasses import dataclass
 from itertools import chain
 
 from msgspec import Raw
@@ -9,28 +10,38 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.http.bodies import is_large
 
 MAX_CHAIN = 10_000
 """The most responses in one chain. Agents create one for each tool call."""
 
 
-async def history_of(
+@dataclass(frozen=True)
+class ExpandedRequest:
+    """A request with everything that it refers to."""
+
+    request: ResponsesRequest
+    """The request with stored items in place of the references to them."""
+    history: list[Raw]
+    """The items of the responses that it continues."""
+    is_large: bool
+    """Whether it is converted in a thread."""
+
+
+async def expand(
     request: ResponsesRequest, store: MemoryStore, tenant: str | None
-) -> list[Raw]:
-    """The items of the responses that a request continues. Raises as `chain_items`."""
+) -> ExpandedRequest:
+    """Reads what a request refers to. Raises NotFound for an item that is not stored, and as
+    `chain_items`."""
+    history: list[Raw] = []
     previous = request.body.previous_response_id
-    return [] if previous is None else await chain_items(store, previous, tenant)
-
-
-async def resolve_references(
-    request: ResponsesRequest, store: MemoryStore, tenant: str | None
-) -> ResponsesRequest:
-    """Replaces `item_reference`s by stored items. Raises NotFound for an item that is not stored,
-    TurnwireError where the store does not answer."""
-    if not request.references:
-        return request
-    stored = await store.items(set(request.references), tenant)
-    return request.with_references(stored)
+    if previous is not None:
+        history = await chain_items(store, previous, tenant)
+    if request.references:
+        stored = await store.items(set(request.references), tenant)
+        request = request.with_references(stored)
+    large = is_large(*history, *request.items, *(request.body.tools or ()))
+    return ExpandedRequest(request, history, large)
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:

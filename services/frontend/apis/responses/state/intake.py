@@ -2,7 +2,6 @@
 conversation if necessary."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -19,12 +18,13 @@ from services.frontend.apis.responses.state.compaction import (
     summarize,
     user_messages,
 )
-from services.frontend.apis.responses.state.expand import history_of, resolve_references
+from services.frontend.apis.responses.state.expand import ExpandedRequest, expand
+from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.recording import AcceptedRequest, InputItems
 from services.frontend.apis.responses.state.sealing import Sealers
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.apis.shared.client import Headers
-from services.frontend.http.bodies import is_large, run_in_thread_if
+from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.turns.turn_service import ModelAccess, TurnService
 
 
@@ -46,7 +46,6 @@ class Intake:
         model: ModelAccess,
         *,
         store: MemoryStore | None = None,
-        compacting: bool = False,
     ) -> AcceptedRequest:
         """Converts a request. `store`: replaces the deployment's store.
 
@@ -55,68 +54,75 @@ class Intake:
         """
         context = model.context
         store = self.store if store is None else store
-        reader = self._reader(request, headers, model)
-        history = await history_of(request, store, context.tenant)
-        request = await resolve_references(request, store, context.tenant)
+        converter = self._converter(request, headers, model)
 
-        large = _is_large(request, history)
-        converted = await reader.read(request, history, in_thread=large, compacting=compacting)
-        input_items = InputItems(request, context.id)
-        if large and request.store:
+        expanded = await expand(request, store, context.tenant)
+        converted = await converter.convert(expanded)
+
+        input_items = InputItems(expanded.request, context.id)
+        if expanded.is_large and request.store:
             await asyncio.to_thread(input_items.read)
 
         compacted: list[Raw] | None = None
         if converted.sealer is not None:  # the answer is a summary
-            items = [*history, *input_items.read()]
-            compacted = instructions(items)
-            if compacting:
-                converted = replace(converted, user_messages=user_messages(items))
-        elif await exceeds_threshold(request, converted.conversation, model):
-            items = [*history, *input_items.read()]
-            compacted, converted = await _compact_before(converted, items, reader, model, large)
+            compacted = instructions([*expanded.history, *input_items.read()])
+        elif await exceeds_threshold(expanded.request, converted.conversation, model):
+            items = [*expanded.history, *input_items.read()]
+            compacted, converted = await _compact_before(
+                converted, items, converter, model, expanded.is_large
+            )
         return AcceptedRequest(converted, context.id, context.tenant, input_items, compacted)
+
+    async def compact(
+        self, request: ResponsesRequest, headers: Headers, model: ModelAccess
+    ) -> ConvertedRequest:
+        """Converts a request for the summary of its conversation. Raises as `accept`."""
+        context = model.context
+        converter = self._converter(request, headers, model)
+
+        expanded = await expand(request, self.store, context.tenant)
+        converted = await converter.convert(expanded, compacting=True)
+
+        input_items = await run_in_thread_if(
+            expanded.is_large, stored_items, expanded.request, context.id
+        )
+        items = [*expanded.history, *input_items]
+        return replace(converted, user_messages=user_messages(items))
 
     async def prompt(
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
     ) -> Conversation:
         """The conversation of a request for counting. Raises as `accept`."""
-        reader = self._reader(request, headers, model)
-        history = await history_of(request, self.store, model.context.tenant)
-        request = await resolve_references(request, self.store, model.context.tenant)
-        large = _is_large(request, history)
-        converted = await reader.read(request, history, in_thread=large, counting=True)
+        converter = self._converter(request, headers, model)
+
+        expanded = await expand(request, self.store, model.context.tenant)
+        converted = await converter.convert(expanded, counting=True)
         return converted.conversation
 
-    def _reader(
+    def _converter(
         self, request: ResponsesRequest, headers: Headers, model: ModelAccess
-    ) -> "_RequestReader":
-        return _RequestReader(self.dialect, headers, self._sealers.sealer(request.model, model))
+    ) -> "_RequestConverter":
+        return _RequestConverter(self.dialect, headers, self._sealers.sealer(request.model, model))
 
 
 @dataclass(frozen=True)
-class _RequestReader:
+class _RequestConverter:
     """Converts the inputs of one request: the client's, and those that a compaction makes of it."""
 
     dialect: Responses
     headers: Headers
     sealer: TextSealer
 
-    async def read(
-        self,
-        request: ResponsesRequest,
-        history: Sequence[Raw] = (),
-        *,
-        in_thread: bool,
-        counting: bool = False,
-        compacting: bool = False,
+    async def convert(
+        self, expanded: ExpandedRequest, *, counting: bool = False, compacting: bool = False
     ) -> ConvertedRequest:
         """Converts a request. Raises as `Responses.understand`."""
         return await run_in_thread_if(
-            in_thread,
+            expanded.is_large,
             lambda: self.dialect.understand(
-                request,
+                expanded.request,
                 self.headers,
-                history,
+                expanded.history,
                 sealer=self.sealer,
                 counting=counting,
                 compacting=compacting,
@@ -127,27 +133,24 @@ class _RequestReader:
 async def _compact_before(
     converted: ConvertedRequest,
     items: list[Raw],
-    reader: _RequestReader,
+    converter: _RequestConverter,
     model: ModelAccess,
-    in_thread: bool,
+    is_large: bool,
 ) -> tuple[list[Raw], ConvertedRequest]:
     """Replaces the conversation by a summary before it is answered. Raises TurnwireError.
 
     `items`: the whole conversation. Returns the items that replace it, and the request with them.
     """
     request = converted.request
-    summary_request = await reader.read(
-        request.with_items(items), in_thread=in_thread, compacting=True
-    )
+    whole = ExpandedRequest(request.with_items(items), [], is_large)
+    summary_request = await converter.convert(whole, compacting=True)
     summary = await summarize(summary_request, model)
 
     last_question = user_messages(items)[-1:]
     compacted = [*instructions(items), *summary.items, *last_question]
-    shortened = await reader.read(request.with_items(compacted), in_thread=False)
+    short = ExpandedRequest(request.with_items(compacted), [], is_large=False)
+    shortened = await converter.convert(short)
+
     shape = replace(shortened.shape, before=summary.items, spent=summary.usage or Usage())
     answered = replace(shortened, request=request, notes=converted.notes, shape=shape)
     return compacted, answered
-
-
-def _is_large(request: ResponsesRequest, history: Sequence[Raw]) -> bool:
-    return is_large(*history, *request.items, *(request.body.tools or ()))

@@ -89,10 +89,8 @@ class ResponsesServer:
             request.body.input = []  # optional here: an empty conversation is compacted too
 
         async with http_answer(self._turns, http, self.dialect) as answer:
-            accepted = await self._intake.accept(
-                request, http.headers, answer.model, compacting=True
-            )
-            return await answer.respond(accepted.converted)
+            converted = await self._intake.compact(request, http.headers, answer.model)
+            return await answer.respond(converted)
 
     async def input_tokens(self, http: web.Request) -> web.Response:
         """`POST /v1/responses/input_tokens`: the exact size of a request's prompt."""
