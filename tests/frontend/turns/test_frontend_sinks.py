@@ -193,3 +193,41 @@ async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, str
         first, _, third = gateway.turns
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(first.cancel_seen.wait(), third.cancel_seen.wait())
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["after the start", "before the start"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_choice_that_fails_after_text_of_another_cancels_the_others(
+    *, stream: bool, early: bool
+) -> None:
+    gate = asyncio.Event()
+    said: list[Step] = [[BlockStart(0, "text"), Delta(0, 0, "so")], asyncio.Event()]
+    turns: list[list[Step]] = [
+        said,
+        [gate, [Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]],
+        [asyncio.Event()],
+    ]
+    gateway = FakeGateway(lambda: turns.pop(0))
+    if early:
+        gateway.hold = asyncio.Event()
+        gate.set()
+    asked = {
+        "model": MODEL,
+        "n": 3,
+        "stream": stream,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        answering = asyncio.create_task(http.post("/v1/chat/completions", json=asked))
+        async with asyncio.timeout(LIMIT_S):
+            while len(gateway.turns) < 3:
+                await asyncio.sleep(0)
+            if gateway.hold is not None:
+                gateway.hold.set()
+            gate.set()
+            async with await answering as response:
+                assert response.status == (200 if stream else 500)
+                assert "engine died" in await response.text()
+        first, second, third = gateway.turns
+        assert [first.cancelled, second.cancelled, third.cancelled] == [["failed"]] * 3
+    assert served.lines[-1]["outcome"] == "engine"
