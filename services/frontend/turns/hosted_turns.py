@@ -19,16 +19,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
-from schemas.conversation import (
-    Call,
-    HostedTool,
-    Message,
-    Part,
-    Reasoning,
-    Result,
-    Text,
-    ToolChoice,
-)
+from schemas.conversation import HostedTool, Message, ToolChoice
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     BlockStart,
@@ -44,11 +35,11 @@ from schemas.events import (
     Prepared,
     TurnEvent,
     Usage,
-    blocks_of,
 )
 from services.frontend.content.hosted_tools import add_results, result_part
 from services.frontend.hosted.calls import AnswerCalls, CallRunner
 from services.frontend.hosted.contract import Provider
+from services.frontend.turns.ended_turn import EndedTurn, read_turn, unanswered_calls
 from services.frontend.turns.interfaces import (
     Admitted,
     CancelReason,
@@ -123,7 +114,12 @@ class HostedToolGateway(TurnGateway):
 
 
 class HostedAnswer(TurnSink):
-    """One answer of several turns, and the sink of each."""
+    """One answer of several turns, and the sink of each.
+
+    `open` opens the first turn. `push` gets the events of every turn, and `_end_turn` its end:
+    either the answer ends, too, or a task runs the turn's calls and opens the next turn
+    (`_continue`).
+    """
 
     def __init__(
         self,
@@ -136,12 +132,14 @@ class HostedAnswer(TurnSink):
         self.id = id
         self._tools = tools
         self._admitted = admitted
+        """The request of the current turn."""
         self._hosted = hosted
         self._calls = AnswerCalls(tools.runner, hosted, id)
         self._sink = sink
         self._turn: OpenTurn | None = None
         """The open turn. It holds this sink: a cycle, until it ends."""
         self._task: asyncio.Task[None] | None = None
+        """Runs calls and opens the next turn."""
         self._is_over = False
         self._early_results: list[HostedResult] = []
         """Results of calls of an earlier answer, until the first event."""
@@ -201,14 +199,21 @@ class HostedAnswer(TurnSink):
         if self._early_results and not isinstance(events[0], Failed):
             out.append(HostedResults(self._early_results, self.id))
             self._early_results = []
-        if isinstance(events[-1], LastEvent):
+        out += [self._renumber(event) for event in events if self._is_of_answer(event)]
+
+        last = events[-1]
+        if isinstance(last, LastEvent):
             self._turn = None
-        for event in events:
-            if isinstance(event, Finish):
-                out += self._finish(event)
-            elif not isinstance(event, Dispatch) or event.name not in self._hosted:
-                out.append(self._renumber(event))
+        if isinstance(last, Finish):
+            out += self._end_turn(last)
         return out
+
+    def _is_of_answer(self, event: TurnEvent) -> bool:
+        """Returns whether the client gets an event: the calls of hosted tools are not dispatched to
+        it, and a turn's end is not the answer's."""
+        if isinstance(event, Dispatch):
+            return event.name not in self._hosted
+        return not isinstance(event, Finish)
 
     def _renumber(self, event: TurnEvent) -> TurnEvent:
         """Returns an event with the number of its block in the answer, and calls of hosted tools as
@@ -222,53 +227,34 @@ class HostedAnswer(TurnSink):
     def _is_hosted_call(self, start: BlockStart) -> bool:
         return start.kind == "tool_use" and start.name in self._hosted
 
-    def _finish(self, finish: Finish) -> Sequence[Finish]:
-        """Returns the end of the answer, or starts the work that follows the turn."""
-        turn = self._read_turn()
+    def _end_turn(self, finish: Finish) -> Sequence[Finish]:
+        """Returns the end of the answer; none if it continues after the turn's calls."""
+        turn = read_turn(self._events, finish, self._hosted, self.id)
         self._events = []
         self._totals.add(finish)
         if finish.reason is not FinishReason.STOP or not turn.calls:
-            return [self._end(finish, finish.reason)]
-        if turn.client_calls and self._has_deferred(turn):
-            return [self._end(finish, finish.reason)]
-        self._task = self._tools.spawn(self._continue(finish, turn))
+            return [self._end(turn, finish.reason)]
+        if turn.has_client_calls and self._has_deferred(turn):
+            return [self._end(turn, finish.reason)]
+        self._task = self._tools.spawn(self._continue(turn))
         return ()
 
-    def _read_turn(self) -> "_EndedTurn":
-        turn = _EndedTurn([], [])
-        for start, text, stop in blocks_of(self._events):
-            if stop is None:
-                continue
-            if start.kind == "reasoning":
-                turn.parts.append(Reasoning(text or None, stop.seal))
-            elif start.kind == "text":
-                if text:
-                    turn.parts.append(Text(text))
-            elif start.name not in self._hosted:
-                turn.client_calls = turn.client_calls or stop.complete
-            elif stop.complete:
-                call_id = start.call_id or f"{self.id}.{start.block}"
-                call = Call(call_id, start.name or "", text or "{}")
-                turn.parts.append(call)
-                turn.calls.append(call)
-        return turn
-
-    def _has_deferred(self, turn: "_EndedTurn") -> bool:
+    def _has_deferred(self, turn: EndedTurn) -> bool:
         """Returns whether the client may send the answer back with calls that are not run yet."""
         return any(self._hosted[call.name].deferred for call in turn.calls)
 
-    def _end(self, finish: Finish, reason: FinishReason) -> Finish:
-        """Returns the end of the answer."""
+    def _end(self, turn: EndedTurn, reason: FinishReason) -> Finish:
+        """Returns the end of the answer, which ends with this turn."""
         totals = self._totals
-        return replace(finish, reason=reason, blocks=totals.blocks, usage=totals.usage)
+        return replace(turn.finish, reason=reason, blocks=totals.blocks, usage=totals.usage)
 
-    async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
+    async def _continue(self, turn: EndedTurn) -> None:
         """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets
         a terminal event in every case, from here or from the next turn."""
         try:
-            last = await self._next(finish, turn)
+            last = await self._run_calls(turn)
         except ContextOverflow:
-            last = self._end(finish, FinishReason.CONTEXT)
+            last = self._end(turn, FinishReason.CONTEXT)
         except TurnwireError as error:
             last = Failed(error.info)
         except asyncio.CancelledError:
@@ -286,15 +272,17 @@ class HostedAnswer(TurnSink):
             self._is_over = True
             self._sink.push([event])
 
-    async def _next(self, finish: Finish, turn: "_EndedTurn") -> LastEvent | None:
-        """Returns the event that ends the answer; None if another turn follows."""
+    async def _run_calls(self, turn: EndedTurn) -> LastEvent | None:
+        """Runs the turn's calls, then opens the next turn. Returns the event that ends the answer
+        instead; None if there is a next turn."""
         results = await self._calls.run(turn.calls, self._admitted.conversation)
         turn_id = next_turn_id(self.id, self._totals.count)
         self._sink.push([HostedResults(results, turn_id)])
-        reason = self._reason_to_end(finish, turn)
+        reason = self._reason_to_end(turn)
         if reason is not None:
-            return self._end(finish, reason)
-        self._admitted = self._next_request(finish, turn, results)
+            return self._end(turn, reason)
+
+        self._admitted = self._next_request(turn, results)
         self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
         return None
 
@@ -303,30 +291,30 @@ class HostedAnswer(TurnSink):
         """Whether the next turn may call no more tools."""
         return self._totals.count >= self._tools.config.web_max_rounds
 
-    def _reason_to_end(self, finish: Finish, turn: "_EndedTurn") -> FinishReason | None:
+    def _reason_to_end(self, turn: EndedTurn) -> FinishReason | None:
         """Returns why the answer ends after the results of a turn's calls; None if it goes on."""
-        if turn.client_calls:
-            return finish.reason
+        if turn.has_client_calls:
+            return turn.finish.reason
         if self._is_last_round and self._has_deferred(turn):
             return FinishReason.PAUSE
         max_tokens = self._admitted.conversation.sampling.max_tokens
-        if max_tokens is not None and max_tokens <= finish.usage.output:
+        if max_tokens is not None and max_tokens <= turn.finish.usage.output:
             return FinishReason.LENGTH
         return None
 
-    def _next_request(
-        self, finish: Finish, turn: "_EndedTurn", results: Sequence[HostedResult]
-    ) -> Admitted:
+    def _next_request(self, turn: EndedTurn, results: Sequence[HostedResult]) -> Admitted:
         """Returns the request for the turn after a turn's calls."""
         conversation = self._admitted.conversation
         max_tokens = conversation.sampling.max_tokens
         if max_tokens is not None:
-            max_tokens -= finish.usage.output
+            max_tokens -= turn.finish.usage.output
+
         choice = conversation.tool_choice
         if self._is_last_round:
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # the first turn has made the required call
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
+
         messages = [*conversation.messages, Message("assistant", turn.parts)]
         messages = add_results(messages, map(result_part, results))
         return self._admitted.next_turn(messages, max_tokens, choice)
@@ -344,45 +332,6 @@ class _AnswerTotals:
         self.count += 1
         self.blocks += finish.blocks
         self.usage += finish.usage
-
-
-@dataclass
-class _EndedTurn:
-    """What the model wrote in a turn."""
-
-    parts: list[Part]
-    """Parts of the message in the next turn's prompt."""
-    calls: list[Call]
-    """Complete calls of hosted tools."""
-    client_calls: bool = False
-    """Whether there are complete calls of the client's tools."""
-
-
-def unanswered_calls(messages: Sequence[Message], hosted: dict[str, HostedTool]) -> list[Call]:
-    """Returns the calls of hosted tools in the model's last message that have no result.
-
-    None, if a message other than a tool's follows it.
-    """
-    last = _last_of_model(messages)
-    if last is None:
-        return []
-    following = messages[last + 1 :]
-    results: Sequence[Part] = ()
-    if following and following[0].role == "tool":
-        results = following[0].parts
-    if following and not results:
-        return []
-    answered = {part.call_id for part in results if isinstance(part, Result)}
-    calls = [part for part in messages[last].parts if isinstance(part, Call)]
-    return [call for call in calls if call.name in hosted and call.call_id not in answered]
-
-
-def _last_of_model(messages: Sequence[Message]) -> int | None:
-    """Returns the index of the model's last message."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role == "assistant":
-            return index
-    return None
 
 
 def next_turn_id(id: str, number: int) -> str:

@@ -1,0 +1,76 @@
+"""Reads what the model wrote in a turn of an answer with hosted tools, and which calls an earlier
+answer left open. Pure."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
+from schemas.events import Finish, TurnEvent, blocks_of
+
+
+@dataclass
+class EndedTurn:
+    """What the model wrote in a turn."""
+
+    finish: Finish
+    parts: list[Part] = field(default_factory=list)
+    """Parts of the message in the next turn's prompt."""
+    calls: list[Call] = field(default_factory=list)
+    """Complete calls of hosted tools."""
+    has_client_calls: bool = False
+    """Whether there are complete calls of the client's tools."""
+
+
+def read_turn(
+    events: Sequence[TurnEvent], finish: Finish, hosted: Collection[str], answer_id: str
+) -> EndedTurn:
+    """Reads the events of a turn.
+
+    Args:
+        hosted: the names of the hosted tools.
+        answer_id: the ids of calls that have none are derived from it.
+    """
+    turn = EndedTurn(finish)
+    for start, text, stop in blocks_of(events):
+        if stop is None:
+            continue
+        if start.kind == "reasoning":
+            turn.parts.append(Reasoning(text or None, stop.seal))
+        elif start.kind == "text":
+            if text:
+                turn.parts.append(Text(text))
+        elif start.name not in hosted:
+            turn.has_client_calls = turn.has_client_calls or stop.complete
+        elif stop.complete:
+            call_id = start.call_id or f"{answer_id}.{start.block}"
+            call = Call(call_id, start.name or "", text or "{}")
+            turn.parts.append(call)
+            turn.calls.append(call)
+    return turn
+
+
+def unanswered_calls(messages: Sequence[Message], hosted: Collection[str]) -> list[Call]:
+    """Returns the calls of hosted tools in the model's last message that have no result.
+
+    None, if a message other than a tool's follows it.
+    """
+    last = _last_of_model(messages)
+    if last is None:
+        return []
+    following = messages[last + 1 :]
+    results: Sequence[Part] = ()
+    if following and following[0].role == "tool":
+        results = following[0].parts
+    if following and not results:
+        return []
+    answered = {part.call_id for part in results if isinstance(part, Result)}
+    calls = [part for part in messages[last].parts if isinstance(part, Call)]
+    return [call for call in calls if call.name in hosted and call.call_id not in answered]
+
+
+def _last_of_model(messages: Sequence[Message]) -> int | None:
+    """Returns the index of the model's last message."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "assistant":
+            return index
+    return None
