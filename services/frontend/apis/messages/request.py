@@ -192,21 +192,32 @@ def _check_turn(request: wire.MessagesBody, headers: Headers) -> None:
         raise Invalid(
             "stop_sequences: each stop sequence must be non-empty", param="stop_sequences"
         )
+    _check_budget_fits(request, request.max_tokens, headers)
+    _check_last_message(request)
+
+
+def _check_budget_fits(request: wire.MessagesBody, max_tokens: int, headers: Headers) -> None:
+    """Raises Invalid for an answer that has no room after its thinking."""
     # In the native API an interleaved budget holds for all thoughts of a tool loop.
-    interleaved = _INTERLEAVED in headers.get("anthropic-beta", "")
-    if request.thinking is not None and not interleaved:
-        budget = request.thinking.budget_tokens
-        if budget is not None and budget >= request.max_tokens > 0:
-            raise Invalid(
-                "`max_tokens` must be greater than `thinking.budget_tokens`.",
-                param="thinking.budget_tokens",
-            )
+    if request.thinking is None or _INTERLEAVED in headers.get("anthropic-beta", ""):
+        return
+    budget = request.thinking.budget_tokens
+    if budget is not None and budget >= max_tokens > 0:
+        raise Invalid(
+            "`max_tokens` must be greater than `thinking.budget_tokens`.",
+            param="thinking.budget_tokens",
+        )
+
+
+def _check_last_message(request: wire.MessagesBody) -> None:
+    """Raises Invalid for a text of the assistant that the answer cannot continue."""
     last = request.messages[-1]
-    if last.role == "assistant" and last.content:
-        if isinstance(last.content, str):
-            _check_prefill(request, last.content, last.content)
-        elif isinstance(last.content[-1], wire.TextBlock):
-            _check_prefill(request, last.content[-1].text, last.content[0])
+    if last.role != "assistant" or not last.content:
+        return
+    if isinstance(last.content, str):
+        _check_prefill(request, last.content, last.content)
+    elif isinstance(last.content[-1], wire.TextBlock):
+        _check_prefill(request, last.content[-1].text, last.content[0])
 
 
 def _check_prefill(request: wire.MessagesBody, text: str, first: str | wire.Block) -> None:

@@ -9,10 +9,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.shared.decode import NULL, Integer, Limit, Refused, raw_default
+from services.frontend.apis.shared.decode import (
+    NULL,
+    Integer,
+    JsonObject,
+    Limit,
+    Refused,
+    raw_default,
+)
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
-
-JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 UNSEALED = "unsealed"
 """Signature of reasoning without a seal: clients drop thinking with an empty signature."""

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.frontend.apis.messages import wire
+from services.frontend.apis.shared.decode import JsonObject
 
 
 class TextContent(Struct, tag="text"):
@@ -24,7 +24,7 @@ class ToolUseContent(Struct, tag="tool_use"):
 
     id: str
     name: str
-    input: wire.JsonObject
+    input: JsonObject
     caller: dict[str, str]
 
 

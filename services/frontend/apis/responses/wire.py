@@ -23,7 +23,6 @@ Includable: TypeAlias = Literal[
     "message.output_text.logprobs",
 ]
 
-JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 JsonObjects: TypeAlias = Annotated[
     Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "object"}})
 ]

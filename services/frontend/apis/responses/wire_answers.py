@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.responses import wire
+from services.frontend.apis.shared.decode import JsonObject
 
 TokenLogprobs: TypeAlias = list[dict[str, Any]]
 """The log probability of each token, with the likeliest tokens at its place."""
@@ -137,7 +138,7 @@ class OutputToolSearchCall(OutputCall, kw_only=True):
     """A search of the client's tools."""
 
     type: Literal["tool_search_call"] = "tool_search_call"
-    arguments: wire.JsonObject
+    arguments: JsonObject
     execution: Literal["client"] = "client"
 
 
@@ -259,7 +260,7 @@ class Compaction(Struct, kw_only=True):
     id: str
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
-    output: list[wire.JsonObject]
+    output: list[JsonObject]
     usage: ResponsesUsage
 
 
@@ -275,7 +276,7 @@ class Items(Struct, kw_only=True):
     """A page of a response's input."""
 
     object: Literal["list"] = "list"
-    data: list[wire.JsonObject]
+    data: list[JsonObject]
     first_id: str
     last_id: str
     has_more: bool

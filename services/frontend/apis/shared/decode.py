@@ -20,6 +20,8 @@ Limit = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
 """A tool's name in OpenAI's APIs."""
+JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+"""An object that keeps its spelling."""
 Refused = Annotated[
     Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})
 ]
