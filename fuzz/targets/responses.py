@@ -157,7 +157,7 @@ def one(data: bytes) -> None:
     references = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
         request = decode(data[1:]).with_references(references)
-        ask = Responses().understand(
+        ask = Responses().convert(
             request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting
         )
     except (Invalid, NotFound) as error:

@@ -50,7 +50,7 @@ CAPTURED = find_requests(CAPTURES, "*/*/*-POST-{}*.json")
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
     "responses": lambda body, counting: (
-        Responses().understand(decode(body), {}, counting=True).conversation
+        Responses().convert(decode(body), {}, counting=True).conversation
     ),
     "chat": lambda body, counting: parse_chat(body, {}, ChatSettings(), counting=True).conversation,
 }

@@ -161,7 +161,7 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> ConvertedRequest:
     special = any(item.get("type", "").startswith("compaction") for item in body["input"])
     sealer = AnyBlob() if special else None
     request = decode(json.dumps(body, ensure_ascii=False).encode())
-    ask = Responses().understand(request, headers, sealer=sealer)
+    ask = Responses().convert(request, headers, sealer=sealer)
     expected = told_by_json(body)
     if sealer is not None:  # it opens the seals of reasoning too, to a text that is in no capture
         expected = [
@@ -241,6 +241,6 @@ def test_captured_websocket_session_continues_its_responses() -> None:
         request.body.previous_response_id is not None and not request.prefill
         for request in requests[1:]
     )
-    ask = Responses().understand(requests[1], {}, requests[0].items)
+    ask = Responses().convert(requests[1], {}, requests[0].items)
     assert [message.role for message in ask.conversation.messages][:1] == ["developer"]
     assert len(ask.conversation.messages) == len(requests[0].items) + len(requests[1].items)

@@ -101,7 +101,7 @@ def test_stream_has_citations_before_the_end_of_the_text() -> None:
     # A client that sends the answer back gets the same conversation as without them.
     plain = [{**item, "content": [{**item["content"][0], "annotations": []}]} for item in messages]
     sent = [
-        Responses().understand(decode(json.dumps({"model": "m", "input": items}).encode()), {})
+        Responses().convert(decode(json.dumps({"model": "m", "input": items}).encode()), {})
         for items in (messages, plain)
     ]
     assert sent[0].conversation.messages == sent[1].conversation.messages

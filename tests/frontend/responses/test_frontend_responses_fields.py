@@ -42,7 +42,7 @@ def understood(body: dict[str, Any]) -> ConvertedRequest:
         json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode()
     )
     request = request.with_references({id: stored(id) for id in request.references})
-    return Responses().understand(request, {}, sealer=OpenBox(), counting=True)
+    return Responses().convert(request, {}, sealer=OpenBox(), counting=True)
 
 
 def stored(name: str) -> Raw:

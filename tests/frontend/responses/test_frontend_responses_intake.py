@@ -31,13 +31,13 @@ async def test_large_request_and_long_chain_are_converted_in_a_thread(
 ) -> None:
     """A request with 100,000 items does not delay other streams."""
     on_loop: list[bool] = []
-    understand = served.responses.dialect.understand
+    convert = served.responses.dialect.convert
 
     def watched(*args: Any, **options: Any) -> ConvertedRequest:
         on_loop.append(threading.current_thread() is threading.main_thread())
-        return understand(*args, **options)
+        return convert(*args, **options)
 
-    monkeypatch.setattr(served.responses.dialect, "understand", watched)
+    monkeypatch.setattr(served.responses.dialect, "convert", watched)
     first = await client.create()
     long = await client.create(input=[{"role": "user", "content": "x" * 100}] * 6000)
     last = await client.create(previous_response_id=long["id"])

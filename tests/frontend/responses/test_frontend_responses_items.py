@@ -35,7 +35,7 @@ def ask(*items: Any, **options: Any) -> ConvertedRequest:
     request = decode(json.dumps({"model": "m", "input": list(items), **body}).encode())
     if stored is not None:
         request = request.with_references(stored)
-    return Responses().understand(request, {}, **options)
+    return Responses().convert(request, {}, **options)
 
 
 def read_messages(*items: Any, **options: Any) -> list[Message]:
@@ -68,7 +68,7 @@ def test_all_forms_of_a_user_message_are_equal() -> None:
         ],
     ]
     assert all(read_messages(*form) == [Message("user", [Text("Hi.")])] for form in forms)
-    assert Responses().understand(
+    assert Responses().convert(
         decode(b'{"model":"m","input":"Hi."}'), {}
     ).conversation.messages == read_messages(USER)
 

@@ -328,7 +328,7 @@ def test_malformed_body_is_refused(body: bytes) -> None:
 
 def test_counting_accepts_unknown_fields() -> None:
     body = {"model": "m", "input": "Hi.", "personality": "friendly"}
-    ask = Responses().understand(decode(json.dumps(body).encode()), {}, counting=True)
+    ask = Responses().convert(decode(json.dumps(body).encode()), {}, counting=True)
     assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
     assert json.loads(msgspec.json.encode(wire_answers.ResponsesTokens(input_tokens=7))) == {
         "object": "response.input_tokens",
@@ -346,7 +346,7 @@ def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place:
     request = decode(json.dumps({"model": "m", "input": [call(own)]}).encode())
     history = [msgspec.Raw(json.dumps(item).encode()) for item in (call("b"), call(stored))]
     with pytest.raises(Invalid) as refused:
-        Responses().understand(request, {}, history)
+        Responses().convert(request, {}, history)
     assert refused.value.info.param == place
 
 
@@ -356,7 +356,7 @@ def test_history_precedes_the_input() -> None:
         b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}'
     )
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
-    ask = Responses().understand(second, {}, [*first.items, said])
+    ask = Responses().convert(second, {}, [*first.items, said])
     assert [(message.role, message.parts) for message in ask.conversation.messages] == [
         ("user", [Text("One.")]),
         ("assistant", [Text("Two.")]),

@@ -380,7 +380,7 @@ def compacting(stream: bool = True) -> ConvertedRequest:
         "stream": stream,
         "include": ["reasoning.encrypted_content"],
     }
-    return Responses().understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
+    return Responses().convert(decode(json.dumps(body).encode()), {}, sealer=Plain())
 
 
 def test_compaction_is_exactly_one_item() -> None:
@@ -403,7 +403,7 @@ def test_compaction_is_exactly_one_item() -> None:
     assert item["type"] == "compaction"
     again = {"model": "m", "input": [item, {"role": "user", "content": "Go on."}]}
     conversation = (
-        Responses().understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
+        Responses().convert(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
     )
     assert conversation.messages[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
 

@@ -95,7 +95,7 @@ class Responses(Dialect):
         """Decodes a request and remembers the echo of its tools. Raises Invalid."""
         return decode(data, self._echoes)
 
-    def understand(
+    def convert(
         self,
         request: ResponsesRequest,
         headers: Headers,
@@ -153,7 +153,7 @@ class Responses(Dialect):
         request = self.decode(body)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
-        return self.understand(request, headers)
+        return self.convert(request, headers)
 
 
 def _shape(

@@ -116,10 +116,10 @@ class _RequestConverter:
     async def convert(
         self, expanded: ExpandedRequest, *, counting: bool = False, compacting: bool = False
     ) -> ConvertedRequest:
-        """Converts a request. Raises as `Responses.understand`."""
+        """Converts a request. Raises as `Responses.convert`."""
         return await run_in_thread_if(
             expanded.is_large,
-            lambda: self.dialect.understand(
+            lambda: self.dialect.convert(
                 expanded.request,
                 self.headers,
                 expanded.history,
