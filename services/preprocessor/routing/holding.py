@@ -78,7 +78,8 @@ class Hold:
             lead = self._leads.find(prompt, workers[0], self._loop.time())
             if lead is None or self._placement.shares_queued_prefixes(workers[0]):
                 break
-            await self._wait_for(lead)
+            await self._holding.wait_for(prompt, lead, self._turn.deadline)
+            seconds_left(self._turn.deadline, self._loop.time())
 
         if prompt.was_held:
             self._held_s = round(self._loop.time() - prompt.held_at, 4)
@@ -105,10 +106,9 @@ class Hold:
         if lead is None:
             return
         if reply is None or reply.error is not None:
-            self._holding.end(lead, computed=False)
+            self._holding.end_lead(lead, computed=False)
         else:
-            now = self._loop.time()
-            self._holding.act(self._leads.record_accepted(lead, reply.expected_cached, now))
+            self._holding.accept_lead(lead, reply.expected_cached)
 
     def __enter__(self) -> Self:
         return self
@@ -117,19 +117,7 @@ class Hold:
         """Ends the turn's part in this: a worker has it, or it has failed. Turns that wait for it,
         though it is not a lead, go on."""
         if self._prompt.lead is None:
-            self._holding.act(self._leads.pass_on(self._prompt))
-
-    async def _wait_for(self, lead: Lead) -> None:
-        deadline = self._turn.deadline
-        now = self._loop.time()
-        goes_on = self._holding.follow(self._prompt, lead, now)
-        until = min(self._prompt.hold_until(now), deadline)
-        try:
-            await asyncio.wait((goes_on,), timeout=until - now)
-        finally:
-            self._holding.leave(self._prompt)
-        await self._holding.wait_to_resume()
-        seconds_left(deadline, self._loop.time())
+            self._holding.pass_on(self._prompt)
 
 
 class Holding:
@@ -173,48 +161,60 @@ class Holding:
         self._open[lead].callback(forget)
         return subject
 
-    def end(self, lead: Lead, *, computed: bool) -> None:
-        """Ends a lead. `computed`: it has its first token."""
-        self.act(self.leads.end(lead, computed=computed, now=self._loop.time()))
+    def accept_lead(self, lead: Lead, cached: int | None) -> None:
+        """Notes that its worker accepted a lead. `cached`: `GenerateReply.expected_cached`."""
+        self._act(self.leads.record_accepted(lead, cached, self._loop.time()))
 
-    def follow(self, prompt: PendingPrompt, lead: Lead, now: float) -> asyncio.Future[None]:
-        """Makes a turn wait for a lead. The result is done when the turn goes on."""
+    def end_lead(self, lead: Lead, *, computed: bool) -> None:
+        """Ends a lead. `computed`: it has its first token."""
+        self._act(self.leads.end(lead, computed=computed, now=self._loop.time()))
+
+    def pass_on(self, prompt: PendingPrompt) -> None:
+        """Lets one of the turns that wait for a turn which is not a lead go on."""
+        self._act(self.leads.pass_on(prompt))
+
+    async def wait_for(self, prompt: PendingPrompt, lead: Lead, deadline: float) -> None:
+        """Makes a turn wait for a lead, at most until it was held long enough, or until its
+        deadline."""
+        now = self._loop.time()
         goes_on: asyncio.Future[None] = self._loop.create_future()
         self._waiting[prompt] = goes_on
-        self.act(self.leads.follow(prompt, lead, now))
-        return goes_on
+        self._act(self.leads.follow(prompt, lead, now))
 
-    def leave(self, prompt: PendingPrompt) -> None:
-        """Ends the wait of a turn."""
-        self.leads.leave(prompt)
-        del self._waiting[prompt]
+        until = min(prompt.hold_until(now), deadline)
+        try:
+            await asyncio.wait((goes_on,), timeout=until - now)
+        finally:
+            self.leads.leave(prompt)
+            del self._waiting[prompt]
+        await self._wait_to_resume()
 
-    async def wait_to_resume(self) -> None:
+    async def _wait_to_resume(self) -> None:
         """Returns when a turn that waited may go on: one in a tick, because the process handles
         messages between them, and none while the process is cut off."""
         async with self._resuming:
             await asyncio.sleep(0)
         await self._process.wait_until_attached()
 
-    def act(self, actions: list[HoldAction]) -> None:
+    def _act(self, actions: list[HoldAction]) -> None:
         """Does what `Leads` decided."""
         for action in actions:
             match action:
                 case GoOn(prompt):
                     self._waiting[prompt].set_result(None)
                 case LeadLimit(lead, seconds):
-                    late = partial(self.end, lead, computed=False)
+                    late = partial(self.end_lead, lead, computed=False)
                     self._open[lead].callback(self._loop.call_later(seconds, late).cancel)
                 case LeadEnded(lead):
                     self._open.pop(lead).close()
 
     def _noticed(self, lead: Lead, notice: bytes | TurnwireError) -> None:
         computed = isinstance(notice, bytes) and _decode_notice(notice).computed
-        self.end(lead, computed=computed)
+        self.end_lead(lead, computed=computed)
 
     def _worker_left(self, heartbeat: Heartbeat) -> None:
         lost = [lead for lead in self._open if lead.worker == heartbeat.id]
         for lead in lost:
             # rare: a worker is lost while it computes a prompt
-            self.end(lead, computed=False)
+            self.end_lead(lead, computed=False)
         self.leads.speeds.pop(heartbeat.id, None)

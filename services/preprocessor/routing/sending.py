@@ -1,4 +1,16 @@
-"""Sends turns to workers: each to the best worker that takes it."""
+"""Sends turns to workers: each to the best worker that takes it.
+
+| step   | file                                   | result                                      |
+|--------|----------------------------------------|---------------------------------------------|
+| rank   | `placement.py`, with the costs of      | the workers, best first                     |
+|        | `router.py` and the KV caches of       |                                             |
+|        | `kv_view.py`                           |                                             |
+| hold   | `holding.py`, with the rules of        | the same, once the best worker computes     |
+|        | `leads.py`                             | nothing that is worth waiting for           |
+| assign | `placement.py`                         | the worker, a parser shard, the cache salt  |
+| send   | this file                              | the worker's reply; after a refusal that is |
+|        |                                        | its own, the next worker is tried           |
+"""
 
 import asyncio
 from collections import defaultdict
