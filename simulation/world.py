@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from schemas import subjects
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
-from services.ledger.recall import Ledger
+from services.ledger.recall import TurnLedger
 from services.parser import event_outbox as parser_outbox
 from services.parser import service as parser_service
 from services.preprocessor import service as preprocessor_service
@@ -409,7 +409,8 @@ def prepare() -> None:
         lambda setup: open_ledger(setup, entry_bytes=1, prompt_bytes=1).model
     )
     _replace(
-        preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room)
+        preprocessor_service,
+        open_ledger=lambda setup, **room: TurnLedger(ledger_model(setup), **room),
     )
     _replace(telemetry, LineWriter=_LineWriter)
     _replace(subjects, PREFIX=_Prefix(subjects.PREFIX))

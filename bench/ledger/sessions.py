@@ -16,7 +16,7 @@ from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.frames import ParseContext, TokenFinish
 from schemas.ledger import LedgerEntry
 from services.families.writing import as_json
-from services.ledger.recall import Ledger
+from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
@@ -79,7 +79,9 @@ class Output:
 class Model:
     """A model that writes random turns, in its family's form and in tokens of its own choice."""
 
-    def __init__(self, setup: ModelSetup, ledger: Ledger, choose: Choices, number: int = 0) -> None:
+    def __init__(
+        self, setup: ModelSetup, ledger: TurnLedger, choose: Choices, number: int = 0
+    ) -> None:
         """`number`: of the session, for the ids of its turns."""
         self.setup = setup
         self.ledger = ledger

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bench.ledger.clients import Client
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from schemas.events import FinishReason
-from services.ledger.recall import Ledger
+from services.ledger.recall import TurnLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
@@ -105,7 +105,7 @@ class Walk:
     """Whether one in three entries is lost."""
     cut: bool = False
     """Whether every second turn reaches its token limit."""
-    ledger: Ledger = field(init=False)
+    ledger: TurnLedger = field(init=False)
 
     def __post_init__(self) -> None:
         ledger = open_ledger(self.setup, entry_bytes=ROOM, prompt_bytes=ROOM)

@@ -1,6 +1,6 @@
 """The turn ledger: turn N's tokens become the prefix of prompt N+1, unchanged (docs/ledger.md).
 
-A `Recall` looks up one request's turns. It is used in two steps around the rendering:
+A `LedgerRecall` looks up one request's turns. It is used in two steps around the rendering:
 
 | step      | file         | result                                                              |
 |-----------|--------------|---------------------------------------------------------------------|
@@ -12,6 +12,7 @@ A `Recall` looks up one request's turns. It is used in two steps around the rend
 from collections.abc import Callable
 from typing import TypeAlias
 
+from msgspec import Struct
 from typing_extensions import override
 
 from schemas.conversation import Conversation, ToolSpec, Unseal
@@ -41,29 +42,56 @@ def no_step(name: str) -> None:
     """An `OnStep` that does nothing."""
 
 
-class NoLedger:
-    """A ledger that has no turns."""
+class RecallRequest(Struct, frozen=True):
+    """What a ledger needs to look up the turns of a conversation."""
 
-    def recall(
-        self,
-        conversation: Conversation,
-        tools: list[ToolSpec],
-        unseal: Unseal,
-        encoder: Encoder,
-        on_step: OnStep,
-    ) -> "NoRecall":
-        """Looks up a request's turns, as `Ledger.look_up`. `encoder`: that of the model;
-        `on_step`: called if there is something to look up."""
-        return NoRecall(conversation, encoder)
+    conversation: Conversation
+    """Without preamble."""
+    tools: list[ToolSpec]
+    """The tools as the model sees them."""
+    encoder: Encoder
+    """The model's."""
+    unseal: Unseal = opens_nothing
+    on_step: OnStep = no_step
+    """Called if there is something to look up."""
+
+
+class Recall:
+    """The turns of one request. These were not looked up, and stay as the client sent them; those
+    of a `LedgerRecall` are restored."""
+
+    def __init__(self, request: RecallRequest) -> None:
+        self._request = request
+
+    def restore(self) -> Conversation:
+        """The conversation with its turns as the model wrote them. A turn that the client changed
+        stays as the client sent it; reasoning that the client dropped is restored, unless the
+        request asks for dropping."""
+        return self._request.conversation
+
+    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
+        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
+        `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
+        last turn."""
+        ids = self._request.encoder.encode(text)
+        return EncodedPrompt(ids, Outcome.NOT_LOOKED_UP, 0, None)
+
+
+class Ledger:
+    """The earlier turns of one model. This one has none; a `TurnLedger` has those that it gets."""
+
+    def recall(self, request: RecallRequest) -> Recall:
+        """Looks up a request's turns."""
+        return Recall(request)
 
     def keep(self, prompt: EncodedPrompt) -> None:
         """Keeps the ids of a prompt, for the turn that follows."""
 
 
-NO_LEDGER = NoLedger()
+NO_LEDGER = Ledger()
 
 
-class Ledger(NoLedger):
+class TurnLedger(Ledger):
     """One model's ledger in one process. Thread-safe."""
 
     def __init__(self, model: LedgerModel, *, entry_bytes: int, prompt_bytes: int) -> None:
@@ -79,72 +107,34 @@ class Ledger(NoLedger):
         model's."""
         return entry.model == self.model.name and self.entries.add(entry)
 
-    def look_up(
-        self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal = opens_nothing
-    ) -> "Recall":
-        """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees
-        them."""
+    @override
+    def recall(self, request: RecallRequest) -> "LedgerRecall":
+        request.on_step("ledger")
+        conversation = request.conversation
         scope = self.model.scope_of(conversation.client.tenant)
         chain = self._chains.chain_of(conversation, scope)
-        return Recall(self, conversation, chain, tools, unseal)
-
-    @override
-    def recall(
-        self,
-        conversation: Conversation,
-        tools: list[ToolSpec],
-        unseal: Unseal,
-        encoder: Encoder,
-        on_step: OnStep,
-    ) -> "Recall":
-        on_step("ledger")
-        return self.look_up(conversation, tools, unseal)
+        return LedgerRecall(self, request, chain)
 
     @override
     def keep(self, prompt: EncodedPrompt) -> None:
         self.encoder.keep(prompt)
 
 
-class NoRecall:
-    """The turns of one request that were not looked up: they stay as the client sent them."""
+class LedgerRecall(Recall):
+    """The look-up of one request's turns in a ledger."""
 
-    def __init__(self, conversation: Conversation, encoder: Encoder) -> None:
-        self._conversation = conversation
-        self._encoder = encoder
-
-    def restore(self) -> Conversation:
-        """The conversation with its turns as the model wrote them. A turn that the client changed
-        stays as the client sent it; reasoning that the client dropped is restored, unless the
-        request asks for dropping."""
-        return self._conversation
-
-    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
-        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered.
-        `prefix`: the opening of a forced call at its end. `continues`: it ends in the model's own
-        last turn."""
-        return EncodedPrompt(self._encoder.encode(text), Outcome.NOT_LOOKED_UP, 0, None)
-
-
-class Recall(NoRecall):
-    """The look-up of one request's turns."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        conversation: Conversation,
-        chain: Chain,
-        tools: list[ToolSpec],
-        unseal: Unseal,
-    ) -> None:
-        super().__init__(conversation, ledger.model.encoder)
+    def __init__(self, ledger: TurnLedger, request: RecallRequest, chain: Chain) -> None:
+        super().__init__(request)
+        conversation = request.conversation
         with_reasoning = conversation.thinking.history != "drop"
-        restorer = Restorer(ledger.reader, tools, unseal, with_reasoning=with_reasoning)
-        choice = choose(conversation, chain.turns, ledger.entries, restorer, unseal)
+        restorer = Restorer(
+            ledger.reader, request.tools, request.unseal, with_reasoning=with_reasoning
+        )
+        choice = choose(conversation, chain.turns, ledger.entries, restorer, request.unseal)
         self.missing = choice.missing
         """Keys of turns with entries that memory may lack."""
         self._history = MatchedHistory(conversation, chain, choice.matches)
         self._prompts = ledger.encoder
-        self._tools = tools
 
     @override
     def restore(self) -> Conversation:
@@ -152,4 +142,5 @@ class Recall(NoRecall):
 
     @override
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> EncodedPrompt:
-        return self._prompts.encode(self._history, self._tools, text, prefix, continues=continues)
+        tools = self._request.tools
+        return self._prompts.encode(self._history, tools, text, prefix, continues=continues)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from schemas.conversation import Message, Text
 from services.ledger.model import LedgerModel
-from services.ledger.recall import Ledger
+from services.ledger.recall import TurnLedger
 from services.ledger.turn_reader import TurnReader
 from services.preprocessor.model import ModelSetup
 from services.templates.assistant import AssistantWriter
@@ -18,7 +18,7 @@ LEDGER_VERSION = b"3"
 that earlier prompts have another text, and when entries change."""
 
 
-def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger:
+def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> TurnLedger:
     """The model's ledger, empty."""
     backend = setup.tokenizer.backend
     vocabulary = Vocabulary(backend)
@@ -47,7 +47,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
         header=_header(setup, TurnReader(setup.family, vocabulary)),
         placeholder=placeholder,
     )
-    return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
+    return TurnLedger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
 
 
 def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:

@@ -15,17 +15,15 @@ from prometheus_client import Counter
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.conversation import Conversation, ToolSpec, Unseal
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import NO_LEDGER, Ledger, NoLedger, OnStep, Recall
+from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, RecallRequest, TurnLedger
 from services.ledger.signer import EntrySigner
 from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
-from services.tokenization.encoder import Encoder
 
 FETCH_TIMEOUT_S = 0.5
 """Limit of the time that a prompt waits for turns from the bucket."""
@@ -59,12 +57,13 @@ class UnfetchedTurns(Exception):
         self.keys = keys
 
 
-class NoLedgerReader:
-    """The side of the bus of a preprocessor without a ledger."""
+class LedgerReader:
+    """The ledger of one preprocessor, and its side of the bus. This one has no turns; a
+    `BusLedgerReader` has those that end."""
 
-    ledger: NoLedger = NO_LEDGER
+    ledger: Ledger = NO_LEDGER
     """The turns in memory; for any thread."""
-    fetched: NoLedger = NO_LEDGER
+    fetched: Ledger = NO_LEDGER
     """These turns as well. Its `recall` raises UnfetchedTurns where the bucket may have more of a
     request's turns."""
 
@@ -80,23 +79,23 @@ class NoLedgerReader:
         """Counts the tokens of a turn's prompt by origin, if it was looked up."""
 
 
-NO_LEDGER_READER = NoLedgerReader()
+NO_LEDGER_READER = LedgerReader()
 
 
-class LedgerReader(NoLedgerReader):
+class BusLedgerReader(LedgerReader):
     """Keeps one preprocessor's ledger filled."""
 
     def __init__(
         self,
         process: Process,
-        ledger: Ledger,
+        ledger: TurnLedger,
         signer: EntrySigner,
         bucket: Bucket | None,
     ) -> None:
         """`bucket` None: turns are kept in memory only."""
         ledger.entries.shared = bucket is not None
-        self.ledger: Ledger = ledger
-        self.fetched: NoLedger = FetchedLedger(self)
+        self.ledger: TurnLedger = ledger
+        self.fetched: Ledger = FetchedLedger(self)
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
         """Called with the entry of every turn that ended, once."""
         self._process = process
@@ -222,23 +221,16 @@ class LedgerReader(NoLedgerReader):
         return entry
 
 
-class FetchedLedger(NoLedger):
+class FetchedLedger(Ledger):
     """The ledger in memory, as long as the bucket has nothing to add."""
 
-    def __init__(self, reader: LedgerReader) -> None:
+    def __init__(self, reader: BusLedgerReader) -> None:
         self._reader = reader
 
     @override
-    def recall(
-        self,
-        conversation: Conversation,
-        tools: list[ToolSpec],
-        unseal: Unseal,
-        encoder: Encoder,
-        on_step: OnStep,
-    ) -> Recall:
+    def recall(self, request: RecallRequest) -> LedgerRecall:
         """Raises UnfetchedTurns."""
-        recall = self._reader.ledger.recall(conversation, tools, unseal, encoder, on_step)
+        recall = self._reader.ledger.recall(request)
         keys = self._reader.unfetched(recall.missing)
         if keys:
             raise UnfetchedTurns(keys)

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from schemas.errors import EngineFailed, ErrorInfo, TurnwireError
 from schemas.frames import TurnRequest
-from services.preprocessor.ledger_reader import NoLedgerReader
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.prompt import Prompt
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Process
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PreprocessorObserver:
     """The metrics, log and traces of one preprocessor's turns."""
 
-    def __init__(self, process: Process, ledger: NoLedgerReader) -> None:
+    def __init__(self, process: Process, ledger: LedgerReader) -> None:
         self.process = process
         self.log = process.log
         self.ledger = ledger

@@ -10,12 +10,12 @@ from typing import TypeVar, TypeVarTuple
 from schemas.conversation import Conversation, Unseal
 from schemas.frames import TurnRequest
 from services.guides.promises import GRAMMAR, promises
-from services.ledger.recall import NoLedger, OnStep, no_step
+from services.ledger.recall import Ledger, OnStep, no_step
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.guide import TurnGuide, turn_guide
 from services.preprocessor.ledger_reader import (
     NO_LEDGER_READER,
-    NoLedgerReader,
+    LedgerReader,
     UnfetchedTurns,
 )
 from services.preprocessor.model import ModelSetup
@@ -40,7 +40,7 @@ class Preparation:
         setup: ModelSetup,
         sealer: Sealer,
         config: PreprocessorConfig,
-        ledger: NoLedgerReader = NO_LEDGER_READER,
+        ledger: LedgerReader = NO_LEDGER_READER,
     ) -> None:
         self.setup = setup
         self.threads = PromptThreads(setup, process.log, config.threads, config.render_timeout_s)
@@ -89,7 +89,7 @@ class Preparation:
         return self.threads.run_here(self._encode, self._ledger.ledger, conversation)
 
     async def _with_turns(
-        self, seconds: float, make: Callable[[NoLedger, *A], SomePrompt], *args: *A
+        self, seconds: float, make: Callable[[Ledger, *A], SomePrompt], *args: *A
     ) -> SomePrompt:
         """Makes a prompt with a ledger. Turns that are only in the ledger's bucket are fetched
         first. `seconds`: the time that this is expected to take."""
@@ -100,7 +100,7 @@ class Preparation:
         return await self.threads.run_limited(seconds, make, self._ledger.ledger, *args)
 
     def _assemble(
-        self, ledger: NoLedger, conversation: Conversation, window: int | None, on_step: OnStep
+        self, ledger: Ledger, conversation: Conversation, window: int | None, on_step: OnStep
     ) -> LimitedPrompt:
         """`assemble` with these arguments, in any thread."""
         return assemble(
@@ -112,7 +112,7 @@ class Preparation:
             on_step=on_step,
         )
 
-    def _encode(self, ledger: NoLedger, conversation: Conversation) -> Prompt:
+    def _encode(self, ledger: Ledger, conversation: Conversation) -> Prompt:
         """`encode_prompt` with these arguments, in any thread."""
         unseal = self._unseal(conversation)
         return encode_prompt(conversation, self.setup, unseal=unseal, ledger=ledger)

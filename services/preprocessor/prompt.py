@@ -21,7 +21,14 @@ from schemas.errors import Invalid
 from schemas.frames import PromptImage
 from services.images.prompt_images import place_images
 from services.ledger.encode import EncodedPrompt
-from services.ledger.recall import NO_LEDGER, NoLedger, OnStep, no_step, opens_nothing
+from services.ledger.recall import (
+    NO_LEDGER,
+    Ledger,
+    OnStep,
+    RecallRequest,
+    no_step,
+    opens_nothing,
+)
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.raw_prompt import encode_raw, render_raw
@@ -73,7 +80,7 @@ def assemble(
     *,
     window: int | None = None,
     unseal: Unseal = opens_nothing,
-    ledger: NoLedger = NO_LEDGER,
+    ledger: Ledger = NO_LEDGER,
     on_step: OnStep = no_step,
 ) -> LimitedPrompt:
     """The prompt of a turn, which the ledger keeps for the turn that follows.
@@ -96,7 +103,7 @@ def encode_prompt(
     setup: ModelSetup,
     *,
     unseal: Unseal = opens_nothing,
-    ledger: NoLedger = NO_LEDGER,
+    ledger: Ledger = NO_LEDGER,
     on_step: OnStep = no_step,
 ) -> Prompt:
     """The prompt of a conversation, to count, show or prefill it.
@@ -115,7 +122,9 @@ def encode_prompt(
         tools = setup.tools_of(conversation.tools)
         stripped = strip(conversation, preamble=setup.strip_preamble)
 
-        recall = ledger.recall(stripped, tools.rendered, unseal, setup.encoder, on_step)
+        recall = ledger.recall(
+            RecallRequest(stripped, tools.rendered, setup.encoder, unseal, on_step)
+        )
         restored = recall.restore()
 
         on_step("render")

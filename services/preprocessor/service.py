@@ -24,8 +24,8 @@ from services.preprocessor.checks import PromptChecks
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.ledger_reader import (
     NO_LEDGER_READER,
+    BusLedgerReader,
     LedgerReader,
-    NoLedgerReader,
 )
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.observer import PreprocessorObserver
@@ -68,7 +68,7 @@ class Preprocessor(Service):
         setup: ModelSetup,
         sealer: Sealer,
         config: PreprocessorConfig,
-        ledger: NoLedgerReader = NO_LEDGER_READER,
+        ledger: LedgerReader = NO_LEDGER_READER,
     ) -> None:
         self.models = [setup.card]
         self._process = process
@@ -86,7 +86,7 @@ class Preprocessor(Service):
         self._questions = TokenizeService(process, self._preparation, self._open)
 
         prefills: NoPrefills = NO_PREFILLS
-        if isinstance(ledger, LedgerReader):
+        if isinstance(ledger, BusLedgerReader):
             prefills = Prefills(process, placement, self._kv, self._preparation, ledger)
         holding = Holding(process, placement, leads)
         self._workers = WorkerSender(process, placement, holding, prefills, setup.card.name)
@@ -165,7 +165,7 @@ def _deadline(request: TurnRequest) -> float:
 
 async def _open_ledger(
     process: Process, setup: ModelSetup, config: PreprocessorConfig
-) -> NoLedgerReader:
+) -> LedgerReader:
     if not config.enable_ledger:
         return NO_LEDGER_READER
     room = config.ledger_mb * MIB
@@ -175,7 +175,7 @@ async def _open_ledger(
     bucket: Bucket | None = None
     if config.ledger_store_mb:
         bucket = Bucket(process.bus, ledger_bucket(config), process.log)
-    return LedgerReader(process, ledger, signer, bucket)
+    return BusLedgerReader(process, ledger, signer, bucket)
 
 
 async def run(config: PreprocessorConfig) -> None:

@@ -27,7 +27,7 @@ from schemas.events import FinishReason
 from schemas.frames import ParseContext, TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
-from services.ledger.recall import Ledger
+from services.ledger.recall import TurnLedger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
@@ -54,11 +54,11 @@ def setup(demo_dir: Path) -> ModelSetup:
 class Session:
     """A preprocessor and a parser shard without a bus."""
 
-    def __init__(self, setup: ModelSetup, ledger: Ledger | None = None) -> None:
+    def __init__(self, setup: ModelSetup, ledger: TurnLedger | None = None) -> None:
         self.setup = setup
         self.ledger = ledger or self.fresh()
 
-    def fresh(self) -> Ledger:
+    def fresh(self) -> TurnLedger:
         return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
 
     def prompt(self, *messages: Message, **more: Any) -> Prompt:

@@ -11,7 +11,7 @@ from bench.ledger.sessions import WORD, Model, start
 from bench.ledger.walk import ROOM, Before, common
 from fuzz.generated_turns import Choices
 from schemas.events import FinishReason
-from services.ledger.recall import Ledger
+from services.ledger.recall import TurnLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
@@ -42,7 +42,7 @@ def sent_back(blocks: Sequence[Block], dialogue: Dialogue) -> Dialogue:
     return Dialogue(dialogue.system, dialogue.tools, [*dialogue.entries, ("said", blocks), answer])
 
 
-def check(before: Before, prompt: Prompt, setup: ModelSetup, ledger: Ledger) -> None:
+def check(before: Before, prompt: Prompt, setup: ModelSetup, ledger: TurnLedger) -> None:
     """Wherever the template has the words of a turn after the same text and as the model's own, the
     prompt keeps its tokens: all of them if the turn ends in text or reasoning, else up to the last
     word that its client received."""
@@ -75,14 +75,14 @@ def cut_everywhere(setup: ModelSetup, chance: bytes, step: int) -> None:
     ids = model.write(prompt)
     for size in range(1, len(ids) + 1, step):
         output = model.read(prompt, ids[:size], FinishReason.LENGTH)
-        ledger = Ledger(first.model, entry_bytes=ROOM, prompt_bytes=ROOM)
+        ledger = TurnLedger(first.model, entry_bytes=ROOM, prompt_bytes=ROOM)
         for entry in output.entries:
             ledger.add(entry)
         later = sent_back(output.blocks, dialogue)
         following = prompt_of(client, later, setup, ledger)
         check(Before(prompt, output), following, setup, first)
         answer = model.answer(following)
-        rebuilt = Ledger(first.model, entry_bytes=ROOM, prompt_bytes=ROOM)
+        rebuilt = TurnLedger(first.model, entry_bytes=ROOM, prompt_bytes=ROOM)
         for entry in (*output.entries, *answer.entries):
             ledger.add(entry)
             rebuilt.add(entry)

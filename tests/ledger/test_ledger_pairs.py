@@ -17,7 +17,7 @@ from schemas.conversation import Call, Conversation, Message, Reasoning, Result,
 from schemas.events import FinishReason
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
-from services.ledger.recall import NO_LEDGER, Ledger, NoLedger
+from services.ledger.recall import NO_LEDGER, Ledger, TurnLedger
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
@@ -192,7 +192,7 @@ def in_pairs(client: Client, choose: Choices) -> Client:
 
 
 def prompt_of(
-    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: NoLedger = NO_LEDGER
+    client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger = NO_LEDGER
 ) -> Prompt:
     unseal = SEALER.of(None).open
     return assemble(client(dialogue), setup, unseal=unseal, ledger=ledger)
@@ -309,7 +309,7 @@ def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
 
 
 def kept_up_to(
-    before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: Ledger
+    before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: TurnLedger
 ) -> None:
     """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were
     sent back, wherever the template has these words after the same text and as the model's own."""

@@ -8,9 +8,10 @@ import pytest
 
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
+from services.ledger.recall import LedgerRecall, RecallRequest
 from services.ledger.signer import EntrySigner
 from services.preprocessor.ledger_model import open_ledger
-from services.preprocessor.ledger_reader import LedgerReader
+from services.preprocessor.ledger_reader import BusLedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.runtime.config import PreprocessorConfig
@@ -31,13 +32,13 @@ async def opened(process: Process, name: str) -> Bucket:
     return await make_bucket(process.bus, config, process.log)
 
 
-async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> LedgerReader:
+async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> BusLedgerReader:
     return await reader_of(await make_process("preprocessor", name), setup, name)
 
 
-async def reader_of(process: Process, setup: ModelSetup, name: str) -> LedgerReader:
+async def reader_of(process: Process, setup: ModelSetup, name: str) -> BusLedgerReader:
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
-    found = LedgerReader(process, ledger, SIGNER, await opened(process, name))
+    found = BusLedgerReader(process, ledger, SIGNER, await opened(process, name))
     await found.start()
     await process.bus.flush()
     return found
@@ -48,8 +49,13 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
     return Conversation("m", [QUESTION, assistant(*parts), MORE], client=Client(session=session))
 
 
-def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
-    messages = reader.ledger.look_up(conversation, []).restore().messages
+def recalled(reader: BusLedgerReader, conversation: Conversation) -> LedgerRecall:
+    request = RecallRequest(conversation, [], reader.ledger.model.encoder)
+    return reader.ledger.recall(request)
+
+
+def restored(reader: BusLedgerReader, conversation: Conversation) -> Sequence[str]:
+    messages = recalled(reader, conversation).restore().messages
     return [
         part.text or ""
         for message in messages
@@ -78,7 +84,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     bucket.offer(key, second, other)
     writer.bus.publish(subjects.ledger("m"), second)
     await eventually(lambda: len(late.ledger.entries) == 1)
-    keys = late.unfetched(late.ledger.look_up(conversation(), []).missing)
+    keys = late.unfetched(recalled(late, conversation()).missing)
     assert keys
     assert restored(late, conversation()) == [], "there may be others"
     await late.fetch(keys)
@@ -88,7 +94,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
         assert restored(late, conversation(thought=alike.thought(number))) == [
             alike.thought(number)
         ]
-    assert not late.unfetched(late.ledger.look_up(conversation(), []).missing)
+    assert not late.unfetched(recalled(late, conversation()).missing)
 
 
 async def test_lone_turn_is_fetched_and_restored(
@@ -102,7 +108,7 @@ async def test_lone_turn_is_fetched_and_restored(
     bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
     await bucket.put("flush", b"x")
     late = await reader(make_process, setup, "lone-late")
-    keys = late.unfetched(late.ledger.look_up(conversation(), []).missing)
+    keys = late.unfetched(recalled(late, conversation()).missing)
     assert keys
     assert await late.fetch(keys)
     assert restored(late, conversation()) == [alike.thought(0)]
@@ -113,11 +119,11 @@ async def test_turns_that_the_bucket_lacks_are_requested_once(
     make_process: MakeProcess, setup: ModelSetup
 ) -> None:
     late = await reader(make_process, setup, "none-late")
-    keys = late.unfetched(late.ledger.look_up(conversation(), []).missing)
+    keys = late.unfetched(recalled(late, conversation()).missing)
     assert keys
     assert not await late.fetch(keys)
     assert restored(late, conversation()) == []
-    assert not late.unfetched(late.ledger.look_up(conversation(), []).missing)
+    assert not late.unfetched(recalled(late, conversation()).missing)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -30,7 +30,7 @@ from schemas.errors import ContextOverflow, Invalid
 from schemas.frames import pack_ids
 from services.families import open_parser
 from services.frontend.apis.messages.request import parse
-from services.ledger.recall import Recall
+from services.ledger.recall import LedgerRecall
 from services.preprocessor.ledger_model import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble, encode_prompt
@@ -539,7 +539,9 @@ def test_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
     gc.disable()
     try:
         assemble(agent_loop(8), setup, ledger=ledger)
-        left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall)]
+        left = [
+            found for found in gc.get_objects() if type(found) in (CheckedContext, LedgerRecall)
+        ]
     finally:
         gc.enable()
     assert left == []

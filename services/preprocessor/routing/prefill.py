@@ -21,7 +21,7 @@ from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
-from services.preprocessor.ledger_reader import LedgerReader
+from services.preprocessor.ledger_reader import BusLedgerReader
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
@@ -75,7 +75,7 @@ class Prefills(NoPrefills):
         placement: Placement,
         kv: KvView,
         preparation: Preparation,
-        ledger: LedgerReader,
+        ledger: BusLedgerReader,
     ) -> None:
         self._process = process
         self._placement = placement
