@@ -68,37 +68,115 @@ def choose(
     unseal: Unseal,
 ) -> ChosenMatches:
     """Chooses the matches of all turns of a conversation. Entries that are chosen count as used."""
-    chooser = _Chooser(conversation, sent_turns, store, restorer, unseal)
+    history = _SentHistory(conversation, sent_turns, store, unseal)
+    chooser = _Chooser(history, restorer)
     chooser.choose()
     return ChosenMatches(chooser.matches, [*reversed(chooser.missing)])
 
 
-class _Chooser:
-    """The choice for one conversation. Turns are numbers in its `sent_turns`."""
+class _SentHistory:
+    """The turns of a conversation as its client sent them, by their numbers, oldest first, and what
+    the store has of the sessions that they may be of."""
 
     def __init__(
         self,
         conversation: Conversation,
         sent_turns: Sequence[SentTurn],
         store: EntryStore,
-        restorer: Restorer,
         unseal: Unseal,
     ) -> None:
-        self.matches = [_UNKNOWN] * len(sent_turns)
-        self.missing: dict[bytes, None] = {}
-        """Keys for which the store may lack the right entry, the first noted first."""
+        self.store = store
+        self.unseal = unseal
         self._messages = conversation.messages
         self._session = session_digest(conversation.client.session)
         self._sent_turns = sent_turns
-        self._store = store
-        self._restorer = restorer
-        self._unseal = unseal
         self._evidence: dict[int, Evidence] = {}
         """The evidence in the turns that were examined."""
 
+    def __len__(self) -> int:
+        return len(self._sent_turns)
+
+    def key(self, number: int) -> bytes:
+        """The key of a turn's entry and its siblings."""
+        return self._sent_turns[number].key
+
+    def messages(self, number: int) -> list[Message]:
+        """A turn as the client sent it."""
+        turn = self._sent_turns[number]
+        return self._messages[turn.first : turn.end]
+
+    def evidence(self, number: int) -> Evidence:
+        """The evidence in a turn."""
+        evidence = self._evidence.get(number)
+        if evidence is None:
+            evidence = self._evidence[number] = evidence_of(self.messages(number))
+        return evidence
+
+    def is_complete(self, number: int) -> bool:
+        """Whether the store is known to have all siblings of a turn."""
+        return self.store.is_complete(self.key(number))
+
+    def is_of_session(self, turn: Turn) -> bool:
+        """Whether the client's session id is that of the turn."""
+        return turn.entry.context.session == self._session
+
+    def ancestors(self, number: int, turn: Turn) -> Iterator[tuple[int, Turn | None]]:
+        """The earlier turns of a turn's session, newest first, with their numbers here: each names
+        the one that its own prompt restored last. None, at the end, for one that the store
+        lacks."""
+        descendant: Turn | None = turn
+        while descendant is not None and descendant.entry.context.previous:
+            context = descendant.entry.context
+            number = self._number_of(context.previous_key, number)
+            descendant = self.store.get(context.previous)
+            if number < 0:
+                return
+            yield number, descendant
+
+    def ancestor_macs(self, turn: Turn) -> set[bytes]:
+        """The `mac` of all earlier turns of a turn's session, as far as the store has them. They
+        need not be in this conversation."""
+        macs: set[bytes] = set()
+        ancestor: Turn | None = turn
+        while ancestor is not None and ancestor.entry.context.previous:
+            mac = ancestor.entry.context.previous
+            macs.add(mac)
+            ancestor = self.store.get(mac)
+        return macs
+
+    def proof_of_session(self, number: int, turn: Turn) -> Proof:
+        """What the conversation shows of the session of a turn: the newest evidence in the turns
+        before it."""
+        for earlier, ancestor in self.ancestors(number, turn):
+            if ancestor is None:
+                break
+            proof = self.evidence(earlier).proof(ancestor.entry, self.unseal)
+            if proof is not Proof.NONE:
+                return proof
+        return Proof.NONE
+
+    def _number_of(self, key: bytes, before: int) -> int:
+        """The turn with this key before another one; -1 where there is none."""
+        for number in range(before - 1, -1, -1):
+            if self._sent_turns[number].key == key:
+                return number
+        return -1
+
+
+class _Chooser:
+    """The rules of the choice, applied to one conversation."""
+
+    def __init__(self, history: _SentHistory, restorer: Restorer) -> None:
+        self.matches = [_UNKNOWN] * len(history)
+        self.missing: dict[bytes, None] = {}
+        """Keys for which the store may lack the right entry, the first noted first."""
+        self._history = history
+        self._store = history.store
+        self._restorer = restorer
+
     def choose(self) -> None:
         """Decides all turns, newest first."""
-        undecided = len(self._sent_turns)
+        undecided = len(self._history)
         while undecided:
             number = undecided - 1
             match = self._decide(number)
@@ -107,24 +185,24 @@ class _Chooser:
             self.matches[number] = match
             if match.turns:
                 self._store.get(match.turns[0].entry.mac)  # counts as a use
-                undecided = self._follow(number, match.turns[0])
+                undecided = self._choose_ancestors(number, match.turns[0])
             else:
                 self._note_missing(number)
                 undecided = number
 
-    def _follow(self, number: int, turn: Turn) -> int:
-        """Takes the turns that a turn's entry names, and those that they name. Returns the number
-        of turns that are still undecided."""
-        for earlier, named in self._named_by(number, turn):
-            if named is None:
+    def _choose_ancestors(self, number: int, turn: Turn) -> int:
+        """Decides the turns before a chosen one, which follow from it. Returns the number of turns
+        that are still undecided."""
+        for earlier, ancestor in self._history.ancestors(number, turn):
+            if ancestor is None:
                 self._note_missing(earlier)
                 return earlier
-            self.matches[earlier] = self._restored(earlier, [named])
+            self.matches[earlier] = self._restored(earlier, [ancestor])
         return 0
 
     def _restored(self, number: int, turns: Sequence[Turn]) -> Match:
         """The match with these turns, if the client did not change its turn."""
-        messages = self._restorer.messages(turns[0], self._sent(number))
+        messages = self._restorer.messages(turns[0], self._history.messages(number))
         if messages is None:
             return _CLIENT
         return Match(Outcome.FOUND, turns, messages)
@@ -132,15 +210,16 @@ class _Chooser:
     def _decide(self, number: int) -> Match:
         """The match of a turn by its own evidence and that of the turns before it, not yet compared
         with what the client sent."""
-        key = self._sent_turns[number].key
+        key = self._history.key(number)
         if key not in self._store:
             return _UNKNOWN
 
-        evidence = self._evidence_of(number)
-        named = self._store.find_marked(key, (*evidence.ids, *evidence.seals))
-        marks = evidence.marks(named.entry.marks if named is not None else [], self._unseal)
+        evidence = self._history.evidence(number)
+        identified = self._store.find_marked(key, (*evidence.ids, *evidence.seals))
+        entry_marks = identified.entry.marks if identified is not None else []
+        marks = evidence.marks(entry_marks, self._history.unseal)
         if marks:
-            return _match_by_marks(named, marks)
+            return _match_by_marks(identified, marks)
 
         siblings = self._store.find(key, MAX_COMPARED + 1)
         if not siblings:
@@ -157,7 +236,7 @@ class _Chooser:
         """The match among siblings that fit the turn's own evidence."""
         by_proof: dict[Proof, list[Turn]] = {proof: [] for proof in Proof}
         for turn in siblings:
-            by_proof[self._proof_of_session(number, turn)].append(turn)
+            by_proof[self._history.proof_of_session(number, turn)].append(turn)
 
         proven = by_proof[Proof.SAME]
         left = self._narrow(number, proven or by_proof[Proof.NONE])
@@ -167,105 +246,51 @@ class _Chooser:
             return Match(Outcome.FOUND, left)
         return _AMBIGUOUS
 
-    def _proof_of_session(self, number: int, turn: Turn) -> Proof:
-        """What the conversation shows of the session of a turn: the newest evidence in the turns
-        before it."""
-        for earlier, named in self._named_by(number, turn):
-            if named is None:
-                break
-            proof = self._evidence_of(earlier).proof(named.entry, self._unseal)
-            if proof is not Proof.NONE:
-                return proof
-        return Proof.NONE
-
-    def _narrow(self, number: int, turns: list[Turn]) -> list[Turn]:
-        """The turns of the conversation's session, which differ in nothing but the prompt before
+    def _narrow(self, number: int, siblings: list[Turn]) -> list[Turn]:
+        """The siblings of the conversation's session, which differ in nothing but the prompt before
         them; empty if others are left, too."""
-        if _differ(turns):
-            turns = self._narrow_by_reasoning(number, turns)
-        if _differ(turns):
-            turns = [turn for turn in turns if self._is_of_session(turn)]
-        return [] if _differ(turns) else turns
+        if _differ(siblings):
+            siblings = self._narrow_by_reasoning(number, siblings)
+        if _differ(siblings):
+            siblings = [turn for turn in siblings if self._history.is_of_session(turn)]
+        return [] if _differ(siblings) else siblings
 
-    def _narrow_by_reasoning(self, number: int, turns: list[Turn]) -> list[Turn]:
-        """The turns that descend from the newest earlier turn that the client's reasoning decides;
-        all, if none is."""
+    def _narrow_by_reasoning(self, number: int, siblings: list[Turn]) -> list[Turn]:
+        """The siblings that descend from the newest earlier turn that the client's reasoning
+        decides; all, if none is."""
         for earlier in range(number - 1, -1, -1):
-            if not self._evidence_of(earlier).reasoning_digests:
+            if not self._history.evidence(earlier).reasoning_digests:
                 continue
             match = self._decide(earlier)
             if match.turns:
-                ancestors = {turn.entry.mac for turn in match.turns}
-                return [turn for turn in turns if ancestors & self._ancestors(turn)]
-            self.matches[earlier] = match  # stays, where no later turn names this one
-        return turns
+                decided = {turn.entry.mac for turn in match.turns}
+                return [turn for turn in siblings if decided & self._history.ancestor_macs(turn)]
+            self.matches[earlier] = match  # stays, where it is not an ancestor of a chosen turn
+        return siblings
 
     def _is_certain(self, number: int, turn: Turn) -> bool:
         """Whether a turn is used that nothing but its visible history speaks for."""
-        adds_reasoning = (
-            bool(turn.entry.reasoning_digests) and not self._evidence_of(number).reasoning_digests
-        )
-        if adds_reasoning and not self._is_of_session(turn):
+        client_sent_reasoning = bool(self._history.evidence(number).reasoning_digests)
+        adds_reasoning = bool(turn.entry.reasoning_digests) and not client_sent_reasoning
+        if adds_reasoning and not self._history.is_of_session(turn):
             return False
-        if self._store.is_complete(self._sent_turns[number].key):
+        if self._history.is_complete(number):
             return True
         self._note_missing(number)
         return not adds_reasoning
 
-    def _is_of_session(self, turn: Turn) -> bool:
-        return turn.entry.context.session == self._session
-
-    def _named_by(self, number: int, turn: Turn) -> Iterator[tuple[int, Turn | None]]:
-        """The earlier turns that the prompts of a turn's session restored, newest first, by their
-        numbers here; None, at the end, for one that the store lacks."""
-        named: Turn | None = turn
-        while named is not None and named.entry.context.previous:
-            context = named.entry.context
-            number = self._number_of(context.previous_key, number)
-            named = self._store.get(context.previous)
-            if number < 0:
-                return
-            yield number, named
-
-    def _number_of(self, key: bytes, before: int) -> int:
-        """The turn with this key before another one; -1 where there is none."""
-        for number in range(before - 1, -1, -1):
-            if self._sent_turns[number].key == key:
-                return number
-        return -1
-
-    def _ancestors(self, turn: Turn) -> set[bytes]:
-        """The `mac` of all earlier turns of a turn's session, as far as the store has them."""
-        macs: set[bytes] = set()
-        ancestor: Turn | None = turn
-        while ancestor is not None and ancestor.entry.context.previous:
-            mac = ancestor.entry.context.previous
-            macs.add(mac)
-            ancestor = self._store.get(mac)
-        return macs
-
-    def _evidence_of(self, number: int) -> Evidence:
-        evidence = self._evidence.get(number)
-        if evidence is None:
-            evidence = self._evidence[number] = evidence_of(self._sent(number))
-        return evidence
-
-    def _sent(self, number: int) -> list[Message]:
-        turn = self._sent_turns[number]
-        return self._messages[turn.first : turn.end]
-
     def _note_missing(self, number: int) -> None:
-        key = self._sent_turns[number].key
-        if not self._store.is_complete(key):
-            self.missing[key] = None
+        """Notes that the store may lack the right entry of a turn."""
+        if not self._history.is_complete(number):
+            self.missing[self._history.key(number)] = None
 
 
-def _match_by_marks(named: Turn | None, marks: set[bytes]) -> Match:
-    """The match of a turn that ids or seals identify. `named`: the turn that has one of them."""
-    if named is None:
+def _match_by_marks(identified: Turn | None, marks: set[bytes]) -> Match:
+    """The match by the marks of ids and seals. `identified`: the turn that has one of them."""
+    if identified is None:
         return _UNKNOWN
-    if marks <= set(named.entry.marks):
-        return Match(Outcome.FOUND, [named])
+    if marks <= set(identified.entry.marks):
+        return Match(Outcome.FOUND, [identified])
     return _CLIENT
 
 
