@@ -151,21 +151,21 @@ class TurnComparison:
         writes: a separator, the beginning of a call.
         """
         rendered = rendered[: _MOST_RENDERED * len(original.text) + _SPARE_CHARS]
-        unclosed = self._after_written_parts(original)
-        if unclosed is None or not rendered:
+        written_rest = self._after_written_parts(original)
+        if written_rest is None or not rendered:
             return None
-        for form in self._forms(original, rendered):
-            closing = self._after_rendered_parts(original, form, rendered)
-            if closing is not None:
-                same = len(common_prefix(unclosed, closing))
-                same = self._outside_control(closing, same)
-                not_rendered = unclosed[same:].lstrip()
-                not_written = closing[same:]
-                return _Agreement(
-                    written=len(original.text) - len(not_rendered),
-                    rendered=len(rendered) - len(not_written),
-                )
-        return None
+        rendered_rest = self._after_rendered_parts(original, rendered)
+        if rendered_rest is None:
+            return None
+
+        same = len(common_prefix(written_rest, rendered_rest))
+        same = self._outside_control(rendered_rest, same)
+        not_rendered = written_rest[same:].lstrip()
+        not_written = rendered_rest[same:]
+        return _Agreement(
+            written=len(original.text) - len(not_rendered),
+            rendered=len(rendered) - len(not_written),
+        )
 
     def _after_written_parts(self, original: _Original) -> str | None:
         """The text that the model wrote after the last part of its turn."""
@@ -177,9 +177,17 @@ class TurnComparison:
                 return original.text[end:]
         return None
 
-    def _after_rendered_parts(self, original: _Original, form: str, rendered: str) -> str | None:
-        """The text that the template rendered after the last part of the turn. `form`: a form of
-        `rendered`; both have the same text there."""
+    def _after_rendered_parts(self, original: _Original, rendered: str) -> str | None:
+        """The text that the template rendered after the last part of the turn."""
+        for form in self._forms(original, rendered):
+            rest = self._after_parts_of_form(original, form, rendered)
+            if rest is not None:
+                return rest
+        return None
+
+    def _after_parts_of_form(self, original: _Original, form: str, rendered: str) -> str | None:
+        """The text after the last part of the turn in a form of `rendered`, which has the same
+        text there."""
         turn, mode = self._reader.after_opening(form, original.opening, original.mode)
         start = len(form) - len(turn)
         for end in self._ends_of_parts(original, turn, mode):

@@ -72,11 +72,7 @@ class PromptEncoder:
         """
         outcome, kept = self._newest_kept(history, tools, text)
         context = self._context(history, text, prefix, continues=continues)
-        states: list[bytes] = []
-        if context is not None:
-            answered = history.chain.turns[: history.answered]
-            states = [*(turn.state for turn in answered), context.state]
-
+        states = _states(history, context)
         if kept is None:
             return EncodedPrompt(self._encoder.encode(text), outcome, 0, context, states, text)
 
@@ -106,21 +102,25 @@ class PromptEncoder:
         """What became of the newest turn, and the newest turn that the text still contains."""
         newest = Outcome.FIRST
         for match in reversed(history.matches[: history.answered]):
-            turn = self._in_place(match, text)
-            if turn is None:
-                outcome = Outcome.MOVED if match.turns else match.outcome
-                kept = None
-            else:
-                kept = self._comparison.find(turn, text, tools)
-                outcome = Outcome.REUSED
-                if kept is None:
-                    kept = self._kept_parent(turn)
-                    outcome = Outcome.TEMPLATE
+            outcome, kept = self._kept(match, tools, text)
             if newest is Outcome.FIRST:
                 newest = outcome
             if kept is not None:
                 return newest, kept
         return newest, None
+
+    def _kept(
+        self, match: Match, tools: list[ToolSpec], text: str
+    ) -> tuple[Outcome, KeptTurn | None]:
+        """What became of a turn, and itself or else its parent, if the text still contains it."""
+        turn = self._in_place(match, text)
+        if turn is None:
+            outcome = Outcome.MOVED if match.turns else match.outcome
+            return outcome, None
+        kept = self._comparison.find(turn, text, tools)
+        if kept is not None:
+            return Outcome.REUSED, kept
+        return Outcome.TEMPLATE, self._kept_parent(turn)
 
     def _in_place(self, match: Match, text: str) -> Turn | None:
         """The turn of a match that follows the same prompt head in the text; None: it moved."""
@@ -153,29 +153,28 @@ class PromptEncoder:
         lost, its text is encoded."""
         context = turn.entry.context
         ids = self._prompts.get(_prompt_key(context))
-        lost: list[tuple[LedgerContext, Turn | None]] = []
+        forgotten: list[tuple[LedgerContext, Turn]] = []
+        """Prompts that are not in memory, newest first, each with the turn that it was made of."""
         while ids is None:
             parent = self._parent(context)
-            lost.append((context, parent))
             if parent is None:
+                ids = self._encoder.encode(text[: context.head_chars] + context.opening)
                 break
+            forgotten.append((context, parent))
             context = parent.entry.context
             ids = self._prompts.get(_prompt_key(context))
 
-        for context, parent in reversed(lost):
-            ids = self._prompt_again(context, text, parent, ids)
-        assert ids is not None
+        for context, parent in reversed(forgotten):
+            ids = self._extended(ids, parent, context, text)
         return ids
 
-    def _prompt_again(
-        self, context: LedgerContext, text: str, parent: Turn | None, before: "TokenIds | None"
+    def _extended(
+        self, parent_prompt: TokenIds, parent: Turn, context: LedgerContext, text: str
     ) -> TokenIds:
-        """The ids of the prompt with this context, made of its parent and the prompt `before`."""
-        if parent is None or before is None:
-            return self._encoder.encode(text[: context.head_chars] + context.opening)
+        """The ids of the prompt with this context, which extends its parent's prompt."""
         after_parent = text[context.parent_end : context.head_chars]
         rest = self.fragment(context.joint + after_parent + context.opening)
-        return before + parent.ids(context.parent_tokens) + rest
+        return parent_prompt + parent.ids(context.parent_tokens) + rest
 
     def fragment(self, text: str) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt
@@ -223,6 +222,14 @@ def _start_of_turn(history: MatchedHistory, *, continues: bool) -> tuple[bytes, 
     if calls:
         return None
     return open_turn.state, squeeze(text)
+
+
+def _states(history: MatchedHistory, context: LedgerContext | None) -> list[bytes]:
+    """`EncodedPrompt.states`; empty without a context of the turn that follows."""
+    if context is None:
+        return []
+    answered = history.chain.turns[: history.answered]
+    return [*(turn.state for turn in answered), context.state]
 
 
 def _extending(context: LedgerContext, kept: KeptTurn) -> LedgerContext:
