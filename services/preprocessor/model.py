@@ -28,6 +28,7 @@ from services.tokenization.data_marks import DataMarks
 from services.tokenization.encoder import Encoder
 from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import (
+    ModelFacts,
     find_file,
     read_facts,
     read_json,
@@ -94,13 +95,13 @@ class ModelSetup:
         are invalid (no template, an unknown family, no context window).
         """
         facts = read_facts(config.model)
-        window = config.max_model_len or facts.window
         loaded = load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
         template = ChatTemplate.of(loaded, override=config.chat_template, model=config.model_name)
         traits = probe(template)
 
         detection = choose_family(config, template, traits, loaded.get_added_vocab())
         family = detection.family
+
         marks: DataMarks | None = None
         if not config.control_tokens_in_data:
             marks = data_marks(loaded, template, traits, family)
@@ -111,20 +112,16 @@ class ModelSetup:
             cache_bytes=config.prompt_cache_mb * MIB,
             marks=marks,
         )
-        if window is None:
-            raise ValueError(f"{config.model} states no context window; set max_model_len")
+        window = _window(config, facts)
 
         vision = _vision(config, template)
-        traits = replace(traits, reasoning_tags=reasoning_tags(template, traits, family))
-        if vision.frame is not None:
-            traits = replace(traits, image=vision.frame)
+        traits = replace(
+            traits,
+            reasoning_tags=reasoning_tags(template, traits, family),
+            image=vision.frame,
+        )
         reasoning_markers = unlimited_thoughts(tokenizer, family, traits.separators.before_text)
-
-        features: list[str] = []
-        if reasoning_markers:
-            features.append(THINKING_BUDGET)
-        if vision.processor:
-            features.append(VISION)
+        features = _features(reasoning_markers, vision)
         return cls(
             template=template,
             traits=traits,
@@ -170,6 +167,24 @@ class _Vision(NamedTuple):
     """`TemplateTraits.image`."""
     no_vision_reason: str = ""
     """Why it sees none."""
+
+
+def _window(config: PreprocessorConfig, facts: ModelFacts) -> int:
+    """The context window in tokens. Raises ValueError where neither operator nor files state it."""
+    window = config.max_model_len or facts.window
+    if window is None:
+        raise ValueError(f"{config.model} states no context window; set max_model_len")
+    return window
+
+
+def _features(reasoning_markers: ThoughtBudget | None, vision: _Vision) -> list[str]:
+    """The features of the model's card."""
+    features: list[str] = []
+    if reasoning_markers:
+        features.append(THINKING_BUDGET)
+    if vision.processor:
+        features.append(VISION)
+    return features
 
 
 def _vision(config: PreprocessorConfig, template: ChatTemplate) -> _Vision:

@@ -92,13 +92,20 @@ class AssistantWriter:
         if traits.interleaved == "split":
             pieces = chain.from_iterable(map(self._pieces, cut))
             return [self.native(piece) for piece in pieces]
+        return [self._single_message(parts, cut)]
 
+    def _single_message(
+        self, parts: Sequence[AssistantPart], cut: Sequence[TurnSegment]
+    ) -> TemplateMessage:
+        """The turn, which the three fields do not hold in its order, as one message. `cut`: its
+        segments."""
+        traits = self._traits
         if not traits.inline_reasoning and len(cut) > 1:
             first = 1 if isinstance(parts[0], Reasoning) else 0
             cut = segments([*parts[:first], *without_field(parts[first:])])
         if self._must_sort(cut):
-            return [self.native(_merged(cut))]
-        return [self.inline(cut, tail=traits.inline_tail)]
+            return self.native(_merged(cut))
+        return self.inline(cut, tail=traits.inline_tail)
 
     def _must_sort(self, cut: Sequence[TurnSegment]) -> bool:
         """Whether only the three fields can hold a turn, in their own order."""
@@ -141,26 +148,27 @@ class AssistantWriter:
         first = cut[0]
         last = cut[-1]
         content = ""
-        join = ""
+        separator = ""
+        """What the template writes between `content` and what follows."""
         if first.reasoning is not None and first.text is None:
-            join = before_call.removeprefix(before_text)
+            separator = before_call.removeprefix(before_text)
 
         for segment in cut:
             if segment.reasoning is not None and segment is not first:
-                content += join + opening + segment.reasoning
-                join = before_text if segment.text is not None else before_call
+                content += separator + opening + segment.reasoning
+                separator = before_text if segment.text is not None else before_call
             if segment.text is not None:
-                content += join + segment.text
-                join = traits.text_join
+                content += separator + segment.text
+                separator = traits.text_join
             if segment.calls and not (without_last_calls and segment is last):
-                content += join + self.markup(segment.calls)
-                join = traits.call_join
+                content += separator + self.markup(segment.calls)
+                separator = traits.call_join
 
         if without_last_calls:
-            return (content + join).removesuffix(traits.text_join)
+            return (content + separator).removesuffix(traits.text_join)
         ends_with_reasoning = last.text is None and not last.calls
         if ends_with_reasoning and last.reasoning is not None:
-            return content + join
+            return content + separator
         return content
 
     def markup(self, calls: Sequence[Call]) -> str:
