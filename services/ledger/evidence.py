@@ -1,7 +1,8 @@
 """Distinguishes turns with the same visible history by what their clients received.
 
 A client sends back the ids of a turn's calls and items and the seals of its reasoning, which no
-other turn has, and the text of its reasoning. An entry has digests of all of them.
+other turn has, and the text of its reasoning. An entry has digests of all of them; those of ids and
+seals are its marks.
 """
 
 import hashlib

@@ -9,17 +9,19 @@ cost only speed.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client import Counter
 from typing_extensions import override
 
 from schemas import subjects
+from schemas.conversation import ToolSpec
 from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.encode import EncodedPrompt
 from services.ledger.recall import NO_LEDGER, Ledger, LedgerRecall, RecallRequest, TurnLedger
 from services.ledger.signer import EntrySigner
+from services.ledger.turn import TurnOutput
 from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, Reading, register
 from services.runtime.process import Process
@@ -35,6 +37,9 @@ FETCHED_S = 60.0
 MAX_FETCHED_KEYS = 65_536
 SILENT_S = 5.0
 """Time without requests to a bucket that did not answer."""
+
+
+OnEntry: TypeAlias = Callable[[LedgerEntry], None]
 
 
 class Fetched(NamedTuple):
@@ -78,6 +83,14 @@ class LedgerReader:
     def count(self, prompt: EncodedPrompt) -> None:
         """Counts the tokens of a turn's prompt by origin, if it was looked up."""
 
+    def listen(self, on_entry: OnEntry) -> None:
+        """Has `on_entry` called with the entry of every turn that ends, once."""
+
+    def read_turn(self, entry: LedgerEntry, tools: list[ToolSpec]) -> TurnOutput | None:
+        """What the model wrote in an entry's turn; None where its tokens cannot be read. `tools`:
+        as the model sees them."""
+        return None
+
 
 NO_LEDGER_READER = LedgerReader()
 
@@ -96,8 +109,7 @@ class BusLedgerReader(LedgerReader):
         ledger.entries.shared = bucket is not None
         self.ledger: TurnLedger = ledger
         self.fetched: Ledger = FetchedLedger(self)
-        self.on_entry: list[Callable[[LedgerEntry], None]] = []
-        """Called with the entry of every turn that ended, once."""
+        self._listeners: list[OnEntry] = []
         self._process = process
         self._signer = signer
         self._bucket = bucket
@@ -150,6 +162,14 @@ class BusLedgerReader(LedgerReader):
         self._outcomes.labels(prompt.outcome).inc()
         self._tokens.labels("ledger").inc(prompt.reused)
         self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
+
+    @override
+    def listen(self, on_entry: OnEntry) -> None:
+        self._listeners.append(on_entry)
+
+    @override
+    def read_turn(self, entry: LedgerEntry, tools: list[ToolSpec]) -> TurnOutput | None:
+        return self.ledger.reader.read_entry(entry, tools)
 
     async def _fetch_all(self, bucket: Bucket, keys: Sequence[bytes]) -> bool:
         """Fetches the turns of these keys. Returns whether there may be any."""
@@ -205,8 +225,8 @@ class BusLedgerReader(LedgerReader):
         nothing_was_there = fetched.until > self._loop.time() and not fetched.any_turns
         if nothing_was_there:
             self.ledger.entries.set_complete(entry.key)
-        for listener in self.on_entry:
-            listener(entry)
+        for on_entry in self._listeners:
+            on_entry(entry)
 
     def _add(self, data: bytes, origin: str) -> LedgerEntry | None:
         """Adds an entry to the ledger. Returns it if it is authentic and new."""

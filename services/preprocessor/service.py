@@ -86,7 +86,7 @@ class Preprocessor(Service):
         self._questions = TokenizeService(process, self._preparation, self._open)
 
         prefills: NoPrefills = NO_PREFILLS
-        if isinstance(ledger, BusLedgerReader):
+        if config.enable_ledger:
             prefills = Prefills(process, placement, self._kv, self._preparation, ledger)
         holding = Holding(process, placement, leads)
         self._workers = WorkerSender(process, placement, holding, prefills, setup.card.name)

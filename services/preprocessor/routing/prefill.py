@@ -21,7 +21,7 @@ from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
-from services.preprocessor.ledger_reader import BusLedgerReader
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prepared_turn import PreparedTurn
 from services.preprocessor.routing.kv_view import KvView
@@ -75,14 +75,14 @@ class Prefills(NoPrefills):
         placement: Placement,
         kv: KvView,
         preparation: Preparation,
-        ledger: BusLedgerReader,
+        ledger: LedgerReader,
     ) -> None:
         self._process = process
         self._placement = placement
         self._kv = kv
         self._preparation = preparation
         self._model = preparation.setup.card.name
-        self._reader = ledger.ledger.reader
+        self._ledger = ledger
         self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
         self._done = Counter(
             "turnwire_speculative_prefills",
@@ -90,7 +90,7 @@ class Prefills(NoPrefills):
             ["outcome"],
             registry=process.metrics,
         )
-        ledger.on_entry.append(self.ended)
+        ledger.listen(self.ended)
 
     @override
     def expect(self, turn: PreparedTurn, worker: str) -> None:
@@ -137,7 +137,7 @@ class Prefills(NoPrefills):
         self, turn: PendingTurn, entry: LedgerEntry
     ) -> "tuple[TokenIds, list[PromptImage]] | None":
         """The beginning of the next prompt; None: the turn's tokens cannot be read."""
-        ended = self._reader.read_entry(entry, turn.tools)
+        ended = self._ledger.read_turn(entry, turn.tools)
         if ended is None or not ended.parts:
             return None
         prompt, other = (
