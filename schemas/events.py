@@ -245,6 +245,11 @@ class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", ta
     offset: int = 0
     """Characters in `block`. A receiver that has shown more cannot continue from here."""
 
+    @property
+    def token_count(self) -> int:
+        """The number of ids in `token_ids`, which has four bytes for each."""
+        return len(self.token_ids) // 4
+
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
 EventInBlock: TypeAlias = BlockEvent | Dispatch

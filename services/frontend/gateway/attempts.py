@@ -96,11 +96,7 @@ class TurnAttempts:
             return
         # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._turns.supersede(turn, "worker lost")
-        token_count = len(lost.token_ids) // 4
-        if (
-            turn.cursor.text_position > (lost.block, lost.offset)
-            or turn.cursor.tokens > token_count
-        ):
+        if _is_ahead(turn, lost):
             # rare: the client has more than any process still knows
             # The parser that sent more than this is lost, too. Another worker would decode other
             # tokens from here on.
@@ -119,10 +115,10 @@ class TurnAttempts:
             return
         error = EngineFailed(reason).info
         self._turns.supersede(turn, "tokens lost")
-        if turn.cursor.text_position == (0, 0) and not turn.cursor.tokens:
-            self._resume(turn, error)
-        else:
+        if _has_begun(turn):
             self._turns.fail(turn, error)
+        else:
+            self._resume(turn, error)
 
     async def _attempt(self, turn: BusTurn, tried: list[str]) -> Outcome:
         """Makes one attempt, as soon as there are processes for it. One that is lost is superseded.
@@ -200,3 +196,15 @@ class TurnAttempts:
                 limit = f"it could not be continued within {self._config.bus.recovery_s:g} s"
                 message = f"{error.message}; {limit}: {refusal}"
             self._turns.fail(turn, msgspec.structs.replace(error, message=message))
+
+
+def _is_ahead(turn: BusTurn, lost: Interrupted) -> bool:
+    """Returns whether the client has more of a turn than the parser that hands its tokens back."""
+    if turn.cursor.text_position > (lost.block, lost.offset):
+        return True
+    return turn.cursor.tokens > lost.token_count
+
+
+def _has_begun(turn: BusTurn) -> bool:
+    """Returns whether the client has text or token ids of a turn."""
+    return turn.cursor.text_position != (0, 0) or turn.cursor.tokens > 0

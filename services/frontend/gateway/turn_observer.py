@@ -37,9 +37,8 @@ class BusTurnObserver:
 
     def interrupted(self, lost: Interrupted) -> None:
         """The worker was lost in mid-turn."""
-        tokens = len(lost.token_ids) // 4
         self._log.warning(
-            "frontend.interrupted", turn=self._turn, worker=lost.worker, tokens=tokens
+            "frontend.interrupted", turn=self._turn, worker=lost.worker, tokens=lost.token_count
         )
 
     def resume_failed(self, error: TurnwireError) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from schemas.conversation import Client
-from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
+from schemas.events import Finish, LastEvent, Usage, failure_of
 from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
 
 
@@ -53,10 +53,8 @@ class AnswerRecord:
         times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
         times.record(tokens, now)
 
-    def record_end(self, last: TurnEvent, choice: int = 0) -> bool:
-        """Records the last of a choice's events. Returns whether it ends the turn."""
-        if not isinstance(last, Finish | Failed):
-            return False
+    def record_end(self, last: LastEvent, choice: int = 0) -> None:
+        """Records the last of a choice's events."""
         failure = failure_of(last)
         if failure is not None:
             self.outcome = str(failure.kind)
@@ -64,7 +62,6 @@ class AnswerRecord:
             self.conclude(str(last.reason))
             self._usages[choice] = last.usage
             self._metrics.count_tokens(self.model, last.usage)
-        return True
 
     def conclude(self, outcome: str) -> None:
         """Records the outcome, if none is known so far."""

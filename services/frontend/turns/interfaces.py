@@ -1,8 +1,8 @@
 """Defines the interface between the HTTP side of the frontend and the pipeline.
 
 A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly
-one terminal event. `pipeline` implements the interface over NATS; tests and replays implement it in
-memory.
+one terminal event. `services.frontend.gateway` implements the interface over NATS; tests and
+replays implement it in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence

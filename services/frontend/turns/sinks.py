@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from typing_extensions import override
 
 from schemas.errors import ErrorInfo, raised, unexpected
-from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
+from schemas.events import Delta, Finish, LastEvent, Prepared, TurnEvent, failure_of
 from services.frontend.turns.answer_record import AnswerRecord
 from services.frontend.turns.flusher import FlushedStream, Flusher
 from services.frontend.turns.interfaces import AnswerInfo, Renderer, TurnSink
@@ -96,8 +96,9 @@ class AnswerSink(TurnSink):
     def stop(self) -> None:
         """Accepts nothing more."""
 
-    def _end_choice(self, last: TurnEvent) -> None:
+    def _end_choice(self, last: LastEvent, choice: int) -> None:
         """Applies the last event of a choice. A failure ends the whole answer."""
+        self._record.record_end(last, choice)
         self._running -= 1
         self._failure = failure_of(last)
         self.ended = self._failure is not None or not self._running
@@ -189,8 +190,8 @@ class StreamSink(AnswerSink, FlushedStream):
         if self.started and not self._pending:
             self._flusher.add(self)
         last = events[-1]
-        if type(last) is not Delta and self._record.record_end(last, choice):
-            self._end_choice(last)
+        if type(last) is not Delta and isinstance(last, LastEvent):
+            self._end_choice(last, choice)
             tokens = _all_tokens(last, tokens)
         self._pending.append((choice, events, tokens))
         if not self.started and self._prepared is not None and self.refusal() is None:
@@ -289,8 +290,8 @@ class EventBuffer(AnswerSink):
             return
         self.events[choice] += events
         last = events[-1]
-        if type(last) is not Delta and self._record.record_end(last, choice):
-            self._end_choice(last)
+        if type(last) is not Delta and isinstance(last, LastEvent):
+            self._end_choice(last, choice)
             tokens = _all_tokens(last, tokens)
         self._record.record_batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
@@ -319,6 +320,6 @@ def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
         yield choice, [*chain.from_iterable(events for _, events, _ in batches)]
 
 
-def _all_tokens(last: TurnEvent, tokens: int) -> int:
+def _all_tokens(last: LastEvent, tokens: int) -> int:
     """Returns the output tokens of a turn that ends, its end token included."""
     return last.usage.output if isinstance(last, Finish) else tokens
