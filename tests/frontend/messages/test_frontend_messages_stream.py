@@ -25,7 +25,8 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.messages.render import MessageCollector, MessagesStream
+from services.frontend.apis.messages.document import MessageCollector
+from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.turns.interfaces import AnswerInfo
 from tests.frontend.frontend_fakes import with_dispatch

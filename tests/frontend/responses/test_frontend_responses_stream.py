@@ -34,8 +34,9 @@ from schemas.events import (
 )
 from services.frontend.apis.responses import routes
 from services.frontend.apis.responses.dialect import ConvertedRequest, Responses
-from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
+from services.frontend.apis.responses.render.events import KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
+from services.frontend.apis.shared.openai.chunks import DONE
 from services.frontend.apis.shared.openapi import document
 from services.frontend.turns.interfaces import AnswerInfo
 

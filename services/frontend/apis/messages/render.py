@@ -1,4 +1,4 @@
-"""Renders a turn as the event stream of the Messages API, and folds the events to one document.
+"""Renders a turn as the event stream of the Messages API.
 
     BlockStart reasoning                nothing yet
     Delta "Let me look."                content_block_start thinking, ping (the first time),
@@ -14,7 +14,6 @@ client sees are counted here and have no gaps. Agents start a tool at its conten
 the stream continues.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -47,15 +46,13 @@ from services.frontend.apis.messages.hosted import DIRECT, hosted_id, result_blo
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import Plain, TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json, one_line
-from services.frontend.turns.interfaces import AnswerInfo, Collector, Renderer
+from services.frontend.turns.interfaces import AnswerInfo, Renderer
 
 COUNT_EVERY = 16
 """Tokens of an omitted thought after which the client gets their number."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 _encode = msgspec.json.Encoder().encode
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
-_DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _REASONS: dict[FinishReason, wire_answers.StopReason] = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
@@ -347,83 +344,6 @@ class CompactionStream(MessagesStream):
         return [*self._compaction_block(), *self._last(end)]
 
 
-class MessageCollector(Collector):
-    """Collects one turn into a Message: folds the events of its stream.
-
-    The input of a call that was cut off has the members that are complete, as in the SDKs;
-    `stop_reason` shows the cut.
-    """
-
-    def __init__(self, stream: MessagesStream) -> None:
-        self._stream = stream
-        self._message: wire_answers.StartedAnswer
-        self._pieces: list[str] = []
-        """The text of the open block."""
-
-    @override
-    def start(self, prepared: Sequence[Prepared]) -> None:
-        self._fold(self._stream.opening(prepared))
-
-    @override
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        self._fold(self._stream.render(events))
-
-    @override
-    def body(self) -> bytes:
-        """Raises RuntimeError where the turn has not finished."""
-        if not isinstance(self._message, wire_answers.MessagesAnswer):
-            raise RuntimeError("the turn has not finished")
-        return _encode(self._message)
-
-    def _fold(self, events: Sequence[wire_events.Event]) -> None:
-        for event in events:
-            if isinstance(event, wire_events.MessageStart):
-                self._message = event.message
-            elif isinstance(event, wire_events.ContentBlockStart):
-                self._message.content.append(event.content_block)
-                self._pieces.clear()
-            elif isinstance(event, wire_events.ContentBlockDelta):
-                self._add(event.delta)
-            elif isinstance(event, wire_events.ContentBlockStop):
-                self._close(self._message.content[-1])
-            elif isinstance(event, wire_events.MessagesMessageDelta):
-                self._end(event)
-
-    def _add(self, delta: wire_events.BlockDelta) -> None:
-        block = self._message.content[-1]
-        if isinstance(delta, wire_events.MessagesTextDelta):
-            self._pieces.append(delta.text)
-        elif isinstance(delta, wire_events.ThinkingDelta):
-            self._pieces.append(delta.thinking)
-        elif isinstance(delta, wire_events.InputJsonDelta):
-            self._pieces.append(delta.partial_json)
-        elif isinstance(delta, wire_events.SignatureDelta):
-            assert isinstance(block, wire_answers.ThinkingContent)
-            block.signature = delta.signature
-        else:
-            assert isinstance(block, wire_answers.CompactionContent)
-            block.content = delta.content
-
-    def _close(self, block: wire_answers.Content) -> None:
-        text = "".join(self._pieces)
-        if isinstance(block, wire_answers.TextContent):
-            block.text = text
-        elif isinstance(block, wire_answers.ThinkingContent):
-            block.thinking = text
-        elif isinstance(block, wire_answers.ToolUseContent):
-            block.input = Raw(_input(text).encode())
-
-    def _end(self, end: wire_events.MessagesMessageDelta) -> None:
-        first = self._message.usage
-        usage = wire_answers.AnswerUsage(
-            **asdict(end.usage)
-            | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
-        )
-        members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": usage}
-        del members["delta"]
-        self._message = wire_answers.MessagesAnswer(**members)
-
-
 def _frame(event: wire_events.Event) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event))
 
@@ -486,27 +406,6 @@ def _last_usage(usage: Usage) -> wire_answers.MessagesUsage:
 def _iterations(**usages: Usage) -> list[dict[str, Any]]:
     """Usage of several turns, by kind."""
     return [{"type": kind, **msgspec.to_builtins(_usage(usage))} for kind, usage in usages.items()]
-
-
-def _input(text: str) -> str:
-    """The arguments of a call as a JSON object: unchanged if they are one, else without the member
-    that was cut off."""
-    depth = 0
-    last_comma = 1
-    for token in _JSON_TOKEN.finditer(text):
-        depth += _DEPTHS.get(token[0], 0)
-        if token[0] == "," and depth == 1:
-            last_comma = token.start()
-
-    candidates = [text]
-    # A value at the end is complete if it has a closing character; a number may be cut.
-    if text.endswith(('"', "]", "}")):
-        candidates.append(text + "}")
-    candidates.append(text[:last_comma] + "}")
-    for candidate in candidates:
-        if is_json(candidate, dict[str, Raw]):
-            return candidate
-    return "{}"
 
 
 def _with_index(

@@ -20,14 +20,10 @@ from services.frontend.apis.messages.compaction import (
     CompactEdit,
     read_compact_edit,
 )
+from services.frontend.apis.messages.document import MessageCollector
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessagesHistoryReader
-from services.frontend.apis.messages.render import (
-    PING,
-    CompactionStream,
-    MessageCollector,
-    MessagesStream,
-)
+from services.frontend.apis.messages.render import PING, CompactionStream, MessagesStream
 from services.frontend.apis.shared.client import Headers, with_client
 from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
 from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
