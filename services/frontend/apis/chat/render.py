@@ -165,11 +165,15 @@ class _ChatChoice(ChoiceRenderer):
         self._index = index
         self._block: BlockStart | None = None
         self._call: CallWriter | None = None
+        """The call that is open."""
         self._dispatched: Dispatch | None = None
+        """The open call as a complete one."""
         self._calls = 0
-        self._complete = 0
-        self._thought: list[str] = []
-        self._thinking = False
+        """Calls so far."""
+        self._complete_calls = 0
+        self._thought_texts: list[str] = []
+        """The text of reasoning that will be sent again whole."""
+        self._has_reasoning = False
         """Whether the open block has sent reasoning."""
         self._seals: list[str] = []
         """Seals of reasoning since the last call."""
@@ -201,8 +205,8 @@ class _ChatChoice(ChoiceRenderer):
     def _start(self, event: BlockStart, out: Chunks) -> None:
         self._block = event
         self.plain = None
-        self._thought.clear()
-        self._thinking = False
+        self._thought_texts.clear()
+        self._has_reasoning = False
         if event.kind != "tool_use" or (self._shape.legacy and self._calls):
             return
         self._call = CallWriter(
@@ -251,7 +255,7 @@ class _ChatChoice(ChoiceRenderer):
             return
         if block.kind == "tool_use":
             self._stop_call(event, out)
-        elif block.kind == "reasoning" and self._thinking:
+        elif block.kind == "reasoning" and self._has_reasoning:
             self._stop_reasoning(event, out)
 
     def _tokens(self, event: OutputTokens, out: Chunks) -> None:
@@ -263,7 +267,7 @@ class _ChatChoice(ChoiceRenderer):
             self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
         calls = None
-        if self._complete:
+        if self._complete_calls:
             calls = "function_call" if self._shape.legacy else "tool_calls"
         usage = usage_of(event.usage) if self._shape.continuous_usage else None
         out.append(self._chunk(wire.ChatMessageDelta(), usage=usage, **reason_of(event, calls)))
@@ -271,10 +275,10 @@ class _ChatChoice(ChoiceRenderer):
     def _reasoning(self, text: str, out: Chunks) -> None:
         if not text:
             return
-        is_first = not self._thinking
-        self._thinking = True
+        is_first = not self._has_reasoning
+        self._has_reasoning = True
         if self._answer.dispatch_reasoning:
-            self._thought.append(text)
+            self._thought_texts.append(text)
         place = self._shape.reasoning
         if place == "omitted":
             return
@@ -296,7 +300,7 @@ class _ChatChoice(ChoiceRenderer):
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
         if self._answer.dispatch_reasoning:
-            reasoning = {"index": self._index, "reasoning_content": "".join(self._thought)}
+            reasoning = {"index": self._index, "reasoning_content": "".join(self._thought_texts)}
             out.append(replace(self._head, reasoning_dispatch=reasoning))
 
     def _stop_call(self, event: BlockStop, out: Chunks) -> None:
@@ -307,7 +311,7 @@ class _ChatChoice(ChoiceRenderer):
         self._add(call.end(complete=event.complete), out)
         if not event.complete:
             return
-        self._complete += 1
+        self._complete_calls += 1
         if self._dispatched is None or not self._answer.dispatch:
             return
         complete = call.complete_call(self._dispatched.arguments)

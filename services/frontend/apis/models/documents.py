@@ -101,7 +101,8 @@ def listing(
 def _page(named: Sequence[Named], query: Mapping[str, str]) -> tuple[Sequence[Named], bool]:
     limit = _limit(query.get("limit"))
     ids = [name for _, name in named]
-    after, before = query.get("after_id"), query.get("before_id")
+    after = query.get("after_id")
+    before = query.get("before_id")
     if after in ids:
         named = named[ids.index(after) + 1 :]
     elif before in ids:
@@ -140,7 +141,9 @@ def _permission(card: ModelCard, name: str) -> dict[str, Any]:
 
 def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
     search = {"supported": "web_search" in hosted}
-    no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
+    no = {"supported": False}
+    yes = {"supported": True}
+    thinks = {"supported": card.reasoning}
     budgets = THINKING_BUDGET in card.features
     last = None if card.effort_budgets else -1
     enforced = {api: fields[:last] if budgets else [] for api, fields in _BUDGET_FIELDS.items()}
