@@ -147,14 +147,14 @@ class TracedAttempt(AttemptObserver):
     @override
     def failed(self, error: Exception) -> ErrorInfo:
         info = super().failed(error)
-        self._broken_off({}, info.kind)
+        self._record_unfinished({}, info.kind)
         return info
 
     @override
     def cancelled(self) -> None:
-        self._broken_off({"turnwire.cancelled": True})
+        self._record_unfinished({"turnwire.cancelled": True})
 
-    def _broken_off(self, details: "Attributes", error: str | None = None) -> None:
+    def _record_unfinished(self, details: "Attributes", error: str | None = None) -> None:
         if self._placing:
             details = {**self._attempt, **details}
             self._scope.record(

@@ -53,10 +53,18 @@ class PromptChangeReporter:
         self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, attrgetter("size"), MAX_ALIKE)
         """For each key: the last prompt of every session."""
         self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
-        text = "Prompts that did not begin with the last one of their session, by what varied."
-        self._times = Counter("turnwire_prompt_varied", text, ["cause"], registry=metrics)
-        text = "Tokens computed again because of it."
-        self._tokens = Counter("turnwire_prompt_varied_tokens", text, ["cause"], registry=metrics)
+        self._times = Counter(
+            "turnwire_prompt_varied",
+            "Prompts that did not begin with the last one of their session, by what varied.",
+            ["cause"],
+            registry=metrics,
+        )
+        self._tokens = Counter(
+            "turnwire_prompt_varied_tokens",
+            "Tokens computed again because of it.",
+            ["cause"],
+            registry=metrics,
+        )
 
     def report(self, conversation: Conversation, prompt: Prompt) -> None:
         """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a

@@ -38,11 +38,11 @@ class KvEventReader:
     async def start(self) -> None:
         """Subscribes, and requests the blocks of the present workers."""
         registry = self._process.registry
-        registry.on_heartbeat(self._heartbeat)
-        registry.on_leave(self._left)
-        await self._process.subscribe(subjects.every_kv(self._model), self._update)
+        registry.on_heartbeat(self._on_heartbeat)
+        registry.on_leave(self._on_leave)
+        await self._process.subscribe(subjects.every_kv(self._model), self._on_update)
         for heartbeat in list(registry.living("worker")):
-            self._heartbeat(heartbeat)
+            self._on_heartbeat(heartbeat)
 
     def publishes_blocks(self, heartbeat: Heartbeat) -> bool:
         """Whether the heartbeat is from a worker that publishes which blocks it holds."""
@@ -50,17 +50,17 @@ class KvEventReader:
             return False
         return any(card.name == self._model and card.block_tokens for card in heartbeat.models)
 
-    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+    def _on_heartbeat(self, heartbeat: Heartbeat) -> None:
         # Repeated with each heartbeat until the worker has answered: before the request, it
         # publishes nothing.
         if heartbeat.id not in self._seqs and self.publishes_blocks(heartbeat):
-            self._request(heartbeat.id)
+            self._request_snapshot(heartbeat.id)
 
-    def _left(self, heartbeat: Heartbeat) -> None:
+    def _on_leave(self, heartbeat: Heartbeat) -> None:
         self._index.forget(heartbeat.id)
         self._seqs.pop(heartbeat.id, None)
 
-    def _update(self, delivery: Delivery) -> None:
+    def _on_update(self, delivery: Delivery) -> None:
         update = _decode_update(delivery.data)
         if self._process.registry.get("worker", update.worker) is None:
             return  # its heartbeat makes this reader request a snapshot
@@ -74,7 +74,7 @@ class KvEventReader:
         for index, update in enumerate(updates):
             expected = self._seqs[update.worker] + 1
             if update.seq > expected:
-                self._request(update.worker)
+                self._request_snapshot(update.worker)
                 self._pending[update.worker] += updates[index:]
                 return
             if update.seq == expected:
@@ -88,13 +88,13 @@ class KvEventReader:
         self._index.remove(worker, unpack(update.removed))
         self._index.add(worker, unpack(update.stored))
 
-    def _request(self, worker: str) -> None:
+    def _request_snapshot(self, worker: str) -> None:
         if worker not in self._pending:
             self._pending[worker] = []
             self._process.spawn(self._read_snapshot(worker), f"kv snapshot {worker}")
 
     async def _read_snapshot(self, worker: str) -> None:
-        snapshot = await self._snapshot(worker)
+        snapshot = await self._fetch_snapshot(worker)
         missed = self._pending.pop(worker, [])
         if self._process.registry.get("worker", worker) is None:
             return
@@ -107,7 +107,7 @@ class KvEventReader:
             self._seqs[worker] = missed[0].seq - 1
         self._apply(missed)
 
-    async def _snapshot(self, worker: str) -> tuple[int, Sequence[int]] | None:
+    async def _fetch_snapshot(self, worker: str) -> tuple[int, Sequence[int]] | None:
         """Requests the keys of a worker's blocks after its update with a number, which comes first;
         None: it sends none that can be read."""
         subject = subjects.kv_snapshot(self._model, worker)
