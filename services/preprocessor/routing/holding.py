@@ -7,6 +7,7 @@ a lead has a limit of time; it also ends when its worker refuses the turn, or di
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Self
@@ -140,17 +141,15 @@ class Holding:
 
     def hold_turn(self, turn: PreparedTurn, observer: AttemptObserver) -> Hold:
         """Begins the hold of a turn."""
+        keys, block_tokens = self._keys_to_compare(turn)
         prompt = PendingPrompt(
             turn=turn.request.turn,
             tokens=turn.prompt_tokens,
+            keys=keys,
+            block_tokens=block_tokens,
             priority=turn.priority,
             hold_s=MAX_HOLD_S - turn.request.held_s,
         )
-        if 0 < self.leads.hold_tokens <= prompt.tokens:
-            keys, block_tokens = self.placement.block_keys(turn)
-            if len(keys) * block_tokens >= self.leads.hold_tokens:
-                prompt.keys = keys
-                prompt.block_tokens = block_tokens
         return Hold(self, turn, prompt, observer)
 
     def begin_lead(self, prompt: PendingPrompt, worker: str) -> str:
@@ -188,6 +187,15 @@ class Holding:
             self.leads.leave(prompt)
             del self._waiting[prompt]
         await self._wait_to_resume()
+
+    def _keys_to_compare(self, turn: PreparedTurn) -> tuple[Sequence[int], int]:
+        """Returns `PendingPrompt.keys` and `block_tokens` of a turn."""
+        least = self.leads.hold_tokens
+        if 0 < least <= turn.prompt_tokens:
+            keys, block_tokens = self.placement.block_keys(turn)
+            if len(keys) * block_tokens >= least:
+                return keys, block_tokens
+        return (), 1
 
     async def _wait_to_resume(self) -> None:
         """Returns when a turn that waited may go on: one in a tick, because the process handles

@@ -27,8 +27,8 @@ class Assignment(NamedTuple):
     worker: str
     parser: str
     """The parser shard."""
-    salt: str | None
-    """`GenerateRequest.cache_salt`."""
+    cache_salt: str | None
+    """As in `GenerateRequest`."""
 
 
 class Placement:
@@ -112,7 +112,7 @@ class Placement:
         turn may arrive before the worker's own update, and a sibling before its first token."""
         worker = assignment.worker
         sizes = self._block_sizes(self._present(worker))
-        self._kv.add(worker, turn.block_key_ids, assignment.salt, sizes)
+        self._kv.add(worker, turn.block_key_ids, assignment.cache_salt, sizes)
 
     def cache_salt(self, conversation: Conversation) -> str | None:
         """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where

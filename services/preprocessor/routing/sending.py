@@ -173,7 +173,7 @@ def generate_request(
         resume=request.resume,
         priority=turn.priority,
         timeout_s=timeout_s,
-        cache_salt=assignment.salt,
+        cache_salt=assignment.cache_salt,
         retain_s=retain_s,
         tenant=(client.tenant or "") if retain_s else "",
         session=tenant_key(request.conversation, client.session),
