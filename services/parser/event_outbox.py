@@ -85,8 +85,8 @@ class EventOutbox:
 
     def _expect_heartbeats(self, stream: TurnStream) -> None:
         now = asyncio.get_running_loop().time()
-        self._process.registry.expect("frontend", stream.frontend, now)
-        self._process.registry.expect("worker", stream.worker, now)
+        self._process.registry.expect_heartbeats("frontend", stream.frontend, now)
+        self._process.registry.expect_heartbeats("worker", stream.worker, now)
 
     def _end_in_frame(self, parse: TurnParse, seq: int) -> None:
         parse.stream.end_seq = seq

@@ -60,7 +60,7 @@ class ProcessRegistry:
         _call(self._on_heartbeat, heartbeat)
         return new
 
-    def expect(self, stage: Stage, process: str, now: float) -> None:
+    def expect_heartbeats(self, stage: Stage, process: str, now: float) -> None:
         """Expects heartbeats of a process without any so far. Without heartbeats it leaves like any
         other process."""
         if (stage, process) not in self._peers:

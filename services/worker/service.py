@@ -82,11 +82,13 @@ class Worker(Service):
             self._prefill(start)
         else:
             self._cancel_earlier_attempt(request)
-            parser = self._output.shards.choose(request.parser)
+            parser = self._output.choose_parser(request.parser)
             decoding = self._make_decoding(start)
             self._open_in_engine(decoding, start)
             self._turns.add(decoding, parser, request.timeout_s)
-            self._process.registry.expect("frontend", request.frontend, self._loop.time())
+            self._process.registry.expect_heartbeats(
+                "frontend", request.frontend, self._loop.time()
+            )
         return None if self._info.shares_queued else start.blocks.cached
 
     def _admit(self, request: GenerateRequest) -> None:
@@ -167,7 +169,7 @@ class Worker(Service):
         request = decode_generate(delivery.data)
         if request.images:
             task = self._loop.create_task(self._answer_with_images(delivery, request))
-            self._output.drain.include(task)
+            self._output.add_request(task)
         else:
             self._answer(delivery, request, ())
 
@@ -232,7 +234,7 @@ class Worker(Service):
     def _report_unreadable(self, cancel: Cancel) -> None:
         """Sends the error to the frontend in place of the shard, which could not read the
         frontend's id."""
-        stream = self._output.outbox.find(cancel.turn, cancel.attempt)
+        stream = self._output.find_stream(cancel.turn, cancel.attempt)
         if stream is not None:
             error = errors.EngineFailed("the output could not be parsed").info
             frame = EventFrame.refusal(self._process.id, cancel.turn, cancel.attempt, error)
@@ -246,7 +248,7 @@ class Worker(Service):
         info = self._info
         if info.full_len is not None and info.max_model_len < info.full_len:
             self._observer.window_reduced(info)
-        await self._output.sender.start()
+        await self._output.start()
         cancel = subjects.cancel(self._model)
         generate = subjects.generate(self._model, self._process.id)
         await self._process.subscribe(cancel, self._on_cancel)
@@ -259,11 +261,11 @@ class Worker(Service):
 
     def links(self) -> LinkStates:
         """Returns the links to the parser shards."""
-        return self._output.sender.links()
+        return self._output.links()
 
     async def drain(self) -> None:
         """Returns when every turn has ended and its shard has all of its tokens."""
-        await self._output.drain.wait()
+        await self._output.drain()
 
     async def watch(self) -> None:
         """Ends the process when the engine has died, also if no turn was open to report it."""

@@ -223,44 +223,50 @@ class ThoughtCounter:
     # ----------------------------------------------------------------------------------------------
 
     def resume(self, ids: Sequence[int]) -> list[int]:
-        """Takes the output of an earlier attempt. Returns the ids that must follow because a
-        thought in it had spent the budget, also where it had sent a part of them."""
-        spent_at: int | None = None
-        if self.thinks and not self._limit:
-            spent_at = 0
-        for count, token in enumerate(ids, 1):
-            was_thinking = self.thinks
-            self.count(token)
-            if self.thinks and not was_thinking:
-                self._take_end(ids, spent_at)
-                spent_at = None
-            if spent_at is None and self._has_spent():
-                spent_at = count - self.excess
-
-        missing = self._take_end(ids, spent_at)
+        """Counts the output of an earlier attempt. Returns the ids that must follow because a
+        thought in it has spent the budget: the end of the thought, or the rest of an end that the
+        earlier attempt had begun."""
+        missing = 0
+        for spent_at in self._count_thoughts(ids):
+            missing = self._pass_end(ids[spent_at:])
         if missing:
             return self.end_thought()[-missing:]
         if self.over:
             return self.end_thought()
         return []
 
+    def _count_thoughts(self, ids: Sequence[int]) -> list[int]:
+        """Counts tokens. Returns where the text before them and each thought in them had spent the
+        budget: an index of `ids`, or their number where it was not spent."""
+        unspent = len(ids)
+        spent_at = 0 if self._has_spent() else unspent
+        positions: list[int] = []
+        for count, token in enumerate(ids, 1):
+            was_thinking = self.thinks
+            self.count(token)
+            if self.thinks and not was_thinking:
+                positions.append(spent_at)
+                spent_at = unspent
+            if spent_at == unspent and self._has_spent():
+                spent_at = count - self.excess
+        return [*positions, spent_at]
+
     def _has_spent(self) -> bool:
         """Whether the open thought has reached the budget."""
         state = self._state
         return isinstance(state, _InThought) and self.used + state.tokens >= self._limit
 
-    def _take_end(self, ids: Sequence[int], spent_at: int | None) -> int:
-        """Takes the end of a thought where `ids[spent_at:]` begin with it. Returns how many of its
-        ids are missing, if they are a part of it, else 0."""
-        rest: list[int] = []
-        if spent_at is not None:
-            rest.extend(ids[spent_at:])
+    def _pass_end(self, ids: Sequence[int]) -> int:
+        """Passes the end of a thought that has spent the budget, if `ids`, the tokens after it,
+        begin with that. Returns how many ids of the end are missing, if `ids` break off in it; else
+        0."""
         end = self._ends[0]
-        if rest[: len(end)] == end:
+        written = list(ids[: len(end)])
+        if written == end:
             self._next_end()
             return 0
-        if rest and rest == end[: len(rest)]:
-            return len(end) - len(rest)
+        if written and written == end[: len(written)]:
+            return len(end) - len(written)
         return 0
 
 

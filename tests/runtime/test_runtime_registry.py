@@ -69,17 +69,17 @@ def test_an_expected_process_without_heartbeats_leaves_too() -> None:
     joined: list[str] = []
     registry.on_leave(lambda b: left.append((b.stage, b.id)))
     registry.on_join(lambda b: joined.append(b.id))
-    registry.expect("parser", "p", 0.0)
-    registry.expect("parser", "p", 2.0)
+    registry.expect_heartbeats("parser", "p", 0.0)
+    registry.expect_heartbeats("parser", "p", 2.0)
     assert registry.get("parser", "p") is None
     assert list(registry.living("parser")) == []
     assert [b.id for b in registry.sweep(3.5)] == ["p"]
     assert registry.sweep(9.0) == []
-    registry.expect("parser", "q", 9.0)
+    registry.expect_heartbeats("parser", "q", 9.0)
     assert registry.receive(heartbeat("q", stage="parser"), 10.0)
-    registry.expect("parser", "q", 10.5)
+    registry.expect_heartbeats("parser", "q", 10.5)
     assert registry.sweep(12.5) == []
-    registry.expect("worker", "w", 12.0)
+    registry.expect_heartbeats("worker", "w", 12.0)
     registry.receive(heartbeat("w", leaving=True), 12.5)
     assert left == [("parser", "p"), ("worker", "w")]
     assert joined == ["q"]
@@ -110,6 +110,6 @@ def test_a_successor_is_expected_for_a_while() -> None:
 
 def test_no_successor_is_expected_of_a_process_that_was_never_there() -> None:
     registry = ProcessRegistry(3.0, recovery_s=10.0)
-    registry.expect("worker", "w", 0.0)
+    registry.expect_heartbeats("worker", "w", 0.0)
     assert len(registry.sweep(4.0)) == 1
     assert list(registry.former("worker")) == []

@@ -130,8 +130,8 @@ class EventReceiver:
         turn.observer.prepared(prepared)
         now = asyncio.get_running_loop().time()
         registry = self._process.registry
-        registry.expect("worker", prepared.worker, now)
-        registry.expect("parser", prepared.parser, now)
+        registry.expect_heartbeats("worker", prepared.worker, now)
+        registry.expect_heartbeats("parser", prepared.parser, now)
         is_compared = turn.conversation.client.compare is not None
         if is_compared and isinstance(turn.state, Preparing):
             prepared = self._prompts.note(turn, prepared)

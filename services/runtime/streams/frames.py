@@ -276,7 +276,7 @@ class FrameReceiver:
             return link if number == link.generation else None
         if link is not None:
             self._given_up(sender)
-        self._expect(sender)
+        self._expect_heartbeats(sender)
         link = self._links[sender] = ReceiveLink(self._process.config.bus.window_bytes, number)
         return link
 
@@ -284,11 +284,13 @@ class FrameReceiver:
         if sender in self._former:
             # rare: a sender that was taken for dead sends again
             self._links[sender] = self._former.pop(sender)
-            self._expect(sender)
+            self._expect_heartbeats(sender)
         return self._links.get(sender)
 
-    def _expect(self, sender: str) -> None:
-        self._process.registry.expect(self._senders, sender, asyncio.get_running_loop().time())
+    def _expect_heartbeats(self, sender: str) -> None:
+        self._process.registry.expect_heartbeats(
+            self._senders, sender, asyncio.get_running_loop().time()
+        )
 
     def _given_up(self, sender: str) -> None:
         self._links.pop(sender, None)

@@ -23,8 +23,8 @@ class Drain:
         self.check()
         await self._settled.wait()
 
-    def include(self, request: "asyncio.Task[None]") -> None:
-        """Waits for the end of this task, too, and keeps it alive."""
+    def add_request(self, request: "asyncio.Task[None]") -> None:
+        """Waits for the answer to a request, too, and keeps its task alive."""
         self._requests.add(request)
         request.add_done_callback(self._answered)
 

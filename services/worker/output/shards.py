@@ -33,7 +33,7 @@ class ParserShards:
             return requested
         successor = self._least_busy()
         if not successor:
-            self._registry.expect("parser", requested, asyncio.get_running_loop().time())
+            self._registry.expect_heartbeats("parser", requested, asyncio.get_running_loop().time())
         return successor or requested
 
     def left(self, heartbeat: Heartbeat) -> None:

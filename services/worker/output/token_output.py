@@ -9,6 +9,7 @@ from typing_extensions import override
 from schemas.control import Heartbeat, Replay
 from schemas.errors import EngineFailed
 from schemas.frames import TokenFrame
+from services.runtime.heartbeats import LinkStates
 from services.runtime.process import Process
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender, FrameSource
 from services.runtime.streams.frontend_watch import FrontendWatch
@@ -18,6 +19,7 @@ from services.worker.output.drain import Drain
 from services.worker.output.outbox import UNSENDABLE, Outbox
 from services.worker.output.pacing import Pacer
 from services.worker.output.shards import ParserShards
+from services.worker.output.token_stream import TokenStream
 
 LINGER_S = 15.0
 """How long a finished turn can still be sent to another shard, in addition to `recovery_s`: several
@@ -34,16 +36,44 @@ class TokenOutput(FrameSource):
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         linger_s = process.config.bus.recovery_s + LINGER_S
-        self.outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=linger_s)
-        self.sender = FrameSender(process, "parser", self)
-        pacer = Pacer(FRAME_GAP_S, self.sender, self._loop)
-        self.shards = ParserShards(process, model, self.outbox, self.sender, pacer)
-        self.drain = Drain(process, self.outbox)
-        self.turns = Decodings(self.outbox, pacer, self.drain, observer)
+        self._outbox = Outbox(process.id, frame_bytes=FRAME_BYTES, linger_s=linger_s)
+        self._sender = FrameSender(process, "parser", self)
+        pacer = Pacer(FRAME_GAP_S, self._sender, self._loop)
+        self._shards = ParserShards(process, model, self._outbox, self._sender, pacer)
+        self._drain = Drain(process, self._outbox)
+        self.turns = Decodings(self._outbox, pacer, self._drain, observer)
+        """The turns that decode."""
         process.registry.on_leave(self._peer_left)
         FrontendWatch(process, self._frontend_gone)
         process.on_tick.append(self._expire)
         process.on_attached.append(self._attached)
+
+    # -- for the worker
+    # ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Subscribes to what the shards send back."""
+        await self._sender.start()
+
+    def choose_parser(self, requested: str) -> str:
+        """Returns the requested shard, or another one if that is gone."""
+        return self._shards.choose(requested)
+
+    def find_stream(self, turn: str, attempt: int) -> TokenStream | None:
+        """Returns the stream of an attempt, decoding or ended."""
+        return self._outbox.find(turn, attempt)
+
+    def links(self) -> LinkStates:
+        """Returns the links to the shards."""
+        return self._sender.links()
+
+    def add_request(self, request: "asyncio.Task[None]") -> None:
+        """Lets `drain` wait for the answer to a request, too, and keeps its task alive."""
+        self._drain.add_request(request)
+
+    async def drain(self) -> None:
+        """Returns when every turn has ended and its shard has all of its tokens."""
+        await self._drain.wait()
 
     # -- frames
     # ----------------------------------------------------------------------------------------------
@@ -51,28 +81,28 @@ class TokenOutput(FrameSource):
     @override
     def fill(self, receiver: str, seq: int) -> TokenFrame | None:
         try:
-            return self.outbox.fill(receiver, seq)
+            return self._outbox.fill(receiver, seq)
         finally:
             self._abandon_broken()
 
     @override
     def take_back(self, receiver: str, frame: msgspec.Struct) -> bool:
-        blamed = self.outbox.take_back(receiver, frame)
+        blamed = self._outbox.take_back(receiver, frame)
         self._abandon_broken()
         return blamed
 
     @override
     def replay(self, request: Replay) -> None:
-        self.outbox.replay(request)
+        self._outbox.replay(request)
 
     @override
     def credited(self, receiver: str, seq: int) -> None:
-        self.outbox.credited(receiver, seq)
-        self.drain.check()
+        self._outbox.credited(receiver, seq)
+        self._drain.check()
 
     def _abandon_broken(self) -> None:
         """Ends the turns with streams that the outbox has broken off."""
-        for stream in self.outbox.take_broken():
+        for stream in self._outbox.take_broken():
             self._observer.unsendable(stream)
             decoding = self.turns.find(stream.turn)
             if decoding is not None and decoding.stream is stream:
@@ -84,19 +114,19 @@ class TokenOutput(FrameSource):
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage == "parser":
-            self.shards.left(heartbeat)
-            self.drain.check()
+            self._shards.left(heartbeat)
+            self._drain.check()
 
     def _frontend_gone(self, frontend: str) -> None:
         for decoding in self.turns:
             if decoding.stream.frontend == frontend:
                 self._observer.frontend_gone(decoding.stream)
                 decoding.cancel()
-        self.drain.check()
+        self._drain.check()
 
     def _attached(self) -> None:
-        self.outbox.attached(self._loop.time())
+        self._outbox.attached(self._loop.time())
 
     def _expire(self, now: float) -> None:
         if not self._process.cut_off:
-            self.outbox.expire(now)
+            self._outbox.expire(now)
