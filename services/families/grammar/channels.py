@@ -84,21 +84,28 @@ class Channels:
             edge = yield from self._message(turn, kind)
             if edge is None:
                 break
-            before = kind
-            fenced = turn.code.fenced
-            in_code = turn.calls and edge is _Edge.HEADER and (fenced or turn.code.last == "`")
-            if not in_code:
-                turn.end_prose()
-                turn.reasoning = False
-                turn.after_thought = len(scanner.rest()) if edge is _Edge.END else None
-            kind, header = yield from self._header(turn)
-            if in_code and isinstance(kind, ToolChannel):
-                calls = self._calls_in_code(turn, kind, fenced)
-                reading = yield from read_in_code(turn, calls, scanner.position, header)
-                kind = MessageKind.TEXT if reading.is_call else before
-            elif in_code:
-                turn.end_prose()
+            is_in_code = turn.code.fenced or turn.code.last == "`"
+            if turn.calls and edge is _Edge.HEADER and is_in_code:
+                kind = yield from self._header_in_code(turn, kind)
+                continue
+            turn.end_prose()
+            turn.reasoning = False
+            turn.after_thought = len(scanner.rest()) if edge is _Edge.END else None
+            kind, _ = yield from self._header(turn)
         scanner.position = len(scanner.text)
+
+    def _header_in_code(self, turn: TurnState, before: Kind) -> Reader[Kind | None]:
+        """Reads a header that stands in code, and calls after it. Returns the kind of what follows:
+        `before`, that of the message with the code, if it only shows the calls; None if the input
+        ends in the header."""
+        fenced = turn.code.fenced
+        kind, header = yield from self._header(turn)
+        if not isinstance(kind, ToolChannel):
+            turn.end_prose()
+            return kind
+        calls = self._calls_in_code(turn, kind, fenced)
+        reading = yield from read_in_code(turn, calls, turn.scanner.position, header)
+        return MessageKind.TEXT if reading.is_call else before
 
     def _header(self, turn: TurnState, first: bool = False) -> Reader[tuple[Kind | None, str]]:
         """Reads a header; returns the kind of its message, None if the input ends in it, and the

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from json import loads
 from re import compile, escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape, with_meaning
@@ -90,6 +90,16 @@ class Nested:
     def trigger(self) -> Trigger:
         """Finds text in a string that must pass the reader."""
         return compile(f"[{escape(self.token[0])}]").search
+
+
+class _Content(NamedTuple):
+    """What an element has between its tags."""
+
+    text: str
+    children: list[tuple[str, str]]
+    """The elements in it, in order: key, and value as JSON."""
+    end: MarkerMatch[Tag]
+    """The tag that ends it; not its own closer, if that is missing."""
 
 
 class _Invocation:
@@ -180,6 +190,20 @@ class _Invocation:
         types = types_of(schema, self._root) if schema else frozenset[str]()
         if types in _TEXTS:
             return (yield from self._string_element(key, types))
+        content = yield from self._content(schema, depth)
+        if content is None:
+            return None
+        is_mixed = bool(content.children and content.text.strip())
+        closes = content.end.meaning is Tag.CLOSE
+        is_ambiguous = is_mixed and (not types or "string" in types)
+        if is_ambiguous or (closes and content.end.match["key"] != key):
+            self._arguments.broken = True
+        self.all_closed = self.all_closed and closes
+        return self._value(schema, types, content)
+
+    def _content(self, schema: Any, depth: int) -> Reader[_Content | None]:
+        """Reads text and elements up to the tag that ends them, which is passed if it closes an
+        element; None if the input ends in them."""
         children: list[tuple[str, str]] = []
         texts: list[str] = []
         while True:
@@ -187,19 +211,12 @@ class _Invocation:
             if tag is None:
                 return None
             if tag.meaning is not Tag.OPEN:
-                break
-            inner = tag.match["key"]
-            child = yield from self._element(inner, member(schema, inner, self._root), depth + 1)
+                return _Content("".join(texts), children, tag)
+            key = tag.match["key"]
+            child = yield from self._element(key, member(schema, key, self._root), depth + 1)
             if child is None:
                 return None
-            children.append((inner, child))
-        text = "".join(texts)
-        is_mixed = bool(children and text.strip()) and (not types or "string" in types)
-        closes = tag.meaning is Tag.CLOSE
-        if is_mixed or (closes and tag.match["key"] != key):
-            self._arguments.broken = True
-        self.all_closed = self.all_closed and closes
-        return self._value(schema, types, text, children)
+            children.append((key, child))
 
     def _string_element(self, key: str, types: frozenset[str]) -> Reader[str | None]:
         written: list[str] = []
@@ -228,22 +245,16 @@ class _Invocation:
             else:
                 return tag
 
-    def _value(
-        self,
-        schema: Mapping[str, Any],
-        types: frozenset[str],
-        text: str,
-        children: list[tuple[str, str]],
-    ) -> str:
-        if not children:
-            return self._leaf(schema, types, text)
-        only_items = all(key == "item" for key, _ in children)
+    def _value(self, schema: Mapping[str, Any], types: frozenset[str], content: _Content) -> str:
+        if not content.children:
+            return self._leaf(schema, types, content.text)
+        only_items = all(key == "item" for key, _ in content.children)
         if "array" in types or (only_items and "properties" not in schema):
-            return _list(value for _, value in children)
+            return _list(value for _, value in content.children)
         members: dict[str, list[str]] = {}
-        if text.strip():
-            members["$text"] = [quoted(text)]
-        for key, value in children:
+        if content.text.strip():
+            members["$text"] = [quoted(content.text)]
+        for key, value in content.children:
             members.setdefault(key, []).append(value)
         return _object(members)
 

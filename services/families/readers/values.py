@@ -57,17 +57,17 @@ class _OpenContainer:
 class _Copy:
     """A value that is being copied."""
 
-    __slots__ = ("comma", "containers", "due", "live", "twice", "write")
+    __slots__ = ("comma", "containers", "has_duplicate_key", "item_due", "live", "write")
 
     def __init__(self, write: Write, live: bool) -> None:
         self.write = write
         self.live = live
-        self.due = True
+        self.item_due = True
         """An item may come next, and no comma."""
         self.comma = ""
         """The comma before the next item, which is written with that."""
-        self.twice = False
-        """An object has a key twice: from there on, nothing is written."""
+        self.has_duplicate_key = False
+        """From the second key on, nothing is written."""
         self.containers = [_OpenContainer("", "")]
         """The open containers, after one that stands for the place of the value."""
 
@@ -81,14 +81,14 @@ class _Copy:
     def leave(self, space: str) -> None:
         """Closes the innermost container, after `space`."""
         self.write(space + self.containers.pop().written)
-        self.due = False
+        self.item_due = False
 
     def add_key(self, spelled: str) -> None:
         """Writes a key with its colon."""
         keys = self.containers[-1].keys
         key = loads(spelled.rpartition(":")[0])
         if key in keys:
-            self.twice = True
+            self.has_duplicate_key = True
             self.live = False
             self.write = drop
         keys.add(key)
@@ -118,26 +118,31 @@ class Values:
             if char == copied.containers[-1].closer:
                 scanner.position += 1
                 copied.leave(space)
-            elif copied.due:
-                if not (yield from self._lead(scanner, copied, space)):
-                    return False
-                char = yield from scanner.peek()
-                if char in self.openers and len(copied.containers) <= _MAX_DEPTH:
-                    scanner.position += 1
-                    copied.enter(char)
-                    continue
-                copied.due = False
-                closer = copied.containers[-1].closer
-                if not (yield from self.scalar(scanner, copied.write, copied.live, closer)):
+            elif copied.item_due:
+                if not (yield from self._item(scanner, copied, space)):
                     return False
             elif char == ",":
                 scanner.position += 1
                 copied.comma = space + ","
-                copied.due = True
+                copied.item_due = True
             else:
                 return False
             if len(copied.containers) == 1:
-                return not copied.twice
+                return not copied.has_duplicate_key
+
+    def _item(self, scanner: Scanner, copied: "_Copy", space: str) -> Reader[bool]:
+        """Copies an item after `space`: a whole scalar, or the opener of a container, which is then
+        the innermost one."""
+        if not (yield from self._lead(scanner, copied, space)):
+            return False
+        opener = yield from scanner.peek()
+        if opener in self.openers and len(copied.containers) <= _MAX_DEPTH:
+            scanner.position += 1
+            copied.enter(opener)
+            return True
+        copied.item_due = False
+        closer = copied.containers[-1].closer
+        return (yield from self.scalar(scanner, copied.write, copied.live, closer))
 
     def _lead(self, scanner: Scanner, copied: "_Copy", space: str) -> Reader[bool]:
         """Copies what precedes an item in a container, after `space`: the comma, and in an object
